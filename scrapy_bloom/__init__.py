@@ -1,0 +1,17 @@
+"""A Scrapy dupefilter on blocks of Redis bitmaps, and the Bloom filter it is made of."""
+
+from scrapy_bloom.addon import Addon
+from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.errors import BloomError, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom.filter import BloomFilter, FilterInfo
+
+__all__ = [
+    "Addon",
+    "BloomDupeFilter",
+    "BloomError",
+    "BloomFilter",
+    "ConfigurationError",
+    "FilterInfo",
+    "FilterMismatchError",
+    "StorageError",
+]

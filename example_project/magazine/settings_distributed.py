@@ -1,0 +1,23 @@
+"""Settings for any number of processes on any number of machines, which share one queue.
+
+They need `pip install scrapy-redis`, and `SCRAPY_PROJECT=distributed` in the environment.
+"""
+
+import os
+
+from magazine.settings import *  # noqa: F403
+from magazine.settings import SPIDER_MODULES as _LOCAL_SPIDERS
+
+# This spider needs scrapy-redis, so only these settings know of it.
+SPIDER_MODULES = [*_LOCAL_SPIDERS, "magazine.queue_spider"]
+
+# The queue is in Redis, and stays there when the last worker stops: what is in the filter is then
+# still in the queue. Without it a stop would leave pages that are marked and never fetched.
+SCHEDULER = "scrapy_redis.scheduler.Scheduler"
+SCHEDULER_PERSIST = True
+REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
+# May be another server than the queue's.
+BLOOM_REDIS_URL = os.environ.get("BLOOM_REDIS_URL", REDIS_URL)
+
+# A worker ends when it had nothing to do for so many seconds.
+MAX_IDLE_TIME_BEFORE_CLOSE = 10

@@ -1,0 +1,51 @@
+"""What the spiders of the magazine have in common."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.http import TextResponse
+from scrapy.linkextractors import LinkExtractor
+
+from magazine.items import Story
+
+#: Listings end with a slash (`/hiking/?page=2`), save for the archive and the calendar.
+_LISTING = re.compile(r"https?://[^/]+(/(?:[^?#]*/)?|/archive|/calendar)(?:[?#]|$)")
+
+
+class SiteSpider(Spider):
+    """Reads stories, and follows every link to find them."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "SiteSpider":
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.site_url = crawler.settings["SITE_URL"].rstrip("/")
+        spider.allowed_domains = [urlsplit(spider.site_url).hostname]
+        spider.links = LinkExtractor()
+        return spider
+
+    def parse(self, response: TextResponse) -> Iterator[Request | Story]:
+        """A page: the story, if it is one, and a request for each of its links."""
+        if is_listing(response.url):
+            self.crawler.stats.inc_value("pages/listings")
+        else:
+            self.crawler.stats.inc_value("pages/stories")
+            yield Story.from_response(response)
+        for link in self.links.extract_links(response):
+            yield self.follow(link.url)
+
+    def follow(self, url: str) -> Request:
+        """The request for a link. Duplicates are the dupefilter's business, not the spider's.
+
+        A listing is remembered for this run only: it is where the next run finds new stories.
+        """
+        meta = {"bloom_window": "run"} if is_listing(url) else {}
+        return Request(url, callback=self.parse, meta=meta)
+
+
+def is_listing(url: str) -> bool:
+    """Whether a page lists stories: whether it changes when a story is published."""
+    return _LISTING.match(url) is not None

@@ -1,0 +1,1 @@
+"""The spiders that need nothing but Scrapy and scrapy-bloom."""

@@ -1,0 +1,35 @@
+"""The add-on: ``ADDONS = {"scrapy_bloom.Addon": 500}`` sets everything up."""
+
+import logging
+
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.utils.misc import load_object
+
+from scrapy_bloom.dupefilter import BloomDupeFilter
+
+logger = logging.getLogger(__name__)
+
+
+class Addon:
+    """Sets ``DUPEFILTER_CLASS``, unless the user or a Scrapy command has."""
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        """Called by Scrapy before the crawl."""
+        current = settings.get("DUPEFILTER_CLASS")
+        priority = settings.getpriority("DUPEFILTER_CLASS") or 0
+        if priority == SETTINGS_PRIORITIES["command"]:
+            return  # `scrapy shell` must not filter
+        if priority <= SETTINGS_PRIORITIES["addon"]:
+            settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
+        elif not _is_ours(current):
+            logger.warning(
+                "scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS = %r is set as well: "
+                "remove that line (from settings.py, the spider's custom_settings or the command "
+                "line) to filter duplicates with BloomDupeFilter",
+                current,
+            )
+
+
+def _is_ours(value: object) -> bool:
+    loaded = load_object(value) if isinstance(value, str) else value
+    return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

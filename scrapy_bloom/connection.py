@@ -1,0 +1,339 @@
+"""A URL, or scrapy-redis's settings, becomes a client that never repeats a command.
+
+A test-and-set whose reply was lost answers *seen* when it is repeated, and the page is hidden. So
+every client here has short time-outs, no retries, and refuses arguments that say otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qs
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+
+from scrapy_bloom.errors import ConfigurationError, explain
+
+if TYPE_CHECKING:
+    from scrapy_bloom.embedded import EmbeddedServer
+
+__all__ = ["Connection", "SettingsLike", "connect", "connect_scrapy_redis", "explain", "redact"]
+
+#: What BLOOM_REDIS_URL may look like, for error messages.
+URL_FORMS = (
+    "redis://[[user]:password@]host[:port][/db], rediss://... (TLS), "
+    "unix://[[user]:password@]/path/to/socket[?db=0] or embedded:[/data/dir]"
+)
+MAX_PORT = 65535
+#: Redis keeps the number of databases in an int.
+MAX_DB = 2**31 - 1
+#: Client arguments that are ours to decide, and what to do instead.
+RESERVED = {
+    **dict.fromkeys(
+        ("socket_timeout", "socket_connect_timeout", "timeout"), "set BLOOM_TIMEOUT instead"
+    ),
+    **dict.fromkeys(
+        ("retry", "retry_on_timeout", "retry_on_error"),
+        "remove it: a repeated command would hide pages; BLOOM_TIMEOUT bounds the waiting",
+    ),
+    **dict.fromkeys(
+        ("decode_responses", "encoding", "encoding_errors", "charset", "errors", "protocol"),
+        "remove it: replies are read as RESP2 bytes",
+    ),
+    **dict.fromkeys(
+        ("connection_pool", "single_connection_client"),
+        "remove it: the pool belongs to scrapy-bloom",
+    ),
+}
+#: What is taken over from scrapy-redis's settings, besides ``ssl`` and everything ``ssl_*``.
+SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
+SHARED |= {"username", "password", "credential_provider"}
+#: Arguments that a URL says by its form, never in its query.
+NOT_IN_QUERY = frozenset(
+    ("url", "host", "port", "path", "unix_socket_path", "ssl", "connection_class", "redis_cls")
+)
+
+_WHO = r"(?:(?P<user>[^:@/?#]*)(?P<password>:[^/?#]*)?@)?"
+_HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])"
+_QUERY = r"(?:\?(?P<query>[^#]*))?"
+_TCP = re.compile(
+    rf"(?P<scheme>rediss?)://{_WHO}(?P<where>(?:{_HOST}(?::(?P<port>[0-9]{{1,5}}))?)?(?:/[0-9]*)?)"
+    rf"{_QUERY}"
+)
+_UNIX = re.compile(rf"(?P<scheme>unix)://{_WHO}(?P<where>/[^?#]+){_QUERY}")
+
+
+@dataclass
+class Connection:
+    """A client and what has to be closed with it.
+
+    Attributes:
+        client: the client; it connects at its first command.
+        label: the address, safe to print: without user name, password and query.
+    """
+
+    client: redis.Redis
+    label: str
+    _server: EmbeddedServer | None = field(default=None, repr=False)
+
+    def close(self) -> None:
+        """Close the client and its pool and leave the embedded server; may be called again."""
+        self.client.close()
+        # redis-py closes the pool with the client in some versions only, a cluster has none.
+        pool = getattr(self.client, "connection_pool", None)
+        if pool is not None:
+            pool.disconnect()
+        if self._server is not None:
+            self._server.detach()
+
+
+class SettingsLike(Protocol):
+    """The part of ``scrapy.settings.Settings`` that is used here."""
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return a setting."""
+
+    def getdict(self, name: Any, default: Any = None) -> dict[Any, Any]:
+        """Return a setting as a dict."""
+
+
+def connect(
+    url: str,
+    *,
+    timeout: float = 2.0,
+    params: Mapping[str, Any] | None = None,
+    data_dir: str | Path = ".scrapy/bloom",
+    setting: str = "BLOOM_REDIS_URL",
+) -> Connection:
+    """Return a connection to the server at a URL; no socket is opened until the first command.
+
+    Args:
+        url: ``redis://``, ``rediss://``, ``unix://`` or ``embedded:``, which starts the server.
+        timeout: seconds a connection attempt or a reply may take, > 0.
+        params: further arguments of ``redis.Redis``; they override the URL's.
+        data_dir: where ``embedded:`` keeps its data, unless the URL names a directory.
+        setting: the name of the URL in error messages.
+
+    Raises:
+        ConfigurationError: the URL or an argument is wrong.
+        StorageError: the embedded server does not start.
+    """
+    if url.startswith("embedded:") and not url.startswith("embedded://"):
+        return _connect_embedded(url.removeprefix("embedded:") or data_dir, timeout, params)
+    arguments = _parse(url, setting)
+    _refuse_reserved(arguments, f"{setting} {redact(url)!r}")
+    if "host" not in arguments and "unix_socket_path" not in arguments:
+        raise ConfigurationError(f"{setting} {redact(url)!r} names no host; use {URL_FORMS}")
+    return _open(arguments, timeout, params, setting)
+
+
+def connect_scrapy_redis(
+    settings: SettingsLike, *, timeout: float = 2.0, params: Mapping[str, Any] | None = None
+) -> Connection:
+    """Return a connection to the server that scrapy-redis's settings name.
+
+    Address, credentials, TLS and ``redis_cls`` are taken from ``REDIS_URL``, ``REDIS_HOST``,
+    ``REDIS_PORT``, ``REDIS_DB`` and ``REDIS_PARAMS``, with scrapy-redis's precedence; its
+    time-outs, retries and encodings are not. With nothing set it is ``redis://localhost:6379``.
+
+    Args:
+        settings: Scrapy's settings.
+        timeout: seconds a connection attempt or a reply may take, > 0.
+        params: further arguments of the client; they override those of scrapy-redis.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+    try:
+        given = dict(settings.getdict("REDIS_PARAMS") or {})
+    except (TypeError, ValueError):
+        raise ConfigurationError("REDIS_PARAMS must be a dict of client arguments") from None
+    for name in ("url", "host", "port", "db"):
+        given[name] = settings.get(f"REDIS_{name.upper()}") or given.get(name)
+    given = {name: value for name, value in given.items() if value is not None}
+    if "path" in given:
+        given["unix_socket_path"] = given.pop("path")
+    if "url" in given:
+        source = "REDIS_URL" if settings.get("REDIS_URL") else "REDIS_PARAMS['url']"
+        given.update(_parse(str(given["url"]), source))
+    _check_address(given)
+    taken = {k: v for k, v in given.items() if k in SHARED or str(k).startswith("ssl")}
+    return _open(taken, timeout, params, "REDIS_PARAMS")
+
+
+def _check_address(given: dict[str, Any]) -> None:
+    """Check host, port and database of scrapy-redis's settings; make the numbers ints."""
+    # Their values are not quoted: a whole URL, password and all, may have ended up there.
+    if not re.fullmatch(rf"{_HOST}|[0-9A-Fa-f:.]+", str(given.get("host", "localhost"))):
+        raise ConfigurationError("REDIS_HOST must be a host name or an IP address, without port")
+    for name, first, last in (("port", 1, MAX_PORT), ("db", 0, MAX_DB)):
+        if name not in given:
+            continue
+        text = str(given[name]).strip()
+        if not re.fullmatch(r"[0-9]{1,10}", text) or not first <= int(text) <= last:
+            raise ConfigurationError(
+                f"REDIS_{name.upper()} must be a whole number from {first} to {last}"
+            )
+        given[name] = int(text)
+
+
+def _connect_embedded(
+    directory: str | Path, timeout: float, params: Mapping[str, Any] | None
+) -> Connection:
+    # The module needs POSIX; the other schemes work without.
+    from scrapy_bloom.embedded import EmbeddedServer  # noqa: PLC0415
+
+    server = EmbeddedServer.attach(directory)
+    try:
+        address = {"unix_socket_path": str(server.socket_path)}
+        connection = _open(address, timeout, params, "BLOOM_REDIS_URL")
+    except BaseException:
+        server.detach()
+        raise
+    return Connection(connection.client, f"embedded:{server.data_dir}", server)
+
+
+def _open(
+    arguments: dict[str, Any], timeout: float, params: Mapping[str, Any] | None, source: str
+) -> Connection:
+    """Create the client; ``source`` is the setting that most of the arguments come from."""
+    if not 0 < timeout < float("inf"):
+        raise ConfigurationError(f"BLOOM_TIMEOUT is {timeout!r}: use a number of seconds above 0")
+    _refuse_reserved(params or {}, "BLOOM_REDIS_PARAMS")
+    arguments = {**arguments, **(params or {})}
+    label = _label(arguments)
+    factory = _load_class(arguments.pop("redis_cls", redis.Redis))
+    try:
+        client = factory(
+            **arguments,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+            # Later versions of redis-py default to RESP3, which brings longer time-outs along.
+            protocol=2,
+        )
+        _complete(client, timeout)
+    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        # A class of the user's own may connect at once.
+        raise explain(error, label) from error
+    except (TypeError, ValueError, redis.RedisError) as error:
+        raise ConfigurationError(
+            f"{source} or BLOOM_REDIS_PARAMS holds an argument that the client refuses: {error}"
+        ) from error
+    return Connection(client, label)
+
+
+class _UnixConnection(redis.UnixDomainSocketConnection):
+    """A connection that keeps its time-out: redis-py 5.0.0 loses it and then waits for ever."""
+
+    def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
+        super().__init__(socket_timeout=socket_timeout, **kwargs)
+        self.socket_timeout = socket_timeout
+
+
+def _complete(client: redis.Redis, timeout: float) -> None:
+    """Do to the pool of redis-py's own clients what their constructor leaves out."""
+    pool = getattr(client, "connection_pool", None)
+    if type(pool) is not redis.ConnectionPool:
+        return
+    if pool.connection_class is redis.UnixDomainSocketConnection:
+        pool.connection_class = _UnixConnection
+        # The constructor forgets it for unix sockets: with a full backlog that blocks for long.
+        pool.connection_kwargs["socket_connect_timeout"] = timeout
+    # Bad arguments show up only when a connection object is made; this one never connects.
+    pool.connection_class(**pool.connection_kwargs)
+
+
+def _parse(url: str, setting: str) -> dict[str, Any]:
+    """Return the arguments of ``redis.Redis`` that a URL stands for."""
+    match = _match(url)
+    if match is None:
+        raise ConfigurationError(
+            f"{setting} is not an address that can be used ({redact(url)!r}): expected {URL_FORMS},"
+            " with a port from 1 to 65535 and / ? # in a password written as %2F %3F %23"
+        )
+    misplaced = NOT_IN_QUERY & parse_qs(match["query"] or "").keys()
+    if misplaced:
+        raise ConfigurationError(
+            f"{setting} {redact(url)!r} has {sorted(misplaced)} in its query; use {URL_FORMS}"
+        )
+    try:
+        arguments: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        # urllib's own texts can quote the password.
+        text = str(error) if str(error).startswith("Invalid value for") else "it cannot be parsed"
+        raise ConfigurationError(f"{setting} {redact(url)!r} is wrong: {text}") from None
+    arguments.pop("connection_class", None)
+    if match["scheme"] == "unix":
+        arguments["unix_socket_path"] = arguments.pop("path")
+    elif match["scheme"] == "rediss":
+        arguments["ssl"] = True
+    elif any(name.startswith("ssl") for name in arguments):
+        raise ConfigurationError(f"{setting} {redact(url)!r} sets TLS options: use rediss://")
+    return arguments
+
+
+def _match(url: str) -> re.Match[str] | None:
+    match = _UNIX.fullmatch(url)
+    if match is None:
+        match = _TCP.fullmatch(url)
+        if match and not 1 <= int(match["port"] or 6379) <= MAX_PORT:
+            return None
+    return match
+
+
+def redact(url: str) -> str:
+    """Return a URL with every secret in it replaced by ``***``, however broken the URL is.
+
+    What does not read as an address is hidden as a whole: any part of it may be a password.
+    """
+    if url.startswith("embedded:") and not url.startswith("embedded://"):
+        return url
+    match = _match(url)
+    if match is None:
+        scheme = re.match(r"(?:redis|rediss|unix|https?|embedded)://", url)
+        return f"{scheme.group() if scheme else ''}***"
+    who = "" if match["user"] is None else "***@"
+    if match["password"]:
+        who = f"{match['user']}:***@"
+    query = ""
+    if match["query"]:
+        pairs = match["query"].split("&")
+        query = "?" + "&".join(p if re.fullmatch(r"db=[0-9]+", p) else "***" for p in pairs)
+    return f"{match['scheme']}://{who}{match['where']}{query}"
+
+
+def _refuse_reserved(names: Iterable[str], source: str) -> None:
+    for name in names:
+        if name in RESERVED:
+            raise ConfigurationError(f"{source} sets {name}: {RESERVED[name]}")
+
+
+def _load_class(given: Any) -> Callable[..., redis.Redis]:
+    """Return ``redis_cls``, given as a class or as its import path."""
+    try:
+        if isinstance(given, str):
+            module, _, name = given.rpartition(".")
+            given = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"redis_cls {given!r} cannot be loaded: {error}") from error
+    if not callable(given):
+        raise ConfigurationError(f"redis_cls must be a class or its import path, not {given!r}")
+    factory: Callable[..., redis.Redis] = given
+    return factory
+
+
+def _label(arguments: Mapping[str, Any]) -> str:
+    db = arguments.get("db") or 0
+    if path := arguments.get("unix_socket_path"):
+        return f"unix://{path}?db={db}" if db else f"unix://{path}"
+    host = str(arguments.get("host", "localhost"))
+    scheme = "rediss" if arguments.get("ssl") else "redis"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 6379)}/{db}"

@@ -1,0 +1,294 @@
+"""BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on a BloomFilter."""
+
+import logging
+from typing import Any
+
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.spiders import SitemapSpider
+from scrapy.utils.project import data_path
+from scrapy.utils.python import global_object_name
+from scrapy.utils.request import referer_str
+
+from scrapy_bloom import advice
+from scrapy_bloom.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filter import BloomFilter, FilterInfo
+from scrapy_bloom.settings import FLUSH_ALWAYS, FLUSH_START, RUN_WINDOW, BloomSettings
+
+logger = logging.getLogger(__name__)
+
+
+class BloomDupeFilter(BaseDupeFilter):
+    """Drops requests that any worker of the crawl has scheduled before.
+
+    ``DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"``, or the add-on. Nothing is connected until
+    the spider opens; then an unusable setting or server raises, before any request is lost.
+
+    Per request, in ``meta``: ``bloom_key`` (str or bytes) identifies it instead of its fingerprint,
+    ``bloom_window`` = ``"run"`` remembers it for this run and in this process only,
+    ``bloom_enabled`` = False neither tests nor records it.
+
+    Args:
+        crawler: the running crawler.
+
+    Raises:
+        ConfigurationError: a ``BLOOM_*`` setting is unknown or its value is no good.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        spider: Any = crawler.spider or crawler.spidercls
+        self.crawler = crawler
+        self.settings = BloomSettings.from_scrapy(crawler.settings, spider.name)
+        #: The filter; None until it is opened.
+        self.filter: BloomFilter | None = None
+        self._connection: Connection | None = None
+        self._active = not _is_developer_command(crawler)
+        self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._log_next = True
+        self._spider_opened = False
+        #: Fingerprints taken under the window "run", and those whose outcome is unknown.
+        self._taken_in_run: set[bytes] = set()
+        self._warned: set[str] = set()
+        crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "BloomDupeFilter":
+        """Build the filter for Scrapy's scheduler, which opens it."""
+        return cls(crawler)
+
+    @classmethod
+    def from_spider(cls, spider: Spider) -> "BloomDupeFilter":
+        """Build and open the filter for scrapy-redis's scheduler, which does not open it."""
+        dupefilter = cls(spider.crawler)
+        dupefilter.open()
+        return dupefilter
+
+    def open(self) -> None:
+        """Connect, read or create the filter, and say in one line what it holds.
+
+        Raises:
+            ConfigurationError: the settings cannot work.
+            FilterMismatchError: the stored filter has other blocks or seeds than the settings ask.
+            StorageError: the server cannot be reached or used.
+        """
+        if not self._active:
+            logger.info("Bloom filter off: developer commands neither filter nor record requests")
+            return
+        try:
+            opened = self._connect()
+            opened.open()
+            self._report(opened.info())
+        except BaseException:
+            self.close()
+            raise
+        self._count_round_trips(opened)
+
+    def request_seen(self, request: Request) -> bool:
+        """Return whether the request was scheduled before; if not, it is recorded now.
+
+        Never raises: if the server does not answer, the outcome is unknown, and the request is new
+        (once in this process), because a page fetched twice is better than a page hidden.
+        """
+        if not self._active or request.meta.get("bloom_enabled", True) is False:
+            return False
+        fingerprint = self._fingerprint(request)
+        if fingerprint in self._taken_in_run:
+            self._count("run/seen")
+            return True
+        if self._window(request) == RUN_WINDOW:
+            self._taken_in_run.add(fingerprint)
+            self._count("run/new")
+            return False
+        try:
+            new = self._claim(fingerprint)
+        except BloomError as error:
+            self._warn_once("unknown", f"{error}. Until it answers, requests count as new")
+            self._taken_in_run.add(fingerprint)
+            self._count("unknown")
+            return False
+        self._count("new" if new else "seen")
+        return not new
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
+        args = {"request": request, "referer": referer_str(request)}
+        if self._debug:
+            message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
+            logger.debug(message, args, extra={"spider": spider})
+        elif self._log_next:
+            message = (
+                "Filtered duplicate request: %(request)s - no more duplicates will be shown "
+                "(see DUPEFILTER_DEBUG to show all duplicates)"
+            )
+            logger.debug(message, args, extra={"spider": spider})
+            self._log_next = False
+        self._stats.inc_value("dupefilter/filtered")
+
+    def clear(self) -> None:
+        """Forget everything, where ``BLOOM_FLUSH`` allows scrapy-redis to ask for it.
+
+        scrapy-redis calls this at every close unless SCHEDULER_PERSIST is set, and at the start with
+        SCHEDULER_FLUSH_ON_START; the first worker that ends would wipe the memory of all.
+        """
+        flush = self.settings.flush
+        if flush == FLUSH_ALWAYS or (flush == FLUSH_START and not self._spider_opened):
+            if self.filter is not None:
+                self.filter.clear()
+                logger.info("Bloom filter %r cleared (BLOOM_FLUSH = %r)", self.filter.key, flush)
+        else:
+            logger.info(
+                "Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush
+            )
+
+    def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
+        """Close the connection; the filter stays on the server."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self.filter = None
+
+    # -- one request -----------------------------------------------------------------------------
+
+    def _fingerprint(self, request: Request) -> bytes:
+        key = request.meta.get("bloom_key")
+        if key is None:
+            return self.crawler.request_fingerprinter.fingerprint(request)
+        if isinstance(key, str):
+            key = key.encode("utf-8", "surrogatepass")
+        if isinstance(key, bytes):
+            return b"bloom_key:" + key  # never equal to a fingerprint
+        kind = type(key).__name__
+        self._warn_once(
+            "key", f"meta['bloom_key'] is neither str nor bytes but {kind} in {request}"
+        )
+        return self.crawler.request_fingerprinter.fingerprint(request)
+
+    def _window(self, request: Request) -> str | None:
+        window = request.meta.get("bloom_window")
+        if window == RUN_WINDOW:
+            return RUN_WINDOW
+        if window is not None:
+            self._warn_once(
+                f"window {window!r:.60}",
+                f"meta['bloom_window'] = {window!r:.60} of {request} is unknown (there is 'run'): "
+                "the request is remembered like any other",
+            )
+        return self.settings.start_window if self._is_start(request) else None
+
+    def _is_start(self, request: Request) -> bool:
+        """Whether it is a start request or, reached from one, a further sitemap."""
+        # is_start_request travels along with meta=response.meta; depth tells the copies apart.
+        if request.meta.get("is_start_request") and not request.meta.get("depth"):
+            return True
+        spider = self.crawler.spider
+        return isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001
+
+    def _claim(self, fingerprint: bytes) -> bool:
+        opened = self.filter or self._connect()
+        unrecorded = opened.unrecorded
+        try:
+            new = opened.add(fingerprint)
+        finally:
+            self._count_round_trips(opened)
+        if opened.unrecorded > unrecorded:
+            self._count("unrecorded")
+            self._warn_once(
+                "full",
+                f"the Bloom filter {opened.key!r} is full: new URLs are crawled but not remembered. "
+                "Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
+            )
+        return new
+
+    # -- opening -----------------------------------------------------------------------------------
+
+    def _connect(self) -> BloomFilter:
+        settings = self.settings
+        timeout, params = settings.timeout, settings.redis_params
+        if settings.redis_url is None:
+            connection = connect_scrapy_redis(
+                self.crawler.settings, timeout=timeout, params=params
+            )
+        else:
+            connection = connect(
+                settings.redis_url, timeout=timeout, params=params, data_dir=data_path("bloom")
+            )
+        self._connection = connection
+        self.filter = BloomFilter(
+            connection.client,
+            settings.key,
+            capacity=settings.capacity,
+            error_rate=settings.error_rate,
+            blocks=settings.blocks,
+            seeds=settings.seeds,
+            fingerprinter=self._fingerprinter_name(),
+            label=connection.label,
+        )
+        return self.filter
+
+    def _report(self, info: FilterInfo) -> None:
+        logger.info(
+            "Bloom filter %r on %s: %s URLs remembered, none of which is crawled again; made for %s "
+            "in %d blocks, %.1f MiB",
+            info.key,
+            self._connection.label if self._connection else "",
+            f"{info.count:,}",
+            f"{info.capacity:,}",
+            info.blocks,
+            info.memory / (1 << 20),
+        )
+        for sentence in self._advice(info):
+            if sentence:
+                logger.warning("Bloom filter: %s", sentence)
+
+    def _advice(self, info: FilterInfo) -> list[str | None]:
+        settings, header = self.settings, self.filter.header if self.filter else None
+        return [
+            advice.on_config(info, settings.capacity, settings.error_rate),
+            advice.on_capacity(info),
+            advice.on_fingerprinter(
+                header.fingerprinter if header else "", self._fingerprinter_name()
+            ),
+            advice.on_eviction(self.filter.eviction_policy() if self.filter else ""),
+            advice.on_http_cache(self.crawler.settings),
+        ]
+
+    def _fingerprinter_name(self) -> str:
+        return global_object_name(type(self.crawler.request_fingerprinter))
+
+    # -- signals, stats, log -------------------------------------------------------------------------
+
+    def _on_spider_opened(self) -> None:
+        self._spider_opened = True
+
+    def _on_spider_closed(self) -> None:
+        # scrapy-redis's scheduler never closes its dupefilter.
+        self.close()
+
+    @property
+    def _stats(self) -> Any:
+        return self.crawler.stats
+
+    def _count(self, name: str) -> None:
+        self._stats.inc_value(f"bloom/{name}")
+
+    def _count_round_trips(self, opened: BloomFilter) -> None:
+        self._stats.set_value("bloom/round_trips", opened.round_trips)
+
+    def _warn_once(self, topic: str, message: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            logger.warning("%s", message)
+
+
+def _is_developer_command(crawler: Crawler) -> bool:
+    """Whether this is ``scrapy parse`` or ``scrapy shell``: they must not mark production URLs."""
+    start = getattr(crawler.spidercls, "start", None)
+    if getattr(start, "__module__", "").startswith("scrapy.commands."):
+        return True
+    # The shell is told by a default that only it sets.
+    settings = crawler.settings
+    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
+    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0

@@ -1,0 +1,80 @@
+"""Every exception that scrapy-bloom raises on purpose, and what to do about redis-py's."""
+
+import re
+
+
+class BloomError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigurationError(BloomError, ValueError):
+    """A setting or an argument is wrong; the message names it, its value and the remedy."""
+
+
+class FilterMismatchError(BloomError):
+    """The filter as stored differs from the filter that was asked for."""
+
+
+class StorageError(BloomError):
+    """Redis cannot do what was asked: it is down, read-only, full, or refuses the password."""
+
+
+_START_ONE = 'start a server there or set BLOOM_REDIS_URL = "embedded:"'
+_PASSWORD = "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS"  # noqa: S105 - no password
+#: What an error's class and text say -> the trouble and its remedy; the first that matches counts.
+_REMEDIES = (
+    (r"without any password|no password is set", f"has no password set: remove it {_PASSWORD}"),
+    (r"NOAUTH|Authentication required", f"wants a password: give it {_PASSWORD}"),
+    (
+        r"^AuthenticationError|WRONGPASS|invalid password",
+        f"refuses the user name or the password: correct them {_PASSWORD}",
+    ),
+    (
+        r"^NoPermissionError|NOPERM",
+        "does not let this user do that: grant it the filter's keys and the commands it needs",
+    ),
+    (
+        r"^ReadOnlyError|READONLY",
+        "is a read-only replica: use the address of its primary (after a failover, the new one)",
+    ),
+    (
+        r"^OutOfMemoryError|OOM command not allowed",
+        "is out of memory: raise its maxmemory, or give the filter a server of its own",
+    ),
+    (r"^BusyLoadingError|LOADING", "is still loading its data: wait, then try again"),
+    (
+        r"MISCONF",
+        "refuses to write because it cannot save to its disk: see its log, then free the disk",
+    ),
+    (r"^MasterDownError|MASTERDOWN", "has lost its primary: use the primary's address"),
+    (r"WRONGTYPE", "holds something else under a key of the filter: choose another BLOOM_KEY"),
+    (r"BUSY ", "is busy with somebody's long script: wait, or end it with SCRIPT KILL"),
+    (
+        r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error",
+        "is a node of a cluster that cannot serve this: use a client for clusters, or repair it",
+    ),
+    (r"max number of clients", "has no connection left: raise its maxclients"),
+    (
+        r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
+        f"has a host name that cannot be found: correct it, or {_START_ONE}",
+    ),
+    (r"refused|No such file|unreachable|No route", f"is not there: {_START_ONE}"),
+    (r"^TimeoutError|timed out", f"did not answer in time: see whether it is up, or {_START_ONE}"),
+    (r"CERTIFICATE|SSL", "cannot be talked to over TLS: check rediss:// and the ssl_* options"),
+    (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log"),
+)
+
+
+def explain(error: Exception, label: str) -> StorageError:
+    """Return an error that says what to do about an error of redis-py's.
+
+    Args:
+        error: what the client raised, a ``redis.RedisError`` or an ``OSError``.
+        label: the server's address, without credentials.
+    """
+    text = f"{type(error).__name__}: {error}"
+    for pattern, remedy in _REMEDIES:
+        if re.search(pattern, text):
+            return StorageError(f"{label} {remedy}")
+    # The server quotes the arguments of a command that it does not know, AUTH's too.
+    return StorageError(f"{label} answers {re.split(',? with args beginning', text)[0]}")

@@ -1,0 +1,38 @@
+"""The names of a filter's Redis keys. All keys of a block share one hash slot."""
+
+from dataclasses import dataclass
+
+from scrapy_bloom.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under one prefix.
+
+    Args:
+        prefix: the filter's name; not empty, without ``{`` and ``}`` (Redis Cluster's hash tags).
+
+    Raises:
+        ConfigurationError: the prefix is not usable.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str) or not self.prefix or set(self.prefix) & set("{}"):
+            raise ConfigurationError(
+                f"the filter's key (BLOOM_KEY) must be a non-empty string without '{{' and '}}', "
+                f"which mark hash slots in Redis; got {self.prefix!r}"
+            )
+
+    def header(self) -> str:
+        """HASH: what all blocks share."""
+        return f"{{{self.prefix}:0}}:header"
+
+    def ring(self, block: int) -> str:
+        """HASH: the block's ring and counts."""
+        return f"{{{self.prefix}:{block}}}:ring"
+
+    def layer(self, block: int, name: str) -> str:
+        """STRING: the bitmap of one layer, ``name`` being ``<generation>.<index>``."""
+        return f"{{{self.prefix}:{block}}}:{name}"

@@ -1,0 +1,19 @@
+-- create: write a filter's header whole, if there is none and block 0's ring is as the caller saw it.
+--
+-- KEYS[1]    HASH  the header
+-- KEYS[2]    HASH  the ring of block 0, in the same hash slot
+-- ARGV[1]    v of block 0's ring as the caller saw it, "" if there was none: a header is restored
+--            from a ring's copy, never drawn anew while there is a ring
+-- ARGV[2..]  fields and values of the header
+--
+-- Reply      {"ok", v, state, now}     created
+--            {"stale", v, state, now}  there is a header, or another ring: look again
+-- Cost       O(1)
+local now = redis.call('TIME')[1]
+local ring = redis.call('HMGET', KEYS[2], 'v', 'state')
+local v, state = ring[1] or '', ring[2] or ''
+if v ~= ARGV[1] or redis.call('EXISTS', KEYS[1]) == 1 then
+  return {'stale', v, state, now}
+end
+redis.call('HSET', KEYS[1], 'opened', now, unpack(ARGV, 2))
+return {'ok', v, state, now}

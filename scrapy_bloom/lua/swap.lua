@@ -1,0 +1,33 @@
+-- swap: replace a block's ring by the next one, if it still is the one the caller knows.
+--
+-- KEYS[1]     HASH    the block's ring
+-- KEYS[2..]   STRING  bitmaps of the layers that go or come
+-- ARGV[1]     v the caller expects, "" if it expects no ring
+-- ARGV[2]     v of the new ring, random
+-- ARGV[3]     state of the new ring, JSON
+-- ARGV[4..]   per bitmap two values: the layer's name, and its bytes if it comes, 0 if it goes
+--
+-- Reply       {"ok", "", "", now}       done
+--             {"stale", v, state, now}  somebody was faster: this is the ring now
+-- Cost        allocates and frees whole bitmaps at once: about 3 ms and 0.6 ms for 8 MiB.
+--             So: one swap at a time, never pipelined.
+local ring = KEYS[1]
+local now = redis.call('TIME')[1]
+local current = redis.call('HMGET', ring, 'v', 'state')
+if (current[1] or '') ~= ARGV[1] then
+  return {'stale', current[1] or '', current[2] or '', now}
+end
+
+for i = 2, #KEYS do
+  local name, bytes = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
+  -- Whatever lies under a new layer's key (after a restored backup, say) is not ours: it goes.
+  redis.call('DEL', KEYS[i])
+  redis.call('HDEL', ring, 'n:' .. name)
+  if bytes > 0 then
+    -- Writing the last bit allocates the bitmap once, at its final size.
+    redis.call('SETBIT', KEYS[i], bytes * 8 - 1, 0)
+    redis.call('HSET', ring, 'n:' .. name, 0)
+  end
+end
+redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
+return {'ok', '', '', now}

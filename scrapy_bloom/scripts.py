@@ -1,0 +1,79 @@
+"""The atomic operations: each Lua file as a script, and the calls made of it.
+
+What the arguments and replies mean is documented at the top of each file in ``lua/``.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from scrapy_bloom.errors import StorageError
+
+#: What a script is called with.
+Argument = str | bytes | int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script, known to the server by the SHA-1 of its text."""
+
+    name: str
+    text: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a script, with all keys of one block."""
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What every script answers: a status, a ring, the server's clock, and the rest.
+
+    Args:
+        status: ``ok``, or why not.
+        verdicts: one character per URL, of claim and contains.
+        v: nonce of the block's ring; "" if there is none.
+        state: the ring as JSON; "" if there is none.
+        now: Unix time in seconds on the server.
+        fields: pairs of names and values.
+    """
+
+    status: str
+    verdicts: str = ""
+    v: str = ""
+    state: str = ""
+    now: int = 0
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: object) -> "Reply":
+        """Read a reply as redis-py returns it, with or without ``decode_responses``.
+
+        Raises:
+            StorageError: it is not one of our scripts' replies.
+        """
+        if not isinstance(raw, list) or len(raw) < 2:
+            raise StorageError(f"a script answered {raw!r:.80}, not a list: is a proxy in between?")
+        values = [_text(value) for value in raw]
+        if len(values) == 2:
+            return cls(values[0], verdicts=values[1])
+        pairs = dict(zip(values[4::2], values[5::2], strict=True))
+        return cls(values[0], "", values[1], values[2], int(values[3]), pairs)
+
+
+@cache
+def load(name: str) -> Script:
+    """Load ``lua/<name>.lua`` from the package."""
+    text = resources.files("scrapy_bloom").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts so
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

