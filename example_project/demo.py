@@ -54,7 +54,6 @@ class Crawl:
         expected: The URLs it should have fetched, each once.
         hits: What the site's server counted.
         stats: What Scrapy counted.
-        seconds: How long it took.
         filter: The filter afterwards.
     """
 
@@ -63,7 +62,6 @@ class Crawl:
     expected: frozenset[str]
     hits: Counter[str]
     stats: dict[str, int]
-    seconds: float
     filter: FilterInfo
 
     @property
@@ -85,8 +83,9 @@ class Crawl:
             f"{len(urls)} URLs {what}, such as {min(urls)}" for what, urls in groups.items() if urls
         ]
         scrapy = self.stats.get("pages/stories", 0), self.stats.get("pages/listings", 0)
-        if scrapy != (self.stories, self.listings):
-            problems.append(f"Scrapy counted {scrapy} stories and listings, not the same")
+        server = self.stories, self.listings
+        if scrapy != server:
+            problems.append(f"Scrapy counted {scrapy} stories and listings, the server {server}")
         return [f"{self.title}: {problem}" for problem in problems]
 
 
@@ -111,11 +110,10 @@ class Demo:
     def crawl(self, title: str, truth: Truth, known: Truth | None = None) -> Crawl:
         """Run `scrapy crawl links`; `known` is what earlier crawls have seen of the site."""
         expected = truth.crawl(known)
-        before, start = self.server.hits(), time.monotonic()
+        before = self.server.hits()
         stats = self._run_scrapy(title, len(expected))
-        seconds = time.monotonic() - start
         hits = self.server.hits() - before
-        return Crawl(title, truth, expected, hits, stats, seconds, read_filter(self.redis_url))
+        return Crawl(title, truth, expected, hits, stats, read_filter(self.redis_url))
 
     def _run_scrapy(self, title: str, total: int) -> dict[str, int]:
         stats, log = self.directory / "stats.json", self.directory / "crawl.log"
@@ -140,7 +138,8 @@ class Demo:
         if crawler.returncode or not stats.exists():
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise DemoError(f"scrapy crawl ended with code {crawler.returncode}:\n{tail}")
-        return json.loads(stats.read_text())
+        counts: dict[str, int] = json.loads(stats.read_text())
+        return counts
 
     def _watch(self, crawler: subprocess.Popen[bytes], title: str, total: int) -> None:
         """Move the progress bar until the crawl is over."""
@@ -158,13 +157,13 @@ class Demo:
 def read_filter(redis_url: str) -> FilterInfo:
     """What the filter holds and takes."""
     with closing(connect(redis_url)) as connection:
-        return BloomFilter(connection.client, KEY).info()
+        return BloomFilter(connection.client, KEY, label=connection.label).info()
 
 
 def remove_filter(redis_url: str) -> None:
     """Leave nothing of the demo on a server; also shows whether there is one."""
     with closing(connect(redis_url)) as connection:
-        BloomFilter(connection.client, KEY).open()
+        BloomFilter(connection.client, KEY, label=connection.label).open()
         for key in connection.client.scan_iter(f"{{{KEY}:*", count=1000):
             connection.client.delete(key)
 
@@ -189,6 +188,7 @@ def run(console: Console, port: int, redis_url: str | None) -> list[Crawl]:
 
 
 def progress_bar(console: Console) -> Progress:
+    """Title, bar, URLs fetched of those expected, and the time it takes."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     return Progress(*columns, TimeElapsedColumn(), console=console)
 
@@ -212,7 +212,6 @@ def report(console: Console, crawls: list[Crawl]) -> None:
         f"were published, and run 2 read the {second.stories} new ones and the listings, which "
         "it needs to find what is new."
     )
-    info = second.filter
     console.print(
         "What both runs know is in Redis: the stories, and the moved and dead addresses that they "
         f"link. The filter has room for {second.filter.capacity:,} URLs in "
@@ -221,6 +220,7 @@ def report(console: Console, crawls: list[Crawl]) -> None:
 
 
 def main() -> int:
+    """Run the demo; return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--port", type=int, default=0, help="the site's; default: any free one")
     parser.add_argument("--redis-url", help="default: a server of the demo's own (embedded:)")

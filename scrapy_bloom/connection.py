@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from scrapy_bloom.errors import ConfigurationError, explain
@@ -40,7 +41,7 @@ RESERVED = {
         ("socket_timeout", "socket_connect_timeout", "timeout"), "set BLOOM_TIMEOUT instead"
     ),
     **dict.fromkeys(
-        ("retry", "retry_on_timeout", "retry_on_error"),
+        ("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"),
         "remove it: a repeated command would hide pages; BLOOM_TIMEOUT bounds the waiting",
     ),
     **dict.fromkeys(
@@ -187,9 +188,12 @@ def _check_address(given: dict[str, Any]) -> None:
 def _connect_embedded(
     directory: str | Path, timeout: float, params: Mapping[str, Any] | None
 ) -> Connection:
-    # The module needs POSIX; the other schemes work without.
-    from scrapy_bloom.embedded import EmbeddedServer  # noqa: PLC0415
-
+    try:
+        from scrapy_bloom.embedded import EmbeddedServer  # noqa: PLC0415 - needs POSIX
+    except ImportError:
+        raise ConfigurationError(
+            'BLOOM_REDIS_URL = "embedded:" works on Linux and macOS only; use redis://host:port'
+        ) from None
     server = EmbeddedServer.attach(directory)
     try:
         address = {"unix_socket_path": str(server.socket_path)}
@@ -220,8 +224,8 @@ def _open(
             protocol=2,
         )
         _complete(client, timeout)
-    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-        # A class of the user's own may connect at once.
+    except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
+        # Clients for clusters connect at once.
         raise explain(error, label) from error
     except (TypeError, ValueError, redis.RedisError) as error:
         raise ConfigurationError(
@@ -234,12 +238,15 @@ class _UnixConnection(redis.UnixDomainSocketConnection):
     """A connection that keeps its time-out: redis-py 5.0.0 loses it and then waits for ever."""
 
     def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
-        super().__init__(socket_timeout=socket_timeout, **kwargs)
+        super().__init__(socket_timeout=socket_timeout, **kwargs)  # type: ignore[no-untyped-call]
         self.socket_timeout = socket_timeout
 
 
 def _complete(client: redis.Redis, timeout: float) -> None:
     """Do to the pool of redis-py's own clients what their constructor leaves out."""
+    if isinstance(client, redis.RedisCluster):
+        # Before 6.0 a cluster client repeats commands on its own account, whatever ``retry`` says.
+        client.cluster_error_retry_attempts = 0
     pool = getattr(client, "connection_pool", None)
     if type(pool) is not redis.ConnectionPool:
         return

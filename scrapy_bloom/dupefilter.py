@@ -15,7 +15,7 @@ from scrapy.utils.request import referer_str
 from scrapy_bloom import advice
 from scrapy_bloom.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter import BloomFilter, FilterInfo
+from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.settings import FLUSH_ALWAYS, FLUSH_START, RUN_WINDOW, BloomSettings
 
 logger = logging.getLogger(__name__)
@@ -79,13 +79,13 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.info("Bloom filter off: developer commands neither filter nor record requests")
             return
         try:
-            opened = self._connect()
-            opened.open()
-            self._report(opened.info())
+            bloom = self._connect()
+            bloom.open()
+            self._report(bloom)
         except BaseException:
             self.close()
             raise
-        self._count_round_trips(opened)
+        self._count_round_trips(bloom)
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
@@ -131,7 +131,7 @@ class BloomDupeFilter(BaseDupeFilter):
     def clear(self) -> None:
         """Forget everything, where ``BLOOM_FLUSH`` allows scrapy-redis to ask for it.
 
-        scrapy-redis calls this at every close unless SCHEDULER_PERSIST is set, and at the start with
+        scrapy-redis calls this at close unless SCHEDULER_PERSIST is set, and at the start with
         SCHEDULER_FLUSH_ON_START; the first worker that ends would wipe the memory of all.
         """
         flush = self.settings.flush
@@ -140,9 +140,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 self.filter.clear()
                 logger.info("Bloom filter %r cleared (BLOOM_FLUSH = %r)", self.filter.key, flush)
         else:
-            logger.info(
-                "Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush
-            )
+            logger.info("Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush)
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
         """Close the connection; the filter stays on the server."""
@@ -150,7 +148,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._connection.close()
         self._connection = self.filter = None
 
-    # -- one request -----------------------------------------------------------------------------
+    # -- one request --
 
     def _fingerprint(self, request: Request) -> bytes:
         key = request.meta.get("bloom_key")
@@ -187,30 +185,28 @@ class BloomDupeFilter(BaseDupeFilter):
         return isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001
 
     def _claim(self, fingerprint: bytes) -> bool:
-        opened = self.filter or self._connect()
-        unrecorded = opened.unrecorded
+        bloom = self._connect() if self.filter is None else self.filter
+        unrecorded = bloom.unrecorded
         try:
-            new = opened.add(fingerprint)
+            new = bloom.add(fingerprint)
         finally:
-            self._count_round_trips(opened)
-        if opened.unrecorded > unrecorded:
+            self._count_round_trips(bloom)
+        if bloom.unrecorded > unrecorded:
             self._count("unrecorded")
             self._warn_once(
                 "full",
-                f"the Bloom filter {opened.key!r} is full: new URLs are crawled but not remembered. "
+                f"the Bloom filter {bloom.key!r} is full: new URLs are crawled but not remembered. "
                 "Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
             )
         return new
 
-    # -- opening -----------------------------------------------------------------------------------
+    # -- opening --
 
     def _connect(self) -> BloomFilter:
         settings = self.settings
         timeout, params = settings.timeout, settings.redis_params
         if settings.redis_url is None:
-            connection = connect_scrapy_redis(
-                self.crawler.settings, timeout=timeout, params=params
-            )
+            connection = connect_scrapy_redis(self.crawler.settings, timeout=timeout, params=params)
         else:
             connection = connect(
                 settings.redis_url, timeout=timeout, params=params, data_dir=data_path("bloom")
@@ -228,37 +224,32 @@ class BloomDupeFilter(BaseDupeFilter):
         )
         return self.filter
 
-    def _report(self, info: FilterInfo) -> None:
+    def _report(self, bloom: BloomFilter) -> None:
+        """Say in one line what the filter holds, so that a second run does not look broken."""
+        info = bloom.info()
         logger.info(
-            "Bloom filter %r on %s: %s URLs remembered, none of which is crawled again; made for %s "
-            "in %d blocks, %.1f MiB",
-            info.key,
-            self._connection.label if self._connection else "",
+            "%r remembers %s URLs, which are not crawled again (made for %s, %d blocks, %.1f MiB)",
+            bloom,
             f"{info.count:,}",
             f"{info.capacity:,}",
             info.blocks,
             info.memory / (1 << 20),
         )
-        for sentence in self._advice(info):
+        stored = bloom.header.fingerprinter if bloom.header else ""
+        for sentence in (
+            advice.on_config(info, self.settings.capacity, self.settings.error_rate),
+            advice.on_capacity(info),
+            advice.on_fingerprinter(stored, self._fingerprinter_name()),
+            advice.on_eviction(bloom.eviction_policy()),
+            advice.on_http_cache(self.crawler.settings),
+        ):
             if sentence:
                 logger.warning("Bloom filter: %s", sentence)
-
-    def _advice(self, info: FilterInfo) -> list[str | None]:
-        settings, header = self.settings, self.filter.header if self.filter else None
-        return [
-            advice.on_config(info, settings.capacity, settings.error_rate),
-            advice.on_capacity(info),
-            advice.on_fingerprinter(
-                header.fingerprinter if header else "", self._fingerprinter_name()
-            ),
-            advice.on_eviction(self.filter.eviction_policy() if self.filter else ""),
-            advice.on_http_cache(self.crawler.settings),
-        ]
 
     def _fingerprinter_name(self) -> str:
         return global_object_name(type(self.crawler.request_fingerprinter))
 
-    # -- signals, stats, log -------------------------------------------------------------------------
+    # -- signals, stats, log --
 
     def _on_spider_opened(self) -> None:
         self._spider_opened = True
@@ -274,8 +265,8 @@ class BloomDupeFilter(BaseDupeFilter):
     def _count(self, name: str) -> None:
         self._stats.inc_value(f"bloom/{name}")
 
-    def _count_round_trips(self, opened: BloomFilter) -> None:
-        self._stats.set_value("bloom/round_trips", opened.round_trips)
+    def _count_round_trips(self, bloom: BloomFilter) -> None:
+        self._stats.set_value("bloom/round_trips", bloom.round_trips)
 
     def _warn_once(self, topic: str, message: str) -> None:
         if topic not in self._warned:

@@ -1,6 +1,6 @@
 """BloomFilter: a set of strings in Redis that is shared, small, and almost exact."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import fsum
@@ -90,7 +90,7 @@ class BloomFilter:
         capacity: int | None = None,
         error_rate: float | None = None,
         blocks: int | None = None,
-        seeds: Iterable[int] | int | None = None,
+        seeds: Sequence[int] | int | None = None,
         fingerprinter: str = "",
         label: str = "Redis",
     ) -> None:

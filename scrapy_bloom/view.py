@@ -116,7 +116,7 @@ class View:
                 yield from self.refresh(block, reply)
         return {block: self._counts(block, reply) for block, reply in enumerate(replies)}
 
-    # -- header and rings ----------------------------------------------------------------------
+    # -- header and rings --
 
     def _load_header(self, writable: bool) -> Steps[Header]:
         keys = (self.keys.header(), self.keys.ring(0))
@@ -244,9 +244,10 @@ class View:
 
     def _counts(self, block: int, reply: Reply) -> list[int]:
         layers = self.held[block].ring.layers
-        return [int(reply.fields.get(f"n:{layer.name}", "0")) for layer in layers]
+        texts = [reply.fields.get(f"n:{layer.name}", "0") for layer in layers]
+        return [self._parse(int, text, self.keys.ring(block)) for text in texts]
 
-    # -- what the user asked for, and errors ---------------------------------------------------
+    # -- what the user asked for, and errors --
 
     def wanted_config(self, stored: Config) -> Config:
         """Return what the user gave, the rest as stored."""

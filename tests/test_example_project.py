@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parents[1] / "example_project"
 sys.path.insert(0, str(PROJECT))
 
 from example_site import urls  # noqa: E402
-from example_site.build import Site  # noqa: E402
+from example_site.build import STORIES, Site  # noqa: E402
 from example_site.serve import SiteServer, read_hits, serve  # noqa: E402
 
 #: Scrapy as it comes, without scrapy-bloom.
@@ -28,7 +28,8 @@ CRAWL_TIMEOUT = 60
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    return Site.build(tmp_path / "site")
+    """A magazine of less than half the size, to be crawled quickly. The demo crawls the whole."""
+    return Site.build(tmp_path / "site", count=128)
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         timeout=CRAWL_TIMEOUT,
+        check=False,
     )
 
 
@@ -85,20 +87,28 @@ def files(directory: Path) -> dict[str, bytes]:
     }
 
 
-# -- the site ------------------------------------------------------------------------------------
+# -- the site --
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_site_is_the_same_in_every_process(site: Site, tmp_path: Path, hash_seed: str) -> None:
     """Neither the hash seed nor the process changes a byte."""
     other = tmp_path / "other"
-    done = run("-m", "example_site", "build", str(other), PYTHONHASHSEED=hash_seed)
+    command = ("-m", "example_site", "build", str(other), "--stories", str(site.count))
+    done = run(*command, PYTHONHASHSEED=hash_seed)
     assert done.returncode == 0, done.stderr
     assert files(other) == files(site.directory)
 
 
+def test_whole_site_is_as_described(tmp_path: Path) -> None:
+    """The numbers in the example project's README."""
+    truth = Site(tmp_path, STORIES).truth()
+    assert (len(truth.stories), len(truth.hubs)) == (304, 71)
+    assert (len(truth.redirects), len(truth.dead), len(truth.sitemaps)) == (20, 11, 4)
+
+
 def test_publishing_adds_the_stories_and_changes_only_listings(site: Site) -> None:
-    """A published story is on the home page, in its section and in the sitemap; no story changes."""
+    """A new story is on the home page, in its section and in the sitemap; no story changes."""
     known, before = site.truth(), files(site.directory)
     truth = site.publish(3).truth()
     after = files(site.directory)
@@ -121,13 +131,12 @@ def test_published_stories_are_kept_in_the_directory(site: Site) -> None:
     """Publishing step by step, each time from the directory, gives the same site as at once."""
     for _ in range(3):
         Site.open(site.directory).publish(40)
-    assert files(
-        Site.build(site.directory.parent / "at-once", site.count + 120).directory
-    ) == files(site.directory)
+    at_once = Site.build(site.directory.parent / "at-once", site.count + 120)
+    assert files(at_once.directory) == files(site.directory)
 
 
-def test_pages_link_mostly_what_is_linked_elsewhere(site: Site) -> None:
-    """About 30 links a page, 98% of them duplicates; the archive's links are in any order."""
+def test_pages_link_much_and_in_any_spelling(site: Site) -> None:
+    """There are 30 to 50 links on a page; the archive's write their parameters in any order."""
     pages = [text.decode() for name, text in files(site.directory).items() if ".html" in name]
     links = sum(page.count("<a href=") for page in pages)
     assert 30 < links / len(pages) < 50
@@ -136,12 +145,12 @@ def test_pages_link_mostly_what_is_linked_elsewhere(site: Site) -> None:
     assert "/archive?year=2024&amp;section=gear" in text
 
 
-# -- its server ----------------------------------------------------------------------------------
+# -- its server --
 
 
 def test_server_redirects_moved_pages(site: Site, web: SiteServer) -> None:
     redirects = site.truth().redirects
-    assert len(redirects) == 20
+    assert redirects
     for old, new in redirects.items():
         assert get(web, old)[:2] == (301, new)
         assert get(web, new)[0] == 200
@@ -149,8 +158,16 @@ def test_server_redirects_moved_pages(site: Site, web: SiteServer) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["/nowhere", "/site.json", "/../site.json", "/hiking/../site.json", "/hiking", "/?page=2"]
-    + ["/calendar?month=2026-13", "/calendar?month=9999-12", "/calendar?month=x", "/%00", "//x/"],
+    [
+        *("/nowhere", "/site.json", "/../site.json", "/hiking/../site.json", "/hiking", "/?page=2"),
+        *(
+            "/calendar?month=2026-13",
+            "/calendar?month=9999-12",
+            "/calendar?month=x",
+            "/%00",
+            "//x/",
+        ),
+    ],
 )
 def test_server_answers_404_to_anything_else(web: SiteServer, url: str) -> None:
     assert get(web, url)[0] == 404
@@ -158,7 +175,7 @@ def test_server_answers_404_to_anything_else(web: SiteServer, url: str) -> None:
 
 def test_server_answers_404_to_dead_links(site: Site, web: SiteServer) -> None:
     dead = site.truth().dead
-    assert len(dead) == 11
+    assert len(dead) > 1
     assert {get(web, url)[0] for url in dead} == {404}
 
 
@@ -195,7 +212,7 @@ def test_server_ends_while_clients_keep_their_connections(site: Site) -> None:
     connection.close()
 
 
-# -- the project, with Scrapy's own filter ---------------------------------------------------------
+# -- the project, with Scrapy's own filter --
 
 
 def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Path) -> None:
@@ -207,7 +224,8 @@ def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Pat
     assert stats["pages/listings"] == len(truth.hubs)
     assert stats["robotstxt/forbidden"] == len(truth.forbidden)
     assert stats["offsite/filtered"] == len(truth.stories)  # one link on each
-    assert stats["dupefilter/filtered"] > 10_000
+    links = stats["dupefilter/filtered"] + stats["scheduler/enqueued"]
+    assert stats["dupefilter/filtered"] / links > 0.96
 
 
 @pytest.mark.parametrize(
@@ -221,13 +239,14 @@ def test_only_distributed_settings_need_scrapy_redis(
     environment = {"SCRAPY_PROJECT": project}
     if project == "default":
         (tmp_path / "scrapy_redis.py").write_text("raise ImportError('not installed')\n")
-        environment["PYTHONPATH"] = str(tmp_path)
+        path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
     done = run("-m", "scrapy", "list", **environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == spiders
 
 
-# -- the project, with scrapy-bloom ----------------------------------------------------------------
+# -- the project, with scrapy-bloom --
 
 
 def test_second_crawl_fetches_listings_and_new_stories(
@@ -275,16 +294,21 @@ def test_workers_share_the_stories(
         subprocess.Popen([*command, *settings, "--logfile", str(log)], cwd=PROJECT, env=environment)
         for log in logs
     ]
-    assert [worker.wait(CRAWL_TIMEOUT) for worker in workers] == [0, 0]
+    try:
+        assert [worker.wait(CRAWL_TIMEOUT) for worker in workers] == [0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
     hits, truth = web.hits(), site.truth()
     assert {url: hits[url] for url in truth.lasting} == dict.fromkeys(truth.lasting, 1)
-    # The home page comes from the start list once more: scrapy-redis sends it unfiltered.
+    # Each worker looks at a listing for itself. The home page comes once more, from the start list.
     assert {hits[url] for url in truth.hubs - {"/"}} <= {1, 2}
-    assert all("pages/stories" in log.read_text() for log in logs)
+    assert hits["/"] in {2, 3}
 
 
-# -- the demo --------------------------------------------------------------------------------------
+# -- the demo --
 
 
 def test_demo_keeps_its_promise() -> None:
@@ -293,6 +317,26 @@ def test_demo_keeps_its_promise() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Not as promised" not in done.stdout
     assert "Run 2" in done.stdout
+
+
+def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
+    """A missing, a needless and a repeated fetch are named, and so are Scrapy's other counts."""
+    pytest.importorskip("rich")
+    from demo import Crawl  # noqa: PLC0415
+
+    truth = site.truth()
+    hits = Counter(truth.crawl())
+    del hits["/jobs"]
+    hits["/gear/"] += 1
+    hits["/strange"] += 1
+    stats = {"pages/stories": len(truth.stories), "pages/listings": len(truth.hubs)}
+    crawl = Crawl("Run 1", truth, truth.crawl(), hits, stats, None)
+    assert crawl.problems() == [
+        "Run 1: 1 URLs not fetched, such as /jobs",
+        "Run 1: 1 URLs fetched without need, such as /strange",
+        "Run 1: 1 URLs fetched more than once, such as /gear/",
+        "Run 1: Scrapy counted (128, 45) stories and listings, the server (128, 46)",
+    ]
 
 
 def test_demo_says_what_is_wrong(web: SiteServer) -> None:

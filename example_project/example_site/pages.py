@@ -86,7 +86,7 @@ def story(item: Story) -> str:
     seen = [_link(f"/topics/{name}/", name.title()) for name in item.topics]
     seen.append(_link(f"http://offsite.invalid/partner/{item.number % 7}", "Our partner"))
     archives = [
-        urls.archive(item.section, year, year_first=item.number % 2 == 0)
+        urls.archive(item.section, year, year_first=item.every_second)
         for year in range(Story(0).published.year, item.published.year + 1)
     ]
     content = f"""<p>Published <time>{item.published}</time></p>

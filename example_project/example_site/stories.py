@@ -49,6 +49,11 @@ class Story:
         return f"/{self.section}/{slug}-{self.number}"
 
     @property
+    def every_second(self) -> bool:
+        """Whether it is every second story of its section, for what varies from story to story."""
+        return self.number // len(text.SECTIONS) % 2 == 1
+
+    @property
     def related(self) -> list["Story"]:
         """Up to six earlier stories: never later ones, so that a story's page stays as it is."""
         random = Random(f"{SEED}:related:{self.number}")

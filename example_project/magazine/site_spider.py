@@ -19,12 +19,15 @@ _LISTING = re.compile(r"https?://[^/]+(/(?:[^?#]*/)?|/archive|/calendar)(?:[?#]|
 class SiteSpider(Spider):
     """Reads stories, and follows every link to find them."""
 
+    site_url: str
+    allowed_domains: list[str | None]
+    links = LinkExtractor()
+
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "SiteSpider":
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.site_url = crawler.settings["SITE_URL"].rstrip("/")
         spider.allowed_domains = [urlsplit(spider.site_url).hostname]
-        spider.links = LinkExtractor()
         return spider
 
     def parse(self, response: TextResponse) -> Iterator[Request | Story]:

@@ -1,0 +1,67 @@
+# Two commands do it all: `make demo` shows what scrapy-bloom does, `make test` tests it.
+# Both make a virtual environment first; nothing else needs to be installed.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# The oldest versions that pyproject.toml promises to work with.
+# Twisted: Scrapy 2.13 itself does not start with the newest.
+LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
+
+.PHONY: help demo test test-lowest lint format bench clean
+
+help:
+	@echo "make demo         crawl a small site twice on a server of its own, and show what happened"
+	@echo "make test         run the tests on every server that is installed"
+	@echo "make lint         ruff and mypy"
+	@echo "make bench        run the benchmarks (minutes) and write docs/performance.md"
+	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
+
+demo: $(VENV)/demo
+	@cd example_project && ../$(BIN)/python demo.py
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest --cov --cov-report=term $(TESTS)
+
+test-lowest: $(VENV)-lowest/dev
+	$(VENV)-lowest/bin/python -m pytest $(TESTS)
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/bench
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(VENV)-lowest .*_cache .coverage .hypothesis
+
+$(BIN)/python:
+	@echo "Making a virtual environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo: $(BIN)/python pyproject.toml
+	@echo "Installing scrapy-bloom, Scrapy and an embedded Valkey server (a minute) ..."
+	@$(PIP) -e ".[cli,embedded,fast]"
+	@touch $@
+
+$(VENV)/dev: $(BIN)/python pyproject.toml
+	@echo "Installing scrapy-bloom and what its tests need (a minute or two) ..."
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/bench: $(VENV)/dev
+	@$(PIP) -e ".[bench]"
+	@touch $@
+
+$(VENV)-lowest/dev: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-lowest
+	@$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" $(LOWEST)
+	@touch $@

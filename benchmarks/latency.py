@@ -1,0 +1,174 @@
+"""How long ``request_seen`` blocks the crawl, beside a PING of the same client.
+
+For each way to reach a server, all contestants take turns in small chunks, so that noise of the
+machine hits all of them alike; each call is timed on its own. A new URL is a Request object nobody
+has seen; a seen one is another object with a URL that was new before. The time includes the
+fingerprint, which has a row of its own and, for scrapy-bloom, a row without it (Scrapy keeps the
+fingerprint of a Request object; there it was asked for before). Round trips and commands are
+counted in a run of their own at the client.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+
+from scrapy import Request
+
+from benchmarks.contestants import (
+    CLASSES,
+    Contestant,
+    Server,
+    Traffic,
+    build,
+    found_servers,
+    request,
+)
+from benchmarks.report import Table, progress, server_name
+
+#: Largest median of a new URL that is accepted, in PINGs of the same client.
+TARGET = 1.6
+CHUNK = 10
+WARM_UP = 500
+COUNTED = 200
+
+COLUMNS = ("", "median µs", "p95 µs", "PINGs", "round trips", "commands")
+NOTES = (
+    (
+        "Times of one call; `PINGs` is the median in those of a PING of the same client in the same run. "
+        "`fingerprint` is a part of `request_seen`: subtract it to see what the filter itself takes. "
+        "A script counts as one command."
+    ),
+)
+
+
+@dataclass
+class Operation:
+    """Something that is timed, call by call.
+
+    Args:
+        name: how it is called in the table.
+        run: the call.
+        arguments: what it is called with, made outside the measured time.
+        seconds: one entry per call.
+    """
+
+    name: str
+    run: Callable[[Request], object]
+    arguments: Iterator[Request]
+    seconds: list[float] = field(default_factory=list)
+
+    def take(self, calls: int) -> list[Request]:
+        """Make the next arguments."""
+        return [next(self.arguments) for _ in range(calls)]
+
+    def measure(self, calls: int) -> None:
+        """Time some calls."""
+        run, clock = self.run, time.perf_counter
+        for argument in self.take(calls):
+            begin = clock()
+            run(argument)
+            self.seconds.append(clock() - begin)
+
+    def traffic(self) -> Traffic:
+        """Count what some calls send."""
+        arguments = self.take(COUNTED)
+        with Traffic.counted() as traffic:
+            for argument in arguments:
+                self.run(argument)
+        return traffic
+
+    @property
+    def median(self) -> float:
+        """Median of one call in microseconds."""
+        return statistics.median(self.seconds) * 1e6
+
+    @property
+    def p95(self) -> float:
+        """95th percentile in microseconds."""
+        return statistics.quantiles(self.seconds, n=20)[-1] * 1e6
+
+
+def operations(contestant: Contestant) -> list[Operation]:
+    """Return what is timed of a contestant, PING first."""
+    seen = contestant.dupefilter.request_seen
+    new, again, ready = count(), count(), count(1_000_000_000)
+    client = contestant.client
+    listed = [
+        Operation("PING", lambda _: client.ping(), map(request, count())),
+        Operation("fingerprint", contestant.fingerprint, map(request, count())),
+        Operation("new URL", seen, map(request, new)),
+        Operation("seen URL", seen, map(request, again)),
+    ]
+    if contestant.is_ours:
+        prepared = (_with_fingerprint(contestant, number) for number in ready)
+        listed.insert(3, Operation("new URL without fingerprint", seen, prepared))
+    return listed
+
+
+def _with_fingerprint(contestant: Contestant, number: int) -> Request:
+    made = request(number)
+    contestant.fingerprint(made)
+    return made
+
+
+def run(*, quick: bool = False) -> tuple[Table, float]:
+    """Measure on all servers; return the table and our worst median for a new URL, in PINGs."""
+    table = Table("Latency of request_seen", COLUMNS, notes=NOTES)
+    worst = 0.0
+    for binary in found_servers().values():
+        with Server(binary) as server:
+            for how, url, hiredis in _ways(server):
+                worst = max(worst, _group(table, how, url, hiredis, 500 if quick else 3_000))
+                server.client().flushall()
+    return table, worst
+
+
+def _ways(server: Server) -> list[tuple[str, str, bool]]:
+    return [
+        ("TCP loopback, hiredis", server.url, True),
+        ("TCP loopback, parser in Python", server.url, False),
+        ("unix socket, hiredis", server.unix_url, True),
+    ]
+
+
+def _group(table: Table, how: str, url: str, hiredis: bool, calls: int) -> float:
+    """Measure one way to reach a server."""
+    with ExitStack() as stack:
+        contestants = [build(name, url, hiredis=hiredis) for name in CLASSES]
+        for contestant in contestants:
+            stack.callback(contestant.client.close)
+        timed = [(contestant, operations(contestant)) for contestant in contestants]
+        title = f"{server_name(contestants[0].client)}, {how}"
+        _measure(title, [op for _, listed in timed for op in listed], calls)
+        table.add(f"**{title}**", *[""] * 5)
+        for contestant, listed in timed:
+            _report(table, contestant, listed)
+    ours = {op.name: op.median for op in timed[0][1]}
+    return ours["new URL"] / ours["PING"]
+
+
+def _measure(title: str, listed: list[Operation], calls: int) -> None:
+    for op in listed:
+        op.measure(WARM_UP)
+        op.seconds.clear()
+    with progress() as bar:
+        for _ in bar.track(range(calls // CHUNK), description=title):
+            for op in listed:
+                op.measure(CHUNK)
+
+
+def _report(table: Table, contestant: Contestant, listed: list[Operation]) -> None:
+    ping = listed[0].median
+    for op in listed:
+        traffic = op.traffic()
+        table.add(
+            f"{contestant.title}: {op.name}",
+            f"{op.median:.1f}",
+            f"{op.p95:.1f}",
+            f"{op.median / ping:.2f}",
+            f"{traffic.round_trips / COUNTED:g}",
+            f"{traffic.commands / COUNTED:g}",
+        )

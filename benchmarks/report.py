@@ -1,0 +1,125 @@
+"""Tables for the terminal (rich) and the documentation (markdown), and the facts about a run."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import redis
+import rich.box
+import rich.table
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+#: What the numbers depend on.
+PACKAGES = (
+    "scrapy-bloom",
+    "scrapy",
+    "redis",
+    "hiredis",
+    "mmh3",
+    "scrapy-redis",
+    "Scrapy-Redis-BloomFilter",
+)
+
+console = Console()
+
+
+@dataclass
+class Table:
+    """One table of results.
+
+    Args:
+        title: its heading.
+        columns: the first is text, the others are numbers.
+        rows: cells as they are printed; an empty row is a rule between groups.
+        notes: what one must know to read it, a paragraph each.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    notes: Sequence[str] = ()
+
+    def add(self, *cells: str) -> None:
+        """Add a row."""
+        self.rows.append(cells)
+
+    def to_rich(self) -> rich.table.Table:
+        """Return the table for the terminal."""
+        table = rich.table.Table(title=self.title, box=rich.box.SIMPLE_HEAD, title_justify="left")
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*row) if row else table.add_section()
+        return table
+
+    def to_markdown(self) -> str:
+        """Return the table as a section of a markdown page."""
+        lines = [
+            _line(self.columns),
+            _line("---:" if number else ":---" for number in range(len(self.columns))),
+            *(_line(row or [""] * len(self.columns)) for row in self.rows),
+        ]
+        return "\n\n".join([f"## {self.title}", *self.notes, "\n".join(lines)])
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def progress() -> Progress:
+    """Return the progress bar that all benchmarks use; it goes when it is done."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def machine() -> str:
+    """Return processor, cores, system and Python in a line."""
+    return (
+        f"{_cpu_model()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}; "
+        f"{platform.python_implementation()} {platform.python_version()}"
+    )
+
+
+def packages() -> str:
+    """Return the versions of all packages that matter, in a line."""
+    return ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+
+
+def command() -> str:
+    """Return the command that was run."""
+    return " ".join(["python -m benchmarks", *sys.argv[1:]])
+
+
+def server_name(client: redis.Redis) -> str:
+    """Return name and version of the server a client is connected to."""
+    info = client.info("server")
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,420 @@
+"""BloomDupeFilter through Scrapy's interface, on real servers, without a crawl."""
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from scrapy import Request, Spider
+from scrapy.http import Response
+from scrapy.spiders import SitemapSpider
+from scrapy.utils.test import get_crawler
+from servers import Server
+
+from scrapy_bloom import BloomDupeFilter, ConfigurationError, FilterMismatchError, StorageError
+
+URL = "https://example.com/a?b=1&c=2"
+Make = Callable[..., BloomDupeFilter]
+
+
+class Shop(Spider):
+    name = "shop"
+
+
+@pytest.fixture
+def make(server: Server, client: redis.Redis) -> Iterator[Make]:
+    """Build an open dupefilter on an empty server; closed at the end of the test."""
+    made = []
+
+    def build(spidercls: type[Spider] = Shop, *, is_open: bool = True, **settings: object):
+        settings = {"BLOOM_REDIS_URL": server.url, "BLOOM_CAPACITY": 10_000, **settings}
+        crawler = get_crawler(spidercls, settings)
+        crawler.spider = crawler._create_spider(spidercls.name)
+        dupefilter = BloomDupeFilter.from_crawler(crawler)
+        made.append(dupefilter)
+        if is_open:
+            dupefilter.open()
+        return dupefilter
+
+    yield build
+    for dupefilter in made:
+        dupefilter.close("finished")
+
+
+def stats(dupefilter: BloomDupeFilter) -> dict[str, object]:
+    return dupefilter.crawler.stats.get_stats()
+
+
+def test_a_request_is_seen_the_second_time(make: Make) -> None:
+    dupefilter = make()
+    assert dupefilter.request_seen(Request(URL)) is False
+    assert dupefilter.request_seen(Request(URL)) is True
+    assert dupefilter.request_seen(Request(URL, method="POST")) is False
+
+
+def test_urls_are_compared_by_scrapys_fingerprint(make: Make) -> None:
+    dupefilter = make()
+    assert not dupefilter.request_seen(Request(URL))
+    assert dupefilter.request_seen(Request("https://example.com/a?c=2&b=1#top"))
+
+
+def test_workers_share_the_filter(make: Make) -> None:
+    first, second = make(), make()
+    assert not first.request_seen(Request(URL))
+    assert second.request_seen(Request(URL))
+
+
+def test_spiders_have_filters_of_their_own_unless_the_key_says_otherwise(make: Make) -> None:
+    class Other(Spider):
+        name = "other"
+
+    assert not make().request_seen(Request(URL))
+    assert not make(Other).request_seen(Request(URL))
+    assert not make(BLOOM_KEY="all").request_seen(Request(URL))
+    assert make(Other, BLOOM_KEY="all").request_seen(Request(URL))
+
+
+def test_the_key_is_the_spiders_name(make: Make, client: redis.Redis) -> None:
+    make()
+    assert client.exists("{shop:bloom:0}:header")
+
+
+def test_stats_count_verdicts_and_round_trips(make: Make) -> None:
+    dupefilter = make()
+    opening = stats(dupefilter)["bloom/round_trips"]
+    for url in (URL, URL, "https://example.com/b"):
+        dupefilter.request_seen(Request(url))
+    assert stats(dupefilter)["bloom/new"] == 2
+    assert stats(dupefilter)["bloom/seen"] == 1
+    assert stats(dupefilter)["bloom/round_trips"] == opening + 3
+
+
+def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    first = make()
+    for i in range(5):
+        first.request_seen(Request(f"https://example.com/{i}"))
+    first.close("finished")
+    with caplog.at_level(logging.INFO):
+        second = make()
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.dupefilter"]
+    assert "'shop:bloom'" in line
+    assert "remembers 5 URLs" in line
+    assert second.request_seen(Request("https://example.com/3"))
+
+
+def test_no_log_line_per_request_at_info(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    dupefilter = make()
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            if dupefilter.request_seen(Request(URL)):
+                dupefilter.log(Request(URL), dupefilter.crawler.spider)
+    assert not caplog.records
+
+
+def test_log_counts_every_duplicate_and_shows_the_first(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make()
+    with caplog.at_level(logging.DEBUG):
+        for _ in range(3):
+            dupefilter.log(Request(URL), dupefilter.crawler.spider)
+    assert stats(dupefilter)["dupefilter/filtered"] == 3
+    lines = [r.getMessage() for r in caplog.records if "Filtered duplicate" in r.getMessage()]
+    assert len(lines) == 1
+    assert "no more duplicates will be shown" in lines[0]
+
+
+def test_dupefilter_debug_shows_all(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    dupefilter = make(DUPEFILTER_DEBUG=True)
+    request = Request(URL, headers={"Referer": "https://example.com/from"})
+    with caplog.at_level(logging.DEBUG):
+        for _ in range(3):
+            dupefilter.log(request, dupefilter.crawler.spider)
+    lines = [r.getMessage() for r in caplog.records if "Filtered duplicate" in r.getMessage()]
+    assert len(lines) == 3
+    assert "referer: https://example.com/from" in lines[0]
+
+
+# -- meta --
+
+
+def test_bloom_key_identifies_a_request_instead_of_its_url(make: Make) -> None:
+    dupefilter = make()
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": "item 7"}))
+    assert dupefilter.request_seen(Request("https://mirror.org/", meta={"bloom_key": b"item 7"}))
+    assert not dupefilter.request_seen(Request(URL))
+
+
+def test_bloom_key_never_equals_a_fingerprint(make: Make) -> None:
+    dupefilter = make()
+    fingerprint = dupefilter.crawler.request_fingerprinter.fingerprint(Request(URL))
+    assert not dupefilter.request_seen(Request(URL))
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": fingerprint}))
+
+
+def test_bloom_key_of_another_type_is_warned_about_and_nothing_is_lost(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make()
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": 7}))
+    assert dupefilter.request_seen(Request(URL))
+    assert "meta['bloom_key'] is neither str nor bytes but int" in caplog.text
+
+
+def test_bloom_enabled_false_neither_tests_nor_records(make: Make) -> None:
+    dupefilter = make()
+    off = Request(URL, meta={"bloom_enabled": False})
+    assert not dupefilter.request_seen(off)
+    assert not dupefilter.request_seen(Request(URL))
+    assert not dupefilter.request_seen(off)
+
+
+# -- windows --
+
+
+def test_the_run_window_lasts_for_this_run(make: Make) -> None:
+    hub = Request(URL, meta={"bloom_window": "run"})
+    first = make()
+    assert not first.request_seen(hub)
+    assert first.request_seen(hub)
+    assert stats(first)["bloom/run/new"] == 1
+    assert stats(first)["bloom/run/seen"] == 1
+    assert not make().request_seen(hub)
+
+
+def test_a_url_taken_under_run_is_seen_whatever_window_a_later_sighting_has(make: Make) -> None:
+    dupefilter = make()
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_window": "run"}))
+    assert dupefilter.request_seen(Request(URL))
+    assert not make().request_seen(Request(URL)), "it must not have been stored"
+
+
+def test_start_requests_are_not_stored(make: Make) -> None:
+    start = Request(URL, meta={"is_start_request": True})
+    assert not make().request_seen(start)
+    second = make()
+    assert not second.request_seen(start)
+    assert second.request_seen(Request(URL))
+
+
+def test_a_copied_is_start_request_does_not_make_a_start_request(make: Make) -> None:
+    """``meta=response.meta`` copies the flag; depth gives the copy away."""
+    copied = Request(URL, meta={"is_start_request": True, "depth": 1})
+    assert not make().request_seen(copied)
+    assert make().request_seen(copied)
+
+
+def test_start_requests_can_be_remembered_like_all_others(make: Make) -> None:
+    start = Request(URL, meta={"is_start_request": True})
+    assert not make(BLOOM_START_WINDOW="lasting").request_seen(start)
+    assert make(BLOOM_START_WINDOW="lasting").request_seen(start)
+
+
+def test_sitemaps_behind_a_start_request_are_hubs_too(make: Make) -> None:
+    """robots.txt -> sitemap index -> sitemap: the second run must read them all."""
+
+    class Sitemap(SitemapSpider):
+        name = "sitemap"
+
+        def parse(self, response: Response) -> None: ...
+
+    for _ in range(2):
+        dupefilter = make(Sitemap)
+        spider = dupefilter.crawler.spider
+        nested = Request(URL, callback=spider._parse_sitemap, meta={"depth": 2})
+        assert not dupefilter.request_seen(nested)
+        assert dupefilter.request_seen(nested)
+    assert not dupefilter.request_seen(Request(URL + "&d=1", callback=spider.parse))
+    assert make(Sitemap).request_seen(Request(URL + "&d=1", callback=spider.parse))
+
+
+def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make()
+    for url in (URL, URL + "&d=1"):
+        assert not dupefilter.request_seen(Request(url, meta={"bloom_window": "daily"}))
+    assert make().request_seen(Request(URL))
+    assert caplog.text.count("meta['bloom_window'] = 'daily'") == 1
+
+
+# -- opening, closing, clearing --
+
+
+def test_building_connects_to_nothing(make: Make) -> None:
+    make(is_open=False, BLOOM_REDIS_URL="redis://localhost:1")
+
+
+def test_a_filter_that_nobody_opened_opens_itself(make: Make) -> None:
+    dupefilter = make(is_open=False)
+    assert not dupefilter.request_seen(Request(URL))
+    assert dupefilter.request_seen(Request(URL))
+
+
+def test_from_spider_opens(make: Make) -> None:
+    spider = make(is_open=False).crawler.spider
+    dupefilter = BloomDupeFilter.from_spider(spider)
+    assert dupefilter.filter is not None
+    assert not dupefilter.request_seen(Request(URL))
+    dupefilter.close("finished")
+
+
+def test_close_is_idempotent_and_leaves_no_connection(make: Make, client: redis.Redis) -> None:
+    before = len(client.client_list())
+    dupefilter = make()
+    dupefilter.request_seen(Request(URL))
+    assert len(client.client_list()) == before + 1
+    dupefilter.close("finished")
+    dupefilter.close("finished")
+    assert len(client.client_list()) == before
+
+
+def test_a_failed_open_leaves_no_connection(make: Make, client: redis.Redis) -> None:
+    make()
+    before = len(client.client_list())
+    with pytest.raises(FilterMismatchError):
+        make(BLOOM_BLOCKS=3)
+    assert len(client.client_list()) == before
+
+
+@pytest.mark.parametrize(
+    ("flush", "opened", "cleared"),
+    [
+        ("never", False, False),
+        ("never", True, False),
+        ("start", False, True),
+        ("start", True, False),
+        ("always", False, True),
+        ("always", True, True),
+    ],
+)
+def test_bloom_flush_decides_whether_a_flush_clears(
+    make: Make,
+    flush: str,
+    opened: bool,
+    cleared: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """scrapy-redis flushes before the spider is opened, and again at close."""
+    dupefilter = make(BLOOM_FLUSH=flush)
+    dupefilter.request_seen(Request(URL))
+    if opened:
+        dupefilter._on_spider_opened()
+    with caplog.at_level(logging.INFO):
+        dupefilter.clear()
+    assert ("cleared" in caplog.text) is cleared
+    assert ("this flush is ignored" in caplog.text) is not cleared
+    assert make().request_seen(Request(URL)) is not cleared
+
+
+# -- advice at open --
+
+
+def test_eviction_is_warned_about(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        make()
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+    assert "maxmemory-policy is allkeys-lru" in caplog.text
+    caplog.clear()
+    make()
+    assert not caplog.records
+
+
+def test_an_http_cache_that_never_expires_is_warned_about(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(HTTPCACHE_ENABLED=True)
+    assert "HTTPCACHE_EXPIRATION_SECS = 0 never expires" in caplog.text
+    caplog.clear()
+    make(HTTPCACHE_ENABLED=True, HTTPCACHE_EXPIRATION_SECS=3600)
+    make(HTTPCACHE_ENABLED=True, HTTPCACHE_POLICY="scrapy.extensions.httpcache.RFC2616Policy")
+    assert not caplog.records
+
+
+class UrlFingerprinter:
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.split("?")[0].encode()
+
+
+def test_a_custom_fingerprinter_is_used(make: Make) -> None:
+    dupefilter = make(REQUEST_FINGERPRINTER_CLASS=UrlFingerprinter)
+    assert not dupefilter.request_seen(Request(URL))
+    assert dupefilter.request_seen(Request("https://example.com/a?other=1"))
+
+
+def test_another_fingerprinter_than_the_filters_is_warned_about(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make()
+    make()
+    assert not caplog.records
+    make(REQUEST_FINGERPRINTER_CLASS=UrlFingerprinter)
+    assert "fingerprints of scrapy.utils.request.RequestFingerprinter" in caplog.text
+    assert "UrlFingerprinter" in caplog.text
+
+
+def test_a_changed_size_is_said_to_wait(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    make()
+    make(BLOOM_CAPACITY=20_000, BLOOM_ERROR_RATE="1e-3")
+    assert "BLOOM_CAPACITY = 20,000 (stored: 10,000)" in caplog.text
+    assert "BLOOM_ERROR_RATE = 0.001 (stored: 1e-05)" in caplog.text
+
+
+def test_a_full_filter_is_warned_about_and_hides_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9}
+    dupefilter = make(**options)
+    requests = [Request(f"https://example.com/{i}") for i in range(20)]
+    assert not any(dupefilter.request_seen(request) for request in requests)
+    assert stats(dupefilter)["bloom/unrecorded"] == 10
+    assert caplog.text.count("is full") == 1
+    caplog.clear()
+    make(**options)
+    assert "holds 10 URLs and is made for 10" in caplog.text
+
+
+# -- trouble --
+
+
+def test_open_without_a_server_names_address_and_remedy(make: Make) -> None:
+    with pytest.raises(StorageError, match=r"redis://localhost:1/0.* BLOOM_REDIS_URL ="):
+        make(BLOOM_REDIS_URL="redis://:s3cret@localhost:1/0")
+
+
+def test_a_server_that_goes_away_makes_requests_new_once(
+    make: Make, server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unknown outcome is the verdict "new", final for this process; nothing is raised."""
+    dupefilter = make(BLOOM_TIMEOUT=0.05)
+    client.client_pause(300)
+    assert dupefilter.request_seen(Request(URL)) is False
+    assert dupefilter.request_seen(Request(URL)) is True
+    client.client_unpause()
+    assert stats(dupefilter)["bloom/unknown"] == 1
+    assert caplog.text.count("did not answer in time") == 1
+
+
+def test_signals_close_the_connection_where_the_scheduler_does_not(make: Make) -> None:
+    dupefilter = make()
+    dupefilter._on_spider_closed()
+    assert dupefilter.filter is None
+
+
+def test_an_unusable_setting_raises_when_the_filter_is_built(make: Make) -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_CAPACITY"):
+        make(is_open=False, BLOOM_CAPACITY=0)
+
+
+def test_requests_carry_nothing_of_the_filter(make: Make) -> None:
+    """They are pickled into scrapy-redis's queue."""
+    request = Request(URL)
+    make().request_seen(request)
+    assert request.meta == {}
+    assert pickle.loads(pickle.dumps(request)).url == URL

@@ -1,0 +1,512 @@
+"""BloomFilter on real servers: the set it is, what is stored, and what it refuses."""
+
+import random
+import secrets
+from collections.abc import Callable
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scrapy_bloom import (
+    BloomFilter,
+    ConfigurationError,
+    FilterMismatchError,
+    StorageError,
+)
+from scrapy_bloom.sizing import plan
+
+URLS = [f"https://example.com/{i}" for i in range(1000)]
+
+
+def small(client: redis.Redis, **options: object) -> BloomFilter:
+    options = {"capacity": 10_000, "error_rate": 1e-6, **options}
+    return BloomFilter(client, "shop:bloom", **options)
+
+
+def test_claim_says_new_once(client: redis.Redis) -> None:
+    bloom = small(client)
+    assert bloom.claim(["a", "b", "a"]) == [True, True, False]
+    assert bloom.claim(["b", "c"]) == [False, True]
+    assert bloom.claim([]) == []
+
+
+def test_all_objects_on_a_key_are_one_filter(client: redis.Redis) -> None:
+    first, second = small(client), BloomFilter(client, "shop:bloom")
+    assert first.add("a") is True
+    assert second.add("a") is False
+    assert second.header == first.header
+
+
+def test_filters_under_different_keys_know_nothing_of_each_other(client: redis.Redis) -> None:
+    first, second = BloomFilter(client, "one"), BloomFilter(client, "two")
+    assert first.add("a")
+    assert second.add("a")
+
+
+def test_contains_records_nothing(client: redis.Redis) -> None:
+    bloom = small(client)
+    assert "a" not in bloom
+    assert bloom.contains(["a", "b"]) == [False, False]
+    assert len(bloom) == 0
+    bloom.add("a")
+    assert bloom.contains(["a", "b"]) == [True, False]
+
+
+def test_text_and_its_utf8_are_the_same_item(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.add("é")
+    assert "é".encode() in bloom
+    assert "\ud800" not in bloom
+    assert bloom.add("") is True
+    assert bloom.add(b"") is False
+
+
+@pytest.mark.parametrize("item", [1, None, 1.5, ["x"], bytearray(b"x"), ("a",)])
+def test_items_are_str_or_bytes(client: redis.Redis, item: object) -> None:
+    bloom = small(client)
+    for call in (bloom.add, bloom.__contains__):
+        with pytest.raises(TypeError, match="str or bytes"):
+            call(item)
+    for batch_call in (bloom.claim, bloom.extend, bloom.contains):
+        with pytest.raises(TypeError, match="str or bytes"):
+            batch_call(["fine", item])
+    assert len(bloom) == 0
+
+
+@pytest.mark.parametrize("text", ["https://example.com/", b"bytes"])
+def test_one_item_where_several_are_expected_is_a_type_error(
+    client: redis.Redis, text: str | bytes
+) -> None:
+    """Else its characters would be taken for items."""
+    bloom = small(client)
+    for call in (bloom.claim, bloom.contains, bloom.extend):
+        with pytest.raises(TypeError, match="several items"):
+            call(text)
+
+
+def test_extend_streams_and_counts_the_new(client: redis.Redis) -> None:
+    bloom = small(client, capacity=50_000)
+    assert bloom.extend(str(i) for i in range(10_000)) == 10_000
+    assert bloom.extend(str(i) for i in range(9_990, 10_010)) == 10
+    assert len(bloom) == 10_010
+
+
+def test_a_large_claim_keeps_its_order(client: redis.Redis) -> None:
+    bloom = small(client, capacity=50_000)
+    known = random.Random(1).sample(range(20_000), 5_000)
+    bloom.extend(map(str, known))
+    verdicts = bloom.claim(map(str, range(20_000)))
+    assert [i for i, new in enumerate(verdicts) if not new] == sorted(known)
+
+
+def test_one_round_trip_per_call(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    for call in (
+        lambda: bloom.add("new"),
+        lambda: bloom.add("new"),
+        lambda: bloom.claim(URLS),
+        lambda: bloom.contains(URLS),
+        lambda: "x" in bloom,
+    ):
+        before = bloom.round_trips
+        call()
+        assert bloom.round_trips == before + 1
+
+
+def test_clear_forgets_for_every_client(client: redis.Redis) -> None:
+    mine, other = small(client), small(client)
+    other.extend(URLS)
+    assert "x" not in mine
+    other.clear()
+    assert len(mine) == 0
+    assert mine.claim(URLS) == [True] * len(URLS)
+    assert other.claim(URLS) == [False] * len(URLS)
+
+
+def test_clear_applies_a_changed_size_and_leaves_no_key_behind(client: redis.Redis) -> None:
+    small(client).extend(URLS)
+    keys = len(client.keys())
+    larger = small(client, capacity=100_000, error_rate=1e-4)
+    larger.open()
+    assert larger.info().capacity == 10_000
+    larger.clear()
+    assert (larger.info().capacity, larger.info().error_rate) == (100_000, 1e-4)
+    assert larger.info().num_hashes == 20  # seeds are for the filter's whole life
+    assert len(client.keys()) == keys
+
+
+def test_info_says_what_is_there(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    info = bloom.info()
+    planned = plan(10_000, 1e-6)
+    assert (info.key, info.capacity, info.error_rate) == ("shop:bloom", 10_000, 1e-6)
+    assert (info.blocks, info.num_hashes) == (16, 20)
+    assert info.memory == planned.memory == sum(map(client.strlen, client.keys("*:0.0")))
+    assert info.bits_per_url == planned.bits_per_url
+    assert info.count == len(bloom) == 1000
+    assert 0 < info.estimated_error_rate < 1e-6
+    assert info.lost_blocks == 0
+
+
+def test_bitmaps_are_allocated_once_at_their_final_size(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    sizes = {key: client.strlen(key) for key in client.keys("*:0.0")}
+    assert len(sizes) == 16
+    bloom.extend(URLS)
+    assert {key: client.strlen(key) for key in sizes} == sizes
+
+
+def test_stored_keys_are_those_of_the_design(client: redis.Redis) -> None:
+    small(client, blocks=2).open()
+    assert sorted(client.keys()) == [
+        b"{shop:bloom:0}:0.0",
+        b"{shop:bloom:0}:header",
+        b"{shop:bloom:0}:ring",
+        b"{shop:bloom:1}:0.0",
+        b"{shop:bloom:1}:ring",
+    ]
+    assert all(client.ttl(key) == -1 for key in client.keys())
+
+
+def test_all_keys_of_a_block_are_in_one_hash_slot(client: redis.Redis) -> None:
+    from redis.crc import key_slot  # noqa: PLC0415
+
+    small(client).open()
+    slots: dict[bytes, set[int]] = {}
+    for key in client.keys():
+        slots.setdefault(key[: key.index(b"}")], set()).add(key_slot(key))
+    assert len(slots) == 16
+    assert all(len(found) == 1 for found in slots.values())
+    assert len(set.union(*slots.values())) > 10
+
+
+def test_seeds_are_secret_unless_given(client: redis.Redis) -> None:
+    first, second = BloomFilter(client, "one"), BloomFilter(client, "two")
+    assert first.open().seeds != second.open().seeds
+    given = BloomFilter(client, "three", seeds=[5, 7, 11, 13, 31, 37, 61])
+    assert given.open().seeds == (5, 7, 11, 13, 31, 37, 61)
+    assert len(BloomFilter(client, "four", seeds=9).open().seeds) == 9
+
+
+def test_unset_parameters_are_taken_as_stored(client: redis.Redis) -> None:
+    BloomFilter(client, "a", capacity=5_000, error_rate=1e-2, blocks=3, seeds=[1, 2, 3]).open()
+    info = BloomFilter(client, "a").info()
+    assert (info.capacity, info.error_rate, info.blocks, info.num_hashes) == (5_000, 1e-2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"blocks": 8}, r"stored with 16 blocks, but BLOOM_BLOCKS = 8: remove BLOOM_BLOCKS"),
+        ({"seeds": 3}, r"stored with 20 seeds, but BLOOM_SEEDS = 3"),
+        ({"seeds": [1, 2]}, r"stored with 20 other seeds, but BLOOM_SEEDS = \(1, 2\)"),
+    ],
+)
+def test_another_geometry_than_stored_is_refused(
+    client: redis.Redis, asked: dict[str, object], message: str
+) -> None:
+    bloom = small(client)
+    bloom.add("a")
+    with pytest.raises(FilterMismatchError, match=message):
+        small(client, **asked).open()
+    assert "a" in bloom
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("capacity", 0),
+        ("capacity", -1),
+        ("capacity", "many"),
+        ("capacity", 1.5),
+        ("capacity", True),
+        ("capacity", 10**20),
+        ("error_rate", 0),
+        ("error_rate", 1),
+        ("error_rate", 2),
+        ("error_rate", float("nan")),
+        ("error_rate", "low"),
+        ("blocks", 0),
+        ("blocks", 16_385),
+        ("seeds", []),
+        ("seeds", [1, 1]),
+        ("seeds", [-1]),
+        ("seeds", [2**32]),
+        ("seeds", ["a"]),
+        ("seeds", 0),
+        ("seeds", 65),
+        ("key", ""),
+        ("key", "a{b}"),
+        ("key", None),
+    ],
+)
+def test_bad_parameters_are_refused_by_name_and_value(
+    client: redis.Redis, parameter: str, value: object
+) -> None:
+    options = {"key": "k", parameter: value}
+    with pytest.raises(ConfigurationError) as caught:
+        BloomFilter(client, **options)
+    assert parameter in str(caught.value)
+    assert str(value) in str(caught.value).replace(",", "") or repr(value) in str(caught.value)
+    assert not client.keys()
+
+
+def test_a_layer_over_512_mib_is_refused_before_anything_is_stored(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k", capacity=10**9, blocks=1)
+    with pytest.raises(ConfigurationError, match="512 MiB"):
+        bloom.open()
+    assert not client.keys()
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_clients_that_decode_replies_work(
+    client: redis.Redis, server: object, decode: bool
+) -> None:
+    with server.client(decode_responses=decode) as other:
+        bloom = small(other)
+        assert bloom.claim(URLS) == [True] * 1000
+        assert bloom.claim(URLS) == [False] * 1000
+        assert bloom.info().count == 1000
+        assert "a" not in bloom
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_both_redis_protocols_work(client: redis.Redis, server: object, protocol: int) -> None:
+    with server.client(protocol=protocol) as other:
+        bloom = small(other)
+        assert bloom.claim(["a", "a"]) == [True, False]
+        assert len(bloom) == 1
+
+
+def test_scripts_are_loaded_again_after_a_script_flush(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.add("a")
+    client.script_flush()
+    assert bloom.claim([*URLS, "a"]) == [True] * 1000 + [False]
+    client.script_flush()
+    assert bloom.add("a") is False
+
+
+# -- full --
+
+
+def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-3, blocks=1)
+    first = [str(i) for i in range(1000)]
+    assert sum(bloom.claim(first)) > 995
+    assert bloom.unrecorded > 890
+    assert len(bloom) == 100
+    assert bloom.info().estimated_error_rate <= 1e-3
+    # What is recorded stays seen; what is not stays new.
+    assert sum(bloom.claim(first)) == sum(not seen for seen in bloom.contains(first)) > 890
+
+
+# -- what others do to the keys --
+
+
+def test_flushall_in_the_middle_is_survived_with_the_same_seeds(client: redis.Redis) -> None:
+    bloom = small(client)
+    header = bloom.open()
+    bloom.extend(URLS)
+    client.flushall()
+    assert bloom.claim(URLS) == [True] * 1000
+    assert bloom.claim(URLS) == [False] * 1000
+    assert small(client).open() == header
+    assert bloom.info().lost_blocks >= 1
+
+
+def test_a_lost_header_is_restored_from_a_ring(client: redis.Redis) -> None:
+    bloom = small(client)
+    header = bloom.open()
+    bloom.extend(URLS)
+    client.delete("{shop:bloom:0}:header")
+    other = small(client)
+    assert other.open() == header
+    assert other.claim(URLS) == [False] * 1000
+    assert client.exists("{shop:bloom:0}:header")
+
+
+def test_a_lost_header_is_restored_from_any_ring(client: redis.Redis) -> None:
+    bloom = small(client)
+    header = bloom.open()
+    bloom.extend(URLS)
+    client.delete("{shop:bloom:0}:header", *(f"{{shop:bloom:{b}}}:ring" for b in range(11)))
+    other = small(client)
+    assert other.open() == header
+    assert 200 < sum(other.contains(URLS)) < 450
+
+
+@pytest.mark.parametrize("key", ["{shop:bloom:3}:ring", "{shop:bloom:3}:0.0"])
+def test_a_lost_block_is_created_anew_and_the_others_remember(
+    client: redis.Redis, key: str
+) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    client.delete(key)
+    assert 20 < sum(bloom.claim(URLS)) < 120
+    assert bloom.claim(URLS) == [False] * 1000
+    assert bloom.info().lost_blocks == 1
+    assert client.strlen("{shop:bloom:4}:0.0") > 0
+
+
+def test_a_truncated_bitmap_counts_as_lost(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    client.set("{shop:bloom:3}:0.0", b"\xff" * 10)
+    assert 20 < sum(bloom.claim(URLS)) < 120
+
+
+def test_a_filter_deleted_and_created_anew_by_others_is_followed(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    client.flushall()
+    other = BloomFilter(client, "shop:bloom", capacity=1_000, blocks=4)
+    other.extend(URLS[:500])
+    assert bloom.claim(URLS) == [False] * 500 + [True] * 500
+    assert bloom.header == other.header
+
+
+def test_leftover_rings_of_another_filter_are_replaced(client: redis.Redis) -> None:
+    """A restored backup of one block must not make its URLs look seen."""
+    bloom = small(client)
+    bloom.extend(URLS)
+    saved = {key: client.dump(key) for key in client.keys("{shop:bloom:3}:*")}
+    client.flushall()
+    fresh = small(client)
+    fresh.open()
+    for key, value in saved.items():
+        client.restore(key, 0, value, replace=True)
+    assert fresh.claim(URLS) == [True] * 1000
+    assert small(client).claim(URLS) == [False] * 1000
+
+
+def test_stray_bitmaps_are_not_taken_for_ours(client: redis.Redis) -> None:
+    size = plan(10_000, 1e-6).memory // 16
+    for block in range(16):
+        client.set(f"{{shop:bloom:{block}}}:0.0", b"\xff" * size)
+    assert small(client).claim(URLS) == [True] * 1000
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("{shop:bloom:0}:header", "hash"),
+        ("{shop:bloom:0}:ring", "hash"),
+        ("{shop:bloom:5}:ring", "hash"),
+        ("{shop:bloom:5}:0.0", "string"),
+    ],
+)
+def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str) -> None:
+    small(client).open()
+    client.delete(key)
+    client.lpush(key, "x")
+    with pytest.raises(StorageError, match=f"{key}.* holds a list, and the filter keeps a {kind}"):
+        small(client).claim(URLS)
+    assert client.lrange(key, 0, -1) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", "9", "its format is '9', and this version reads 1"),
+        ("scheme", "md5", "its hash scheme is 'md5'"),
+        ("seeds", "[]", "damaged"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_named(
+    client: redis.Redis, field: str, value: str, message: str
+) -> None:
+    small(client).open()
+    client.hset("{shop:bloom:0}:header", field, value)
+    with pytest.raises(StorageError, match=f"{{shop:bloom:0}}:header.*{message}"):
+        small(client).open()
+
+
+def test_a_ring_that_cannot_be_read_is_named(client: redis.Redis) -> None:
+    small(client).open()
+    client.hset("{shop:bloom:2}:ring", "state", "nonsense")
+    with pytest.raises(StorageError, match="{shop:bloom:2}:ring"):
+        small(client).open()
+
+
+def test_garbage_in_a_count_is_named(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    client.hset("{shop:bloom:2}:ring", "n:0.0", "nonsense")
+    with pytest.raises(StorageError, match="{shop:bloom:2}:ring"):
+        len(bloom)
+
+
+def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: redis.Redis) -> None:
+    bloom = small(client, blocks=1)
+    bloom.open()
+    original = bloom._driver._send_one
+
+    def meddle(call: object) -> object:
+        client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
+        return original(call)
+
+    bloom._driver._send_one = meddle  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="does something else write"):
+        bloom.add("a")
+
+
+# -- servers that refuse --
+
+
+def test_out_of_memory_says_so_and_marks_nothing(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    client.config_set("maxmemory", "1")
+    try:
+        for call in (bloom.open, lambda: bloom.add("a")):
+            with pytest.raises(StorageError, match="out of memory"):
+                call()
+    finally:
+        client.config_set("maxmemory", "0")
+    assert bloom.add("a") is True
+
+
+def test_readonly_replica_is_refused_at_open(client: redis.Redis) -> None:
+    small(client).open()
+    client.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(StorageError, match="read-only replica"):
+            small(client).open()
+        assert "a" not in small(client)  # reading is fine
+    finally:
+        client.replicaof("NO", "ONE")
+
+
+def test_no_server_names_the_address_and_the_remedy() -> None:
+    client = redis.Redis(port=1, retry=Retry(NoBackoff(), 0))
+    bloom = BloomFilter(client, "k", label="redis://localhost:1/0")
+    with pytest.raises(StorageError, match=r"redis://localhost:1/0 is not there: start a server"):
+        bloom.open()
+
+
+def test_repr_names_key_and_server(client: redis.Redis) -> None:
+    assert repr(small(client)) == "<BloomFilter 'shop:bloom' on Redis>"
+
+
+def test_every_public_call_opens_the_filter(client: redis.Redis) -> None:
+    calls: list[Callable[[BloomFilter], object]] = [
+        lambda bloom: bloom.claim(["a"]),
+        lambda bloom: bloom.contains(["a"]),
+        lambda bloom: bloom.add("a"),
+        lambda bloom: bloom.extend(["a"]),
+        lambda bloom: "a" in bloom,
+        len,
+        lambda bloom: bloom.clear(),
+        lambda bloom: bloom.info(),
+        lambda bloom: bloom.open(),
+    ]
+    for call in calls:
+        client.flushall()
+        call(small(client))
+        assert client.exists("{shop:bloom:0}:header")

@@ -1,0 +1,110 @@
+"""Settings: every one of them parses what people write and refuses the rest by name."""
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_bloom import ConfigurationError
+from scrapy_bloom.settings import SETTINGS, BloomSettings
+
+
+def parse(**settings: object) -> BloomSettings:
+    return BloomSettings.from_scrapy(Settings(settings), "shop")
+
+
+def test_defaults() -> None:
+    assert parse() == BloomSettings(
+        redis_url=None,
+        redis_params={},
+        key="shop:bloom",
+        capacity=None,
+        error_rate=None,
+        blocks=None,
+        seeds=None,
+        start_window="run",
+        flush="never",
+        timeout=2.0,
+    )
+
+
+@pytest.mark.parametrize("unset", [None, "", "None", " "])
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_unset_is_the_default(name: str, unset: object) -> None:
+    assert parse(**{name: unset}) == parse()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "parsed"),
+    [
+        ("BLOOM_CAPACITY", 5, "capacity", 5),
+        ("BLOOM_CAPACITY", "5_000", "capacity", 5000),
+        ("BLOOM_CAPACITY", "1e6", "capacity", 1_000_000),
+        ("BLOOM_CAPACITY", 1e6, "capacity", 1_000_000),
+        ("BLOOM_ERROR_RATE", "1e-4", "error_rate", 1e-4),
+        ("BLOOM_ERROR_RATE", 0.5, "error_rate", 0.5),
+        ("BLOOM_BLOCKS", "4", "blocks", 4),
+        ("BLOOM_SEEDS", "7", "seeds", 7),
+        ("BLOOM_SEEDS", 7, "seeds", 7),
+        ("BLOOM_SEEDS", "[5, 7, 11]", "seeds", (5, 7, 11)),
+        ("BLOOM_SEEDS", "5,7,11", "seeds", (5, 7, 11)),
+        ("BLOOM_SEEDS", [5, 7, 11], "seeds", (5, 7, 11)),
+        ("BLOOM_REDIS_URL", " redis://h ", "redis_url", "redis://h"),
+        ("BLOOM_REDIS_PARAMS", '{"username": "u"}', "redis_params", {"username": "u"}),
+        ("BLOOM_REDIS_PARAMS", {"db": 1}, "redis_params", {"db": 1}),
+        ("BLOOM_KEY", "all", "key", "all"),
+        ("BLOOM_KEY", "x:%(spider)s", "key", "x:shop"),
+        ("BLOOM_START_WINDOW", "lasting", "start_window", None),
+        ("BLOOM_FLUSH", "always", "flush", "always"),
+        ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
+    ],
+)
+def test_what_people_write_is_parsed(
+    name: str, value: object, attribute: str, parsed: object
+) -> None:
+    assert getattr(parse(**{name: value}), attribute) == parsed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("BLOOM_CAPACITY", value)
+            for value in (0, -1, "many", "0", 1.5, True, [1], float("inf"))
+        ),
+        *(("BLOOM_ERROR_RATE", value) for value in (0, 1, 2, -1, "high", "1", float("nan"), True)),
+        *(("BLOOM_BLOCKS", value) for value in (0, -4, "x", 10**6, 2.5)),
+        *(("BLOOM_SEEDS", value) for value in (0, -1, [], [1, 1], ["a"], [2**32], "x", 1000)),
+        *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%d", "100%", 7)),
+        *(("BLOOM_FLUSH", value) for value in ("sometimes", True)),
+        ("BLOOM_START_WINDOW", "weekly"),
+        *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
+        ("BLOOM_REDIS_URL", 7),
+    ],
+)
+def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(**{name: value})
+    message = str(caught.value)
+    assert name in message
+    assert repr(value)[:20] in message or "got int" in message
+
+
+@pytest.mark.parametrize("value", ["{", "[1]", 5, {1: 2}])
+def test_client_arguments_that_are_no_dict_are_refused_without_showing_them(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_REDIS_PARAMS is a dict") as caught:
+        parse(BLOOM_REDIS_PARAMS=value)
+    assert "got something else" in str(caught.value)
+
+
+def test_a_misspelt_setting_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_CAPACTY = 5 .* did you mean BLOOM_CAPACI"):
+        parse(BLOOM_CAPACTY=5)
+
+
+def test_a_setting_of_another_version_is_refused_and_not_ignored() -> None:
+    """A window that is silently never applied would be found out after months."""
+    with pytest.raises(ConfigurationError, match="BLOOM_XYZZY"):
+        parse(BLOOM_XYZZY="5 months")
+
+
+def test_settings_of_other_packages_are_none_of_our_business() -> None:
+    parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h")
