@@ -31,5 +31,8 @@ class Addon:
 
 
 def _is_ours(value: object) -> bool:
-    loaded = load_object(value) if isinstance(value, str) else value
+    try:
+        loaded = load_object(value) if isinstance(value, str) else value
+    except (ImportError, NameError, ValueError):
+        return False  # Scrapy will say what is wrong with it
     return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

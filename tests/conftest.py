@@ -2,10 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
+from example_site.build import Site
+from example_site.serve import SiteServer, serve
 from servers import Server, find_servers
+
 
 SERVERS = find_servers()
 
@@ -35,3 +39,23 @@ def client(server: Server) -> Iterator[redis.Redis]:
     with server.client() as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def redis_url(any_binary: str) -> Iterator[str]:
+    """The address of a server of the test's own."""
+    with Server(any_binary) as server:
+        yield server.url
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A magazine of less than half the size, to be crawled quickly. The demo crawls the whole."""
+    return Site.build(tmp_path / "site", count=128)
+
+
+@pytest.fixture
+def web(site: Site) -> Iterator[SiteServer]:
+    """The site on a server, which counts what is fetched."""
+    with serve(site.directory) as server:
+        yield server

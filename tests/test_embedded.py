@@ -31,7 +31,8 @@ spawn = multiprocessing.get_context("spawn")
 
 #: A crawler: attaches, tells its parent, and waits to be killed or told to go on.
 USER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
 from scrapy_bloom.connection import connect
 connection = connect("embedded:" + sys.argv[1])
 print(connection.client.info("server")["process_id"], flush=True)
@@ -48,7 +49,7 @@ def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(path))
     monkeypatch.setattr(tempfile, "tempdir", str(path))
     yield path
-    left = [str(s) for s in path.rglob("*") if stat.S_ISSOCK(s.lstat().st_mode) and serving(s)]
+    left = [s for s in path.rglob("*") if embedded._ask(s, b"SHUTDOWN") is not None]
     shutil.rmtree(path)
     assert not left
 
@@ -56,11 +57,6 @@ def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "bloom"
-
-
-def serving(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
 
 
 def client_of(server: EmbeddedServer) -> redis.Redis:

@@ -3,69 +3,15 @@
 import http.client
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
-from servers import Server
-
-PROJECT = Path(__file__).parents[1] / "example_project"
-sys.path.insert(0, str(PROJECT))
-
-from example_site import urls  # noqa: E402
-from example_site.build import STORIES, Site  # noqa: E402
-from example_site.serve import SiteServer, read_hits, serve  # noqa: E402
-
-#: Scrapy as it comes, without scrapy-bloom.
-PLAIN_SCRAPY = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-CRAWL_TIMEOUT = 60
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A magazine of less than half the size, to be crawled quickly. The demo crawls the whole."""
-    return Site.build(tmp_path / "site", count=128)
-
-
-@pytest.fixture
-def web(site: Site) -> Iterator[SiteServer]:
-    with serve(site.directory) as server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(any_binary: str) -> Iterator[str]:
-    with Server(any_binary) as server:
-        yield server.url
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in the project's directory, as a user would."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=PROJECT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=CRAWL_TIMEOUT,
-        check=False,
-    )
-
-
-def crawl(spider: str, web: SiteServer, directory: Path, **settings: str) -> dict[str, Any]:
-    """Run a spider; return its stats."""
-    stats = directory / "stats.json"
-    settings |= {"SITE_URL": web.url, "STATS_FILE": str(stats), "TELNETCONSOLE_ENABLED": "False"}
-    options = [text for item in settings.items() for text in ("-s", "=".join(item))]
-    done = run("-m", "scrapy", "crawl", spider, *options)
-    assert done.returncode == 0, done.stderr
-    assert "ERROR" not in done.stderr
-    return json.loads(stats.read_text())
+from crawling import PLAIN_SCRAPY, crawl, options, run, run_together
+from example_site import urls
+from example_site.build import STORIES, Site
+from example_site.serve import SiteServer, read_hits, serve
 
 
 def get(web: SiteServer, url: str) -> tuple[int, str, str]:
@@ -284,22 +230,11 @@ def test_workers_share_the_stories(
 ) -> None:
     """Two workers on one scrapy-redis queue: each story is fetched by one of them."""
     pytest.importorskip("scrapy_redis")
-    environment = os.environ | {"SCRAPY_PROJECT": "distributed", "REDIS_URL": redis_url}
-    settings = ["-s", "MAX_IDLE_TIME_BEFORE_CLOSE=2", "-s", "TELNETCONSOLE_ENABLED=False"]
-    command = [sys.executable, "-m", "scrapy", "crawl", "queue", "-s", f"SITE_URL={web.url}"]
-    logs = [tmp_path / "1.log", tmp_path / "2.log"]
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
-    workers = [
-        subprocess.Popen([*command, *settings, "--logfile", str(log)], cwd=PROJECT, env=environment)
-        for log in logs
-    ]
-    try:
-        assert [worker.wait(CRAWL_TIMEOUT) for worker in workers] == [0, 0]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2})
+    command = ["-m", "scrapy", "crawl", "queue", *settings]
+    run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", REDIS_URL=redis_url)
 
     hits, truth = web.hits(), site.truth()
     assert {url: hits[url] for url in truth.lasting} == dict.fromkeys(truth.lasting, 1)

@@ -1,0 +1,59 @@
+"""The add-on: what it sets, what it leaves alone, and what it says when it loses."""
+
+import pytest
+from scrapy.settings import Settings
+from scrapy.utils.misc import load_object
+
+from scrapy_bloom import Addon, BloomDupeFilter
+
+
+def after_addon(value: object = None, priority: str = "project") -> Settings:
+    settings = Settings()
+    if value is not None:
+        settings.set("DUPEFILTER_CLASS", value, priority)
+    Addon().update_settings(settings)
+    return settings
+
+
+def test_it_sets_the_dupefilter() -> None:
+    settings = after_addon()
+    assert load_object(settings["DUPEFILTER_CLASS"]) is BloomDupeFilter
+    assert settings.getpriority("DUPEFILTER_CLASS") == 15
+
+
+@pytest.mark.parametrize("value", ["scrapy_bloom.BloomDupeFilter", BloomDupeFilter])
+@pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
+def test_it_is_silent_where_the_user_set_the_same(
+    value: object, priority: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert after_addon(value, priority)["DUPEFILTER_CLASS"] == value
+    assert not caplog.records
+
+
+class OwnFilter(BloomDupeFilter):
+    pass
+
+
+def test_it_is_silent_where_the_user_set_a_subclass(caplog: pytest.LogCaptureFixture) -> None:
+    assert after_addon(OwnFilter)["DUPEFILTER_CLASS"] is OwnFilter
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
+def test_it_says_which_line_to_remove_where_it_loses(
+    priority: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = "scrapy.dupefilters.RFPDupeFilter"
+    assert after_addon(other, priority)["DUPEFILTER_CLASS"] == other
+    assert f"DUPEFILTER_CLASS = '{other}' is set as well: remove that line" in caplog.text
+
+
+def test_it_leaves_scrapys_commands_alone(caplog: pytest.LogCaptureFixture) -> None:
+    base = "scrapy.dupefilters.BaseDupeFilter"
+    assert after_addon(base, "command")["DUPEFILTER_CLASS"] == base
+    assert not caplog.records
+
+
+def test_a_broken_path_is_left_for_scrapy_to_report(caplog: pytest.LogCaptureFixture) -> None:
+    assert after_addon("no.such.Class")["DUPEFILTER_CLASS"] == "no.such.Class"
+    assert "remove that line" in caplog.text
