@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 from redis._parsers import _RESP2Parser
-from redis.connection import AbstractConnection
+from redis.connection import AbstractConnection, PythonRespSerializer
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.misc import load_object
@@ -78,8 +78,7 @@ def build(name: str, redis_url: str, *, hiredis: bool = True) -> Contestant:
     Args:
         name: one of ``CLASSES``.
         redis_url: the server.
-        hiredis: read replies with hiredis (redis-py's default where it is installed); else with
-            redis-py's parser in Python.
+        hiredis: use hiredis (redis-py's default where it is installed); else redis-py's own code.
     """
     crawler: Crawler = get_crawler(BenchSpider, {"REDIS_URL": redis_url})
     crawler.spider = BenchSpider.from_crawler(crawler)
@@ -91,10 +90,16 @@ def build(name: str, redis_url: str, *, hiredis: bool = True) -> Contestant:
     else:
         client, fingerprint = dupefilter.server, dupefilter.request_fingerprint
     if not hiredis:
-        client.connection_pool.disconnect()
-        client.connection_pool.reset()
-        client.connection_pool.connection_kwargs["parser_class"] = _RESP2Parser
+        _without_hiredis(client.connection_pool)
     return Contestant(name, dupefilter, client, fingerprint)
+
+
+def _without_hiredis(pool: redis.ConnectionPool) -> None:
+    pool.disconnect()
+    pool.reset()
+    encode = pool.get_encoder().encode
+    pool.connection_kwargs["parser_class"] = _RESP2Parser
+    pool.connection_kwargs["command_packer"] = PythonRespSerializer(6_000, encode)
 
 
 def url(number: int) -> str:
@@ -124,11 +129,8 @@ class Traffic:
     def counted(cls) -> Iterator["Traffic"]:
         """Count what all connections of redis-py send within the block."""
         traffic = cls()
-        send, one, many = (
-            AbstractConnection.send_packed_command,
-            AbstractConnection.send_command,
-            AbstractConnection.pack_commands,
-        )
+        patched: Any = AbstractConnection
+        send, one, many = patched.send_packed_command, patched.send_command, patched.pack_commands
 
         def send_packed_command(self: Any, *args: Any, **kwargs: Any) -> Any:
             traffic.round_trips += 1
@@ -143,7 +145,6 @@ class Traffic:
             traffic.commands += len(listed)
             return many(self, listed)
 
-        patched: Any = AbstractConnection
         patched.send_packed_command = send_packed_command
         patched.send_command = send_command
         patched.pack_commands = pack_commands

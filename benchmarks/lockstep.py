@@ -17,20 +17,13 @@ WORKERS = 8
 #: Seconds a worker waits for the others before it gives up.
 PATIENCE = 60.0
 
-COLUMNS = (
-    "",
-    "URLs",
-    "fetched twice",
-    "share",
-    "hidden",
-    "round trips per call",
-    "commands per call",
-)
+COLUMNS = ("", "URLs", "fetched twice", "per URL", "hidden", "round trips", "commands")
 NOTES = (
     (
         f"{WORKERS} processes in lock step: a barrier before every URL, then all ask for it. "
-        '`fetched twice` counts the answers "new" beyond the first for a URL, `share` puts them in '
-        "relation to the URLs, `hidden` counts URLs that were new for nobody."
+        '`fetched twice` counts the answers "new" beyond the first for a URL (at most '
+        f"{WORKERS - 1} per URL), `hidden` the URLs that were new for nobody. Round trips and "
+        "commands are per call."
     ),
 )
 
@@ -101,7 +94,7 @@ def _cells(heard: tuple[Finding, ...], urls: int) -> list[str]:
     return [
         f"{urls:,}",
         f"{twice:,}",
-        f"{twice / urls:.1%}",
+        f"{twice / urls:.2f}",
         f"{takers.count(0):,}",
         f"{sum(one.traffic.round_trips for one in heard) / calls:.2f}",
         f"{sum(one.traffic.commands for one in heard) / calls:.2f}",

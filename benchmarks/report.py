@@ -25,7 +25,8 @@ PACKAGES = (
     "Scrapy-Redis-BloomFilter",
 )
 
-console = Console()
+#: Not narrower than the tables, whatever the terminal says.
+console = Console(width=max(110, Console().width))
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Table:
     Args:
         title: its heading.
         columns: the first is text, the others are numbers.
-        rows: cells as they are printed; an empty row is a rule between groups.
+        rows: cells as they are printed; ``**`` marks the head of a group.
         notes: what one must know to read it, a paragraph each.
     """
 
@@ -54,7 +55,7 @@ class Table:
         for number, column in enumerate(self.columns):
             table.add_column(column, justify="right" if number else "left", no_wrap=True)
         for row in self.rows:
-            table.add_row(*row) if row else table.add_section()
+            table.add_row(*(cell.replace("**", "") for cell in row))
         return table
 
     def to_markdown(self) -> str:
@@ -62,7 +63,7 @@ class Table:
         lines = [
             _line(self.columns),
             _line("---:" if number else ":---" for number in range(len(self.columns))),
-            *(_line(row or [""] * len(self.columns)) for row in self.rows),
+            *(_line(row) for row in self.rows),
         ]
         return "\n\n".join([f"## {self.title}", *self.notes, "\n".join(lines)])
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import parse_qs
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
+from scrapy_bloom.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
+from scrapy_bloom.addresses import label as label_of
 from scrapy_bloom.errors import ConfigurationError, explain
 
 if TYPE_CHECKING:
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "SettingsLike", "connect", "connect_scrapy_redis", "explain", "redact"]
 
-#: What BLOOM_REDIS_URL may look like, for error messages.
-URL_FORMS = (
-    "redis://[[user]:password@]host[:port][/db], rediss://... (TLS), "
-    "unix://[[user]:password@]/path/to/socket[?db=0] or embedded:[/data/dir]"
-)
-MAX_PORT = 65535
 #: Redis keeps the number of databases in an int.
 MAX_DB = 2**31 - 1
 #: Client arguments that are ours to decide, and what to do instead.
@@ -56,19 +50,6 @@ RESERVED = {
 #: What is taken over from scrapy-redis's settings, besides ``ssl`` and everything ``ssl_*``.
 SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
 SHARED |= {"username", "password", "credential_provider"}
-#: Arguments that a URL says by its form, never in its query.
-NOT_IN_QUERY = frozenset(
-    ("url", "host", "port", "path", "unix_socket_path", "ssl", "connection_class", "redis_cls")
-)
-
-_WHO = r"(?:(?P<user>[^:@/?#]*)(?P<password>:[^/?#]*)?@)?"
-_HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])"
-_QUERY = r"(?:\?(?P<query>[^#]*))?"
-_TCP = re.compile(
-    rf"(?P<scheme>rediss?)://{_WHO}(?P<where>(?:{_HOST}(?::(?P<port>[0-9]{{1,5}}))?)?(?:/[0-9]*)?)"
-    rf"{_QUERY}"
-)
-_UNIX = re.compile(rf"(?P<scheme>unix)://{_WHO}(?P<where>/[^?#]+){_QUERY}")
 
 
 @dataclass
@@ -128,7 +109,7 @@ def connect(
     """
     if url.startswith("embedded:") and not url.startswith("embedded://"):
         return _connect_embedded(url.removeprefix("embedded:") or data_dir, timeout, params)
-    arguments = _parse(url, setting)
+    arguments = parse(url, setting)
     _refuse_reserved(arguments, f"{setting} {redact(url)!r}")
     if "host" not in arguments and "unix_socket_path" not in arguments:
         raise ConfigurationError(f"{setting} {redact(url)!r} names no host; use {URL_FORMS}")
@@ -163,7 +144,7 @@ def connect_scrapy_redis(
         given["unix_socket_path"] = given.pop("path")
     if "url" in given:
         source = "REDIS_URL" if settings.get("REDIS_URL") else "REDIS_PARAMS['url']"
-        given.update(_parse(str(given["url"]), source))
+        given.update(parse(str(given["url"]), source))
     _check_address(given)
     taken = {k: v for k, v in given.items() if k in SHARED or str(k).startswith("ssl")}
     return _open(taken, timeout, params, "REDIS_PARAMS")
@@ -172,7 +153,7 @@ def connect_scrapy_redis(
 def _check_address(given: dict[str, Any]) -> None:
     """Check host, port and database of scrapy-redis's settings; make the numbers ints."""
     # Their values are not quoted: a whole URL, password and all, may have ended up there.
-    if not re.fullmatch(rf"{_HOST}|[0-9A-Fa-f:.]+", str(given.get("host", "localhost"))):
+    if not re.fullmatch(rf"{HOST}|[0-9A-Fa-f:.]+", str(given.get("host", "localhost"))):
         raise ConfigurationError("REDIS_HOST must be a host name or an IP address, without port")
     for name, first, last in (("port", 1, MAX_PORT), ("db", 0, MAX_DB)):
         if name not in given:
@@ -212,7 +193,7 @@ def _open(
         raise ConfigurationError(f"BLOOM_TIMEOUT is {timeout!r}: use a number of seconds above 0")
     _refuse_reserved(params or {}, "BLOOM_REDIS_PARAMS")
     arguments = {**arguments, **(params or {})}
-    label = _label(arguments)
+    label = label_of(arguments)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
     try:
         client = factory(
@@ -258,65 +239,6 @@ def _complete(client: redis.Redis, timeout: float) -> None:
     pool.connection_class(**pool.connection_kwargs)
 
 
-def _parse(url: str, setting: str) -> dict[str, Any]:
-    """Return the arguments of ``redis.Redis`` that a URL stands for."""
-    match = _match(url)
-    if match is None:
-        raise ConfigurationError(
-            f"{setting} is not an address that can be used ({redact(url)!r}): expected {URL_FORMS},"
-            " with a port from 1 to 65535 and / ? # in a password written as %2F %3F %23"
-        )
-    misplaced = NOT_IN_QUERY & parse_qs(match["query"] or "").keys()
-    if misplaced:
-        raise ConfigurationError(
-            f"{setting} {redact(url)!r} has {sorted(misplaced)} in its query; use {URL_FORMS}"
-        )
-    try:
-        arguments: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        # urllib's own texts can quote the password.
-        text = str(error) if str(error).startswith("Invalid value for") else "it cannot be parsed"
-        raise ConfigurationError(f"{setting} {redact(url)!r} is wrong: {text}") from None
-    arguments.pop("connection_class", None)
-    if match["scheme"] == "unix":
-        arguments["unix_socket_path"] = arguments.pop("path")
-    elif match["scheme"] == "rediss":
-        arguments["ssl"] = True
-    elif any(name.startswith("ssl") for name in arguments):
-        raise ConfigurationError(f"{setting} {redact(url)!r} sets TLS options: use rediss://")
-    return arguments
-
-
-def _match(url: str) -> re.Match[str] | None:
-    match = _UNIX.fullmatch(url)
-    if match is None:
-        match = _TCP.fullmatch(url)
-        if match and not 1 <= int(match["port"] or 6379) <= MAX_PORT:
-            return None
-    return match
-
-
-def redact(url: str) -> str:
-    """Return a URL with every secret in it replaced by ``***``, however broken the URL is.
-
-    What does not read as an address is hidden as a whole: any part of it may be a password.
-    """
-    if url.startswith("embedded:") and not url.startswith("embedded://"):
-        return url
-    match = _match(url)
-    if match is None:
-        scheme = re.match(r"(?:redis|rediss|unix|https?|embedded)://", url)
-        return f"{scheme.group() if scheme else ''}***"
-    who = "" if match["user"] is None else "***@"
-    if match["password"]:
-        who = f"{match['user']}:***@"
-    query = ""
-    if match["query"]:
-        pairs = match["query"].split("&")
-        query = "?" + "&".join(p if re.fullmatch(r"db=[0-9]+", p) else "***" for p in pairs)
-    return f"{match['scheme']}://{who}{match['where']}{query}"
-
-
 def _refuse_reserved(names: Iterable[str], source: str) -> None:
     for name in names:
         if name in RESERVED:
@@ -335,12 +257,3 @@ def _load_class(given: Any) -> Callable[..., redis.Redis]:
         raise ConfigurationError(f"redis_cls must be a class or its import path, not {given!r}")
     factory: Callable[..., redis.Redis] = given
     return factory
-
-
-def _label(arguments: Mapping[str, Any]) -> str:
-    db = arguments.get("db") or 0
-    if path := arguments.get("unix_socket_path"):
-        return f"unix://{path}?db={db}" if db else f"unix://{path}"
-    host = str(arguments.get("host", "localhost"))
-    scheme = "rediss" if arguments.get("ssl") else "redis"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 6379)}/{db}"

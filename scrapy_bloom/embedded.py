@@ -24,16 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from scrapy_bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.locks import POLL_INTERVAL, held, is_free, open_lock, try_lock
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a lock or a socket.
-POLL_INTERVAL = 0.01
 #: Seconds a single question to the server may take.
 ASK_TIMEOUT = 1.0
 #: Seconds a server that somebody else started may be out of reach.
@@ -80,7 +77,7 @@ class EmbeddedServer:
         try:
             directory = directory.expanduser().resolve()
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _held(directory / "start.lock", deadline):
+            with held(directory / "start.lock", deadline):
                 server = cls(directory, *_join(directory, deadline))
         except (OSError, RuntimeError) as error:
             raise _unusable(directory, error) from error
@@ -94,10 +91,10 @@ class EmbeddedServer:
             return
         atexit.unregister(self.detach)
         try:
-            with _held(self.data_dir / "start.lock", time.monotonic() + STOP_TIMEOUT):
+            with held(self.data_dir / "start.lock", time.monotonic() + STOP_TIMEOUT):
                 os.close(users)
                 users = None
-                if _is_free(self.data_dir / "users.lock"):
+                if is_free(self.data_dir / "users.lock"):
                     self._stop()
         except FileNotFoundError:
             # The directory was deleted under the server: what it still holds is lost to everybody.
@@ -110,7 +107,7 @@ class EmbeddedServer:
 
     def _stop(self) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT
-        while not _is_free(self.data_dir / "server.lock"):
+        while not is_free(self.data_dir / "server.lock"):
             if time.monotonic() > deadline:
                 raise StorageError(f"it does not stop:\n{_log_tail(self.data_dir)}")
             _ask(self.socket_path, b"SHUTDOWN")
@@ -120,7 +117,7 @@ class EmbeddedServer:
 
 def _join(data_dir: Path, deadline: float) -> tuple[Path, int]:
     """Return the server's socket and a shared lock on users.lock."""
-    users = _open_lock(data_dir / "users.lock")
+    users = open_lock(data_dir / "users.lock")
     try:
         fcntl.flock(users, fcntl.LOCK_SH)
         return _ensure_running(data_dir, deadline), users
@@ -141,9 +138,9 @@ def _ensure_running(data_dir: Path, deadline: float) -> Path:
     launched = False
     reached = time.monotonic()
     while True:
-        lock = _open_lock(data_dir / "server.lock")
+        lock = open_lock(data_dir / "server.lock")
         try:
-            if _try_lock(lock):
+            if try_lock(lock):
                 if launched:
                     raise StorageError(f"the embedded server exited:\n{_log_tail(data_dir)}")
                 _launch(data_dir, lock, deadline)
@@ -275,45 +272,3 @@ def _log_tail(data_dir: Path) -> str:
     except OSError as error:
         return f"(no log: {error})"
     return "\n".join(lines[-LOG_LINES:])
-
-
-@contextmanager
-def _held(path: Path, deadline: float) -> Iterator[None]:
-    """Hold a lock file exclusively."""
-    lock = _open_lock(path)
-    try:
-        while not _try_lock(lock):
-            if time.monotonic() > deadline:
-                raise StorageError(f"another process has been holding {path} for too long")
-            time.sleep(POLL_INTERVAL)
-        try:
-            yield
-        finally:
-            # Unlock, do not only close: a child forked by another thread has a copy of the lock.
-            fcntl.flock(lock, fcntl.LOCK_UN)
-    finally:
-        os.close(lock)
-
-
-def _is_free(path: Path) -> bool:
-    """Return whether nobody holds a lock file."""
-    lock = _open_lock(path)
-    try:
-        free = _try_lock(lock)
-        if free:
-            fcntl.flock(lock, fcntl.LOCK_UN)
-        return free
-    finally:
-        os.close(lock)
-
-
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

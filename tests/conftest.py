@@ -10,7 +10,6 @@ from example_site.build import Site
 from example_site.serve import SiteServer, serve
 from servers import Server, find_servers
 
-
 SERVERS = find_servers()
 
 

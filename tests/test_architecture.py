@@ -19,6 +19,7 @@ ORDER = [
     ["ring", "values", "scripts"],
     ["view"],
     ["membership"],
+    ["addresses", "locks"],
     ["embedded"],
     ["connection"],
     ["driver"],

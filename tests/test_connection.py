@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
 from servers import Server, free_port
@@ -326,6 +326,7 @@ def test_an_unknown_argument_is_refused_at_once() -> None:
         ("redis://u:pw", "redis://***"),
         ("redis://h:99999", "redis://***"),
         ("u:pw@h", "***"),
+        ("redis://u:pw/?@pw", "redis://***"),
         ("embedded:/some/dir", "embedded:/some/dir"),
         ("", "***"),
     ],
@@ -341,10 +342,11 @@ hosts = st.sampled_from(["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?
 
 
 @given(scheme=schemes, user=st.sampled_from(["", "u"]), password=passwords, host=hosts)
-@example(scheme="redis://", user="u", password=f"{SECRET}/?@{SECRET}", host="")
 def test_a_password_before_the_host_never_survives(
     scheme: str, user: str, password: str, host: str
 ) -> None:
+    if "@" not in host:
+        password = password.replace("@", "")  # else its end is the host, for every reader
     assert SECRET not in redact(f"{scheme}{user}:{password}{host}")
 
 

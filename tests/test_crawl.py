@@ -1,4 +1,4 @@
-"""Real crawls with scrapy-bloom: under both schedulers, with bad settings, in developer commands."""
+"""Real crawls: under both schedulers, with bad settings, in developer commands."""
 
 import os
 from collections import Counter

@@ -153,7 +153,7 @@ def test_connect_uses_the_directory_in_the_url_and_closes_twice(data_dir: Path) 
 def test_a_bad_argument_does_not_leave_the_server_running(data_dir: Path) -> None:
     with pytest.raises(ConfigurationError):
         connect("embedded:", data_dir=data_dir, params={"retry": None})
-    assert embedded._is_free(data_dir / "server.lock")
+    assert embedded.is_free(data_dir / "server.lock")
 
 
 def test_several_shares_in_one_process(data_dir: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_server_that_exits_is_reported_with_its_log(data_dir: Path) -> None:
     with pytest.raises(StorageError, match=r"(?s)exited.*AOF"):
         EmbeddedServer.attach(data_dir)
     assert time.monotonic() - started < 5
-    assert embedded._is_free(data_dir / "users.lock")
+    assert embedded.is_free(data_dir / "users.lock")
 
 
 def test_a_deleted_directory_ends_its_server(data_dir: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_server_that_does_not_stop_is_left_with_a_warning(
 
 def test_a_lock_that_somebody_sits_on_is_reported(data_dir: Path) -> None:
     data_dir.mkdir()
-    lock = embedded._open_lock(data_dir / "start.lock")
+    lock = embedded.open_lock(data_dir / "start.lock")
     fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(StorageError, match=r"start\.lock"):
         EmbeddedServer.attach(data_dir, start_timeout=0.1)
@@ -443,7 +443,7 @@ def test_eight_processes_come_and_go_and_no_write_is_lost(data_dir: Path) -> Non
     for user in users:
         user.join()
     assert [user.exitcode for user in users] == [0] * 8
-    assert embedded._is_free(data_dir / "server.lock")
+    assert embedded.is_free(data_dir / "server.lock")
     with closing(connect("embedded:", data_dir=data_dir)) as connection:
         assert connection.client.bitcount("bits") == 8 * rounds
 
@@ -537,7 +537,7 @@ def test_an_unsafe_socket_directory_is_refused(
         directory.write_text("")
     with pytest.raises(StorageError, match=r"socket|0700"):
         EmbeddedServer.attach(data_dir)
-    assert embedded._is_free(data_dir / "server.lock")
+    assert embedded.is_free(data_dir / "server.lock")
 
 
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
@@ -559,7 +559,7 @@ def test_a_directory_that_refuses_files_is_reported(
     def refuse(path: Path) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(embedded, "_open_lock", refuse)
+    monkeypatch.setattr(embedded, "open_lock", refuse)
     with pytest.raises(StorageError, match="writable"):
         EmbeddedServer.attach(data_dir)
 
@@ -601,4 +601,4 @@ def test_a_binary_that_does_not_run_is_reported(
         EmbeddedServer.attach(data_dir)
     if binary == "refuses":
         assert "no-such-option" in str(caught.value)
-    assert embedded._is_free(data_dir / "users.lock")
+    assert embedded.is_free(data_dir / "users.lock")
