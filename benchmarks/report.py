@@ -87,7 +87,7 @@ def progress() -> Progress:
 def machine() -> str:
     """Return processor, cores, system and Python in a line."""
     return (
-        f"{_cpu_model()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}; "
+        f"{_cpu_model()}, {os.cpu_count()} cores; {platform.system()}; "
         f"{platform.python_implementation()} {platform.python_version()}"
     )
 
