@@ -25,6 +25,8 @@ class Driver:
     def __init__(self, client: Any, label: str = "Redis") -> None:
         self.client = client
         self.label = label
+        # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
+        self._pipelines = not isinstance(client, RedisCluster)
         #: Times that commands were sent and their replies awaited.
         self.round_trips = 0
 
@@ -45,6 +47,17 @@ class Driver:
         except (redis.RedisError, OSError) as error:
             raise explain(error, self.label) from error
 
+    def call(self, call: Call) -> Reply:
+        """Make one call, outside of any operation.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        try:
+            return Reply.parse(self._send_one(call))
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self.label) from error
+
     def eviction_policy(self) -> str:
         """Return the server's ``maxmemory-policy``; "" where it does not say."""
         self.round_trips += 1
@@ -56,8 +69,7 @@ class Driver:
         return str(memory.get("maxmemory_policy", ""))
 
     def _send(self, calls: list[Call]) -> list[Any]:
-        # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
-        if len(calls) == 1 or isinstance(self.client, RedisCluster):
+        if len(calls) == 1 or not self._pipelines:
             return [self._send_one(call) for call in calls]
         self.round_trips += 1
         with self.client.pipeline(transaction=False) as pipeline:

@@ -10,7 +10,7 @@ from scrapy_bloom import values
 from scrapy_bloom.driver import Driver
 from scrapy_bloom.hashing import Item, to_bytes
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, contains
+from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, claim_one, contains
 from scrapy_bloom.ring import Config, Header
 from scrapy_bloom.sizing import predicted_error_rate
 from scrapy_bloom.view import View, Wanted
@@ -129,8 +129,7 @@ class BloomFilter:
             StorageError: the outcome is unknown; some items may have been recorded.
         """
         verdicts = self._driver.run(claim(self._view, _encode(items)))
-        self.unrecorded += verdicts.count(UNRECORDED)
-        return [verdict != SEEN for verdict in verdicts]
+        return self._judge(verdicts)
 
     def contains(self, items: Iterable[Item]) -> list[bool]:
         """Test items without recording them: True is "seen", wrongly so at the error rate."""
@@ -138,12 +137,22 @@ class BloomFilter:
         return [verdict == PRESENT for verdict in verdicts]
 
     def add(self, item: Item) -> bool:
-        """Record an item; return whether it was new."""
-        return self.claim([item])[0]
+        """Record an item; return whether it was new. Raises as ``claim`` does."""
+        encoded = to_bytes(item)
+        if self._view.complete:
+            # What a crawl does all the time, without the bookkeeping of a batch (15 us).
+            reply = self._driver.call(claim_one(self._view, encoded))
+            if reply.status == "ok":
+                return self._judge(reply.verdicts)[0]
+        return self.claim([encoded])[0]
 
     def extend(self, items: Iterable[Item]) -> int:
         """Record many items, streamed in constant memory; return how many were new."""
         return sum(sum(self.claim(chunk)) for chunk in _chunks(items, EXTEND_CHUNK))
+
+    def _judge(self, verdicts: str) -> list[bool]:
+        self.unrecorded += verdicts.count(UNRECORDED)
+        return [verdict != SEEN for verdict in verdicts]
 
     def __contains__(self, item: Item) -> bool:
         return self.contains([item])[0]

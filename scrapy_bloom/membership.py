@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.hashing import offset_packer, offsets
-from scrapy_bloom.ring import Layer
+from scrapy_bloom.hashing import offsets
 from scrapy_bloom.scripts import Call, load
 from scrapy_bloom.view import MAX_ROUNDS, Steps, View
 
@@ -29,9 +28,21 @@ class Batch:
     packed: bytes
 
 
+#: Makes the call for packed offsets of one block.
+MakeCall = Callable[[View, int, bytes], Call]
+
+
 def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
     """Test and set: one of NEW, SEEN, UNRECORDED (new, but the layer is full) per item."""
     return (yield from _ask(view, items, _claim_call))
+
+
+def claim_one(view: View, item: bytes) -> Call:
+    """Return the call that claims one item, if the rings are as ``view`` holds them.
+
+    A reply other than "ok" has changed nothing: ``claim`` then does what is needed.
+    """
+    return _claim_call(view, *_locate(view, item))
 
 
 def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
@@ -39,9 +50,7 @@ def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
     return (yield from _ask(view, items, _contains_call))
 
 
-def _ask(
-    view: View, items: Sequence[bytes], make_call: Callable[[View, Batch], Call]
-) -> Steps[str]:
+def _ask(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
     answers = []
     for start in range(0, len(items), MAX_URLS_PER_ROUND):
         part = items[start : start + MAX_URLS_PER_ROUND]
@@ -49,16 +58,14 @@ def _ask(
     return "".join(answers)
 
 
-def _ask_part(
-    view: View, items: Sequence[bytes], make_call: Callable[[View, Batch], Call]
-) -> Steps[str]:
+def _ask_part(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
     verdicts = [""] * len(items)
     pending = list(range(len(items)))
     for _ in range(MAX_ROUNDS):
         if not view.complete:
             yield from view.open()
         batches = _batches(view, items, pending)
-        replies = yield [make_call(view, batch) for batch in batches]
+        replies = yield [make_call(view, batch.block, batch.packed) for batch in batches]
         refused = []
         for batch, reply in zip(batches, replies, strict=True):
             if reply.status == "ok":
@@ -76,12 +83,10 @@ def _ask_part(
 
 def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[Batch]:
     """Sort items by block, in calls of bounded size; items of a block keep their order."""
-    packer = offset_packer(len(view.hasher.seeds))
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
-        block, hashes = view.hasher.hashes(items[place])
-        num_bits = view.held[block].ring.active.num_bits
-        by_block[block].append((place, packer.pack(*offsets(hashes, num_bits))))
+        block, packed = _locate(view, items[place])
+        by_block[block].append((place, packed))
     return [
         Batch(
             block,
@@ -93,19 +98,21 @@ def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[
     ]
 
 
-def _claim_call(view: View, batch: Batch) -> Call:
-    v, layer, keys, k = _target(view, batch.block)
-    args = (v, layer.name, layer.memory, layer.capacity, k, batch.packed)
-    return Call(load("claim"), keys, args)
+def _locate(view: View, item: bytes) -> tuple[int, bytes]:
+    """Return an item's block and its packed offsets in the active layer."""
+    block, hashes = view.hasher.hashes(item)
+    num_bits = view.held[block].ring.active.num_bits
+    return block, view.packer.pack(*offsets(hashes, num_bits))
 
 
-def _contains_call(view: View, batch: Batch) -> Call:
-    v, layer, keys, k = _target(view, batch.block)
-    return Call(load("contains"), keys, (v, layer.memory, k, batch.packed))
-
-
-def _target(view: View, block: int) -> tuple[str, Layer, tuple[str, str], int]:
+def _claim_call(view: View, block: int, packed: bytes) -> Call:
     held = view.held[block]
-    layer = held.ring.active
-    keys = (view.keys.ring(block), view.keys.layer(block, layer.name))
-    return held.v, layer, keys, len(view.hasher.seeds)
+    layer, k = held.ring.active, len(view.hasher.seeds)
+    args = (held.v, f"n:{layer.name}", layer.memory, layer.capacity, k, packed)
+    return Call(load("claim"), held.keys, args)
+
+
+def _contains_call(view: View, block: int, packed: bytes) -> Call:
+    held = view.held[block]
+    layer, k = held.ring.active, len(view.hasher.seeds)
+    return Call(load("contains"), held.keys, (held.v, layer.memory, k, packed))

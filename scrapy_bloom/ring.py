@@ -6,6 +6,7 @@ about a ring is here and does no I/O.
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ class Header:
         }
 
     @classmethod
-    def from_fields(cls, fields: dict[str, str]) -> "Header":
+    def from_fields(cls, fields: Mapping[str, str]) -> "Header":
         """Read a header back, trusting nothing.
 
         Raises:

@@ -4,9 +4,11 @@ What the arguments and replies mean is documented at the top of each file in ``l
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 from scrapy_bloom.errors import StorageError
 
@@ -23,8 +25,7 @@ class Script:
     sha: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of a script, with all keys of one block."""
 
     script: Script
@@ -32,8 +33,7 @@ class Call:
     args: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What every script answers: a status, a ring, the server's clock, and the rest.
 
     Args:
@@ -50,7 +50,7 @@ class Reply:
     v: str = ""
     state: str = ""
     now: int = 0
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = {}
 
     @classmethod
     def parse(cls, raw: object) -> "Reply":
@@ -61,9 +61,9 @@ class Reply:
         """
         if not isinstance(raw, list) or len(raw) < 2:
             raise StorageError(f"a script answered {raw!r:.80}, not a list: is a proxy in between?")
+        if len(raw) == 2:
+            return cls(_text(raw[0]), _text(raw[1]))
         values = [_text(value) for value in raw]
-        if len(values) == 2:
-            return cls(values[0], verdicts=values[1])
         pairs = dict(zip(values[4::2], values[5::2], strict=True))
         return cls(values[0], "", values[1], values[2], int(values[3]), pairs)
 

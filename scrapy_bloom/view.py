@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from scrapy_bloom.errors import FilterMismatchError, StorageError
-from scrapy_bloom.hashing import Hasher, draw_seeds
+from scrapy_bloom.hashing import Hasher, draw_seeds, offset_packer
 from scrapy_bloom.keys import Keys
 from scrapy_bloom.ring import Config, Header, Layer, Ring
 from scrapy_bloom.scripts import Call, Reply, load
@@ -50,10 +50,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A ring as this client last saw it, and the nonce under which Redis has it."""
+    """A ring as this client last saw it, and what calls on it have in common.
+
+    Args:
+        v: nonce under which Redis has the ring.
+        ring: the ring.
+        keys: Redis keys of the ring and of its active layer.
+    """
 
     v: str
     ring: Ring
+    keys: tuple[str, str]
 
 
 class View:
@@ -161,6 +168,7 @@ class View:
         if header != self.header:
             self.header = header
             self.hasher = Hasher(header.seeds, header.blocks)
+            self.packer = offset_packer(len(header.seeds))
             self.held.clear()
 
     def _load_rings(self, header: Header) -> Steps[list[tuple[int, Reply]]]:
@@ -210,7 +218,7 @@ class View:
         new_v = secrets.token_hex(8)
         (reply,) = yield [Call(load("swap"), keys, (v, new_v, ring.to_json(), *pairs))]
         if reply.status == "ok":
-            self.held[block] = Held(new_v, ring)
+            self._put(block, new_v, ring)
             return True
         self._hold(block, reply)
         return False
@@ -223,8 +231,12 @@ class View:
         ring = self._parse(Ring.from_json, reply.state, self.keys.ring(block))
         if self.header is None or ring.header.id != self.header.id:
             return False
-        self.held[block] = Held(reply.v, ring)
+        self._put(block, reply.v, ring)
         return True
+
+    def _put(self, block: int, v: str, ring: Ring) -> None:
+        keys = (self.keys.ring(block), self.keys.layer(block, ring.active.name))
+        self.held[block] = Held(v, ring, keys)
 
     def refresh(self, block: int, reply: Reply) -> Steps[None]:
         """Bring the view of a block up to date after a call that its script refused."""

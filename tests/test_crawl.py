@@ -156,7 +156,7 @@ def test_a_server_that_cannot_be_used_stops_the_crawl_before_it_fetches(
     with Server(any_binary, "--requirepass", "s3cret") as server:
         url = f"redis://:wr0ng@127.0.0.1:{server.port}"
         log = refused(web, "refuses the user name or the password", BLOOM_REDIS_URL=url)
-        assert "wr0ng" not in log.replace("BLOOM_REDIS_URL': 'redis://:wr0ng@", "")
+        assert "wr0ng" not in log
         refused(web, "wants a password", BLOOM_REDIS_URL=server.url)
 
 

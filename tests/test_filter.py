@@ -451,7 +451,7 @@ def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: red
         client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
         return original(call)
 
-    bloom._driver._send_one = meddle  # type: ignore[method-assign]
+    bloom._driver._send_one = meddle
     with pytest.raises(StorageError, match="does something else write"):
         bloom.add("a")
 

@@ -1,0 +1,48 @@
+"""The README says what is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+import redis
+
+from scrapy_bloom.settings import SETTINGS
+from scrapy_bloom.sizing import plan
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_library_example_runs(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"## As a library\n\n```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.setattr(redis, "Redis", lambda: client)
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert len(names["seen"]) == 2
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"| `{name}` |" in README
+
+
+def test_every_documented_setting_exists() -> None:
+    assert set(re.findall(r"BLOOM_[A-Z_]+", README)) <= set(SETTINGS)
+
+
+def test_the_numbers_are_those_of_the_default_plan() -> None:
+    planned = plan(1_000_000, 1e-5)
+    assert f"are {planned.memory / 2**20:.1f} MiB" in README
+    assert f"about {round(planned.bits_per_url + 0.5)} bits a URL" in README
+
+
+def test_the_commands_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)`", README)) <= targets
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/design.md", "example_project/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
