@@ -44,6 +44,7 @@ def make(server: Server, client: redis.Redis) -> Iterator[Make]:
 
 
 def stats(dupefilter: BloomDupeFilter) -> dict[str, object]:
+    dupefilter._publish()
     return dupefilter.crawler.stats.get_stats()
 
 
@@ -89,6 +90,18 @@ def test_stats_count_verdicts_and_round_trips(make: Make) -> None:
     assert stats(dupefilter)["bloom/new"] == 2
     assert stats(dupefilter)["bloom/seen"] == 1
     assert stats(dupefilter)["bloom/round_trips"] == opening + 3
+
+
+def test_stats_are_published_while_the_crawl_runs_and_at_its_end(make: Make) -> None:
+    dupefilter = make()
+    published = dupefilter.crawler.stats
+    for number in range(60):
+        dupefilter.request_seen(Request(f"https://example.com/{number}"))
+    assert published.get_value("bloom/new") == 50
+    dupefilter.close("finished")
+    dupefilter.close("finished")
+    assert published.get_value("bloom/new") == 60
+    assert published.get_value("bloom/round_trips") >= 60
 
 
 def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:
