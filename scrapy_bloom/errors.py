@@ -30,7 +30,8 @@ _REMEDIES = (
         f"refuses the user name or the password: correct them {_PASSWORD}",
     ),
     (
-        r"^NoPermissionError|NOPERM",
+        # In a script, Redis 7 and Valkey say it in words of their own.
+        r"^NoPermissionError|NOPERM|can't run this command|ACL failure|can't access at least one",
         "does not let this user do that: grant it the filter's keys and the commands it needs",
     ),
     (

@@ -8,6 +8,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from servers import Server
 
 from scrapy_bloom import (
     BloomFilter,
@@ -265,7 +266,7 @@ def test_a_layer_over_512_mib_is_refused_before_anything_is_stored(client: redis
 
 @pytest.mark.parametrize("decode", [False, True])
 def test_clients_that_decode_replies_work(
-    client: redis.Redis, server: object, decode: bool
+    client: redis.Redis, server: Server, decode: bool
 ) -> None:
     with server.client(decode_responses=decode) as other:
         bloom = small(other)
@@ -276,7 +277,7 @@ def test_clients_that_decode_replies_work(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_both_redis_protocols_work(client: redis.Redis, server: object, protocol: int) -> None:
+def test_both_redis_protocols_work(client: redis.Redis, server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as other:
         bloom = small(other)
         assert bloom.claim(["a", "a"]) == [True, False]
@@ -510,3 +511,41 @@ def test_every_public_call_opens_the_filter(client: redis.Redis) -> None:
         client.flushall()
         call(small(client))
         assert client.exists("{shop:bloom:0}:header")
+
+
+def test_a_wrong_type_behind_an_unknown_script_is_named_too(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    for block in range(16):
+        client.delete(f"{{shop:bloom:{block}}}:0.0")
+        client.lpush(f"{{shop:bloom:{block}}}:0.0", "x")
+    client.script_flush()
+    with pytest.raises(StorageError, match="holds a list, and the filter keeps a string"):
+        bloom.add("a")
+
+
+def test_a_user_who_may_not_ask_for_the_eviction_policy_is_told_nothing(
+    client: redis.Redis, server: Server
+) -> None:
+    client.acl_setuser(
+        "crawler", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"]
+    )
+    try:
+        with server.client(username="crawler", password="any") as limited:
+            assert small(limited).eviction_policy() == ""
+            assert small(client).eviction_policy() == "noeviction"
+    finally:
+        client.acl_deluser("crawler")
+
+
+def test_a_user_who_may_not_write_is_refused_at_open(client: redis.Redis, server: Server) -> None:
+    small(client).open()
+    client.acl_setuser("reader", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-hset"])
+    try:
+        with (
+            server.client(username="reader", password="any") as limited,
+            pytest.raises(StorageError, match="grant it the filter's keys and the commands"),
+        ):
+            small(limited).open()
+    finally:
+        client.acl_deluser("reader")

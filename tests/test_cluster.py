@@ -1,0 +1,99 @@
+"""BloomFilter on a real cluster: blocks are spread over its nodes, each block is on one."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from servers import Server
+
+from scrapy_bloom import BloomFilter, StorageError
+
+URLS = [f"https://example.com/{i}" for i in range(1_000)]
+SLOTS = 16_384
+NODES = 3
+
+
+@pytest.fixture(scope="module")
+def nodes(any_binary: str) -> Iterator[list[Server]]:
+    """Three primaries that share the slots."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(Server(any_binary, "--cluster-enabled", "yes"))
+            for _ in range(NODES)
+        ]
+        clients = [stack.enter_context(server.client()) for server in servers]
+        for number, client in enumerate(clients):
+            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
+        wait_for_cluster(clients)
+        yield servers
+
+
+def wait_for_cluster(clients: list[redis.Redis]) -> None:
+    deadline = time.monotonic() + 20
+    while not all(
+        client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("NODES")) == NODES
+        for client in clients
+    ):
+        assert time.monotonic() < deadline, "the nodes do not find each other"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
+    with redis.RedisCluster(
+        host="127.0.0.1", port=nodes[0].port, retry=Retry(NoBackoff(), 0)
+    ) as client:
+        client.flushall(target_nodes=redis.RedisCluster.PRIMARIES)
+        yield client
+
+
+def test_it_is_the_same_set(cluster: redis.RedisCluster) -> None:
+    bloom = BloomFilter(cluster, "shop", capacity=10_000)
+    assert bloom.claim(URLS) == [True] * 1_000
+    assert bloom.claim(URLS) == [False] * 1_000
+    assert bloom.add("another")
+    assert not bloom.add("another")
+    assert "another" in bloom
+    assert len(bloom) == 1_001
+    assert BloomFilter(cluster, "shop").contains(URLS) == [True] * 1_000
+    bloom.clear()
+    assert len(bloom) == 0
+    assert bloom.info().blocks == 16
+
+
+def test_blocks_are_spread_over_the_nodes(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
+    BloomFilter(cluster, "shop").open()
+    for server in nodes:
+        with server.client() as client:
+            assert 2 <= len(client.keys("*:ring")) <= 10
+
+
+def test_a_node_that_forgot_everything_costs_its_blocks_only(
+    cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    bloom = BloomFilter(cluster, "shop", capacity=10_000)
+    header = bloom.open()
+    bloom.claim(URLS)
+    with nodes[1].client() as client:
+        blocks = len(client.keys("*:ring"))
+        client.flushall()
+        client.script_flush()
+    forgotten = sum(bloom.claim(URLS))
+    assert 0 < forgotten < 1_000
+    assert forgotten == pytest.approx(1_000 * blocks / 16, rel=0.4)
+    assert bloom.claim(URLS) == [False] * 1_000
+    assert BloomFilter(cluster, "shop").open() == header
+
+
+def test_a_key_of_another_type_is_named(cluster: redis.RedisCluster) -> None:
+    BloomFilter(cluster, "shop").open()
+    cluster.delete("{shop:7}:ring")
+    cluster.set("{shop:7}:ring", "mine")
+    with pytest.raises(StorageError, match=r"'\{shop:7\}:ring' holds a string"):
+        BloomFilter(cluster, "shop").open()
