@@ -61,5 +61,5 @@ def on_capacity(info: FilterInfo) -> str | None:
         return None
     return (
         f"the filter holds {info.count:,} URLs and is made for {info.capacity:,}: URLs beyond that "
-        "are crawled but not remembered. Set a larger BLOOM_CAPACITY with another BLOOM_KEY"
+        "are remembered for one run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY"
     )

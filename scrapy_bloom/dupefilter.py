@@ -57,7 +57,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats: Any = crawler.stats
         #: Verdicts that are not in the stats yet.
         self._tally: Counter[str] = Counter()
-        #: Fingerprints taken under the window "run", and those whose outcome is unknown.
+        #: Fingerprints taken under the window "run", and those that could not be recorded.
         self._taken_in_run: set[bytes] = set()
         self._warned: set[str] = set()
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
@@ -200,11 +200,13 @@ class BloomDupeFilter(BaseDupeFilter):
         unrecorded = bloom.unrecorded
         new = bloom.add(fingerprint)
         if bloom.unrecorded > unrecorded:
+            # Else pages that link each other would be fetched for ever.
+            self._taken_in_run.add(fingerprint)
             self._count("unrecorded")
             self._warn_once(
                 "full",
-                f"the Bloom filter {bloom.key!r} is full: new URLs are crawled but not remembered. "
-                "Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
+                f"the Bloom filter {bloom.key!r} is full: further URLs are remembered by this process "
+                "for this run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
             )
         return new
 

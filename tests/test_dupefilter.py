@@ -399,6 +399,7 @@ def test_a_full_filter_is_warned_about_and_hides_nothing(
     dupefilter = make(**options)
     requests = [Request(f"https://example.com/{i}") for i in range(20)]
     assert not any(dupefilter.request_seen(request) for request in requests)
+    assert all(dupefilter.request_seen(request) for request in requests), "not twice in a run"
     assert stats(dupefilter)["bloom/unrecorded"] == 10
     assert caplog.text.count("is full") == 1
     caplog.clear()
