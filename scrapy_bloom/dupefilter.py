@@ -181,7 +181,7 @@ class BloomDupeFilter(BaseDupeFilter):
             return RUN_WINDOW
         if window is not None:
             self._warn_once(
-                f"window {window!r:.60}",
+                "window",
                 f"meta['bloom_window'] = {window!r:.60} of {request} is unknown (there is 'run'): "
                 "the request is remembered like any other",
             )
@@ -205,8 +205,8 @@ class BloomDupeFilter(BaseDupeFilter):
             self._count("unrecorded")
             self._warn_once(
                 "full",
-                f"the Bloom filter {bloom.key!r} is full: further URLs are remembered by this process "
-                "for this run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
+                f"the Bloom filter {bloom.key!r} is full: further URLs are remembered by this "
+                "process for this run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
             )
         return new
 

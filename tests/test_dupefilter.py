@@ -248,10 +248,11 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     dupefilter = make()
-    for url in (URL, URL + "&d=1"):
-        assert not dupefilter.request_seen(Request(url, meta={"bloom_window": "daily"}))
-    assert make().request_seen(Request(URL))
-    assert caplog.text.count("meta['bloom_window'] = 'daily'") == 1
+    for number, window in enumerate(["daily", "daily", "weekly", 7, ["unhashable"], {}]):
+        request = Request(f"{URL}&d={number}", meta={"bloom_window": window})
+        assert not dupefilter.request_seen(request)
+        assert make().request_seen(request)
+    assert caplog.text.count("meta['bloom_window'] = ") == 1 + 6
 
 
 # -- opening, closing, clearing --
