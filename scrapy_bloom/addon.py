@@ -19,13 +19,13 @@ class Addon:
         priority = settings.getpriority("DUPEFILTER_CLASS") or 0
         if priority == SETTINGS_PRIORITIES["command"]:
             return  # `scrapy shell` must not filter
-        if priority <= SETTINGS_PRIORITIES["addon"]:
+        if priority < SETTINGS_PRIORITIES["addon"]:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
         elif not _is_ours(current):
             logger.warning(
                 "scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS = %r is set as well: "
-                "remove that line (from settings.py, the spider's custom_settings or the command "
-                "line) to filter duplicates with BloomDupeFilter",
+                "remove that line (from settings.py, the spider's custom_settings, the command "
+                "line or another add-on) to filter duplicates with BloomDupeFilter",
                 current,
             )
 

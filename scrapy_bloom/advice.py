@@ -21,7 +21,7 @@ def on_http_cache(settings: BaseSettings) -> str | None:
     policy = str(settings.get("HTTPCACHE_POLICY"))
     if not settings.getbool("HTTPCACHE_ENABLED") or "DummyPolicy" not in policy:
         return None
-    if settings.getint("HTTPCACHE_EXPIRATION_SECS") != 0:
+    if settings.getint("HTTPCACHE_EXPIRATION_SECS") > 0:
         return None
     return (
         "HTTPCACHE_ENABLED with HTTPCACHE_EXPIRATION_SECS = 0 never expires: a later crawl reads "

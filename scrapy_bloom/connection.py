@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from scrapy_bloom.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
 from scrapy_bloom.addresses import label as label_of
-from scrapy_bloom.errors import ConfigurationError, explain
+from scrapy_bloom.errors import ConfigurationError, explain, showable
 
 if TYPE_CHECKING:
     from scrapy_bloom.embedded import EmbeddedServer
@@ -145,23 +145,23 @@ def connect_scrapy_redis(
     if "url" in given:
         source = "REDIS_URL" if settings.get("REDIS_URL") else "REDIS_PARAMS['url']"
         given.update(parse(str(given["url"]), source))
-    _check_address(given)
+    _check_address(given, "REDIS_")
     taken = {k: v for k, v in given.items() if k in SHARED or str(k).startswith("ssl")}
     return _open(taken, timeout, params, "REDIS_PARAMS")
 
 
-def _check_address(given: dict[str, Any]) -> None:
-    """Check host, port and database of scrapy-redis's settings; make the numbers ints."""
+def _check_address(given: dict[str, Any], prefix: str) -> None:
+    """Check host, port and database of settings; make the numbers ints."""
     # Their values are not quoted: a whole URL, password and all, may have ended up there.
     if not re.fullmatch(rf"{HOST}|[0-9A-Fa-f:.]+", str(given.get("host", "localhost"))):
-        raise ConfigurationError("REDIS_HOST must be a host name or an IP address, without port")
+        raise ConfigurationError(f"{prefix}HOST must be a host name or an IP address, without port")
     for name, first, last in (("port", 1, MAX_PORT), ("db", 0, MAX_DB)):
         if name not in given:
             continue
         text = str(given[name]).strip()
         if not re.fullmatch(r"[0-9]{1,10}", text) or not first <= int(text) <= last:
             raise ConfigurationError(
-                f"REDIS_{name.upper()} must be a whole number from {first} to {last}"
+                f"{prefix}{name.upper()} must be a whole number from {first} to {last}"
             )
         given[name] = int(text)
 
@@ -193,6 +193,7 @@ def _open(
         raise ConfigurationError(f"BLOOM_TIMEOUT is {timeout!r}: use a number of seconds above 0")
     _refuse_reserved(params or {}, "BLOOM_REDIS_PARAMS")
     arguments = {**arguments, **(params or {})}
+    _check_address(arguments, "BLOOM_REDIS_PARAMS ")
     label = label_of(arguments)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
     try:
@@ -207,7 +208,7 @@ def _open(
         _complete(client, timeout)
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
         # Clients for clusters connect at once.
-        raise explain(error, label) from error
+        raise explain(error, label) from showable(error)
     except (TypeError, ValueError, redis.RedisError) as error:
         raise ConfigurationError(
             f"{source} or BLOOM_REDIS_PARAMS holds an argument that the client refuses: {error}"

@@ -1,13 +1,13 @@
 """Sends what an operation yields to a Redis client, and gives it the replies."""
 
+import inspect
 from typing import Any, TypeVar
 
 import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.connection import explain
-from scrapy_bloom.errors import StorageError
+from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable
 from scrapy_bloom.scripts import Call, Reply
 from scrapy_bloom.view import Steps
 
@@ -23,6 +23,11 @@ class Driver:
     """
 
     def __init__(self, client: Any, label: str = "Redis") -> None:
+        if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
+            raise ConfigurationError(
+                f"client is a {type(client).__module__}.{type(client).__name__}, which is for "
+                "asyncio: use redis.Redis or redis.RedisCluster"
+            )
         self.client = client
         self.label = label
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
@@ -45,7 +50,7 @@ class Driver:
             result: T = stop.value
             return result
         except (redis.RedisError, OSError) as error:
-            raise explain(error, self.label) from error
+            raise explain(error, self.label) from showable(error)
 
     def call(self, call: Call) -> Reply:
         """Make one call, outside of any operation.
@@ -56,7 +61,7 @@ class Driver:
         try:
             return Reply.parse(self._send_one(call))
         except (redis.RedisError, OSError) as error:
-            raise explain(error, self.label) from error
+            raise explain(error, self.label) from showable(error)
 
     def eviction_policy(self) -> str:
         """Return the server's ``maxmemory-policy``; "" where it does not say."""
@@ -66,50 +71,63 @@ class Driver:
             memory = self.client.info("memory")
         except redis.ResponseError:
             return ""
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self.label) from showable(error)
         return str(memory.get("maxmemory_policy", ""))
 
     def _send(self, calls: list[Call]) -> list[Any]:
         if len(calls) == 1 or not self._pipelines:
             return [self._send_one(call) for call in calls]
+        replies = self._pipeline(calls)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # What was refused has changed nothing: load the scripts, and send those calls again.
+            for text in {calls[place].script.text for place in unknown}:
+                self.round_trips += 1
+                self.client.script_load(text)
+            second = self._pipeline([calls[place] for place in unknown])
+            for place, reply in zip(unknown, second, strict=True):
+                replies[place] = reply
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, Exception):
+                self._refuse_wrong_type(call, reply)
+                raise reply
+        return replies
+
+    def _pipeline(self, calls: list[Call]) -> list[Any]:
         self.round_trips += 1
         with self.client.pipeline(transaction=False) as pipeline:
             for call in calls:
                 pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
-            replies = pipeline.execute(raise_on_error=False)
-        return [
-            self._settle(call, reply) if isinstance(reply, Exception) else reply
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
 
     def _send_one(self, call: Call) -> Any:
+        rest = (len(call.keys), *call.keys, *call.args)
         self.round_trips += 1
         try:
-            return self.client.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
-        except redis.ResponseError as error:
-            return self._settle(call, error)
-
-    def _settle(self, call: Call, error: Exception) -> Any:
-        """Send a call again if the server just did not know its script; else say what is wrong."""
-        if isinstance(error, NoScriptError):
+            return self.client.evalsha(call.script.sha, *rest)
+        except NoScriptError:
             self.round_trips += 1
-            try:
-                return self.client.eval(call.script.text, len(call.keys), *call.keys, *call.args)
-            except redis.ResponseError as second:
-                error = second
-        if "WRONGTYPE" in str(error):
-            raise self._wrong_type(call) from error
-        raise error
+        except redis.ResponseError as error:
+            self._refuse_wrong_type(call, error)
+            raise
+        try:
+            return self.client.eval(call.script.text, *rest)
+        except redis.ResponseError as error:
+            self._refuse_wrong_type(call, error)
+            raise
 
-    def _wrong_type(self, call: Call) -> StorageError:
+    def _refuse_wrong_type(self, call: Call, error: Exception) -> None:
+        """Raise an error that names the key, if a key of a call is of another type than ours."""
+        if "WRONGTYPE" not in str(error):
+            return
         for key in call.keys:
             kind = self.client.type(key)
             kind = kind.decode() if isinstance(kind, bytes) else kind
             wanted = "hash" if key.endswith((":ring", ":header")) else "string"
             if kind not in (wanted, "none"):
-                return StorageError(
+                raise StorageError(
                     f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "
                     f"delete it (DEL) or choose another BLOOM_KEY"
-                )
-        return StorageError(
-            f"one of the Redis keys {call.keys} is of another type than the filter's"
-        )
+                ) from error

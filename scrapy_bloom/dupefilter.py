@@ -1,28 +1,27 @@
 """BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on a BloomFilter."""
 
 import logging
-from collections import Counter
 from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.settings import SETTINGS_PRIORITIES
-from scrapy.spiders import SitemapSpider
 from scrapy.utils.project import data_path
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom import advice
+from scrapy_bloom import advice, windows
 from scrapy_bloom.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
-from scrapy_bloom.settings import FLUSH_ALWAYS, FLUSH_START, RUN_WINDOW, BloomSettings
+from scrapy_bloom.settings import (
+    FLUSH_ALWAYS,
+    FLUSH_START,
+    BloomSettings,
+    is_developer_command,
+)
 
 logger = logging.getLogger(__name__)
-
-#: Verdicts between two updates of the stats: an update costs 3 us, a fortieth of a request.
-STATS_EVERY = 50
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -43,20 +42,19 @@ class BloomDupeFilter(BaseDupeFilter):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        spider: Any = crawler.spider or crawler.spidercls
+        name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
-        self.settings = BloomSettings.from_scrapy(crawler.settings, spider.name)
+        self.settings = BloomSettings.from_scrapy(crawler.settings, name)
         #: The filter; None until it is opened.
         self.filter: BloomFilter | None = None
         self._connection: Connection | None = None
-        self._active = not _is_developer_command(crawler)
+        #: Neither filters nor records; for good after ``close`` and under developer commands.
+        self._closed = is_developer_command(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
         self._spider_opened = False
         self._identify = crawler.request_fingerprinter.fingerprint
         self._stats: Any = crawler.stats
-        #: Verdicts that are not in the stats yet.
-        self._tally: Counter[str] = Counter()
         #: Fingerprints taken under the window "run", and those that could not be recorded.
         self._taken_in_run: set[bytes] = set()
         self._warned: set[str] = set()
@@ -83,7 +81,7 @@ class BloomDupeFilter(BaseDupeFilter):
             FilterMismatchError: the stored filter has other blocks or seeds than the settings ask.
             StorageError: the server cannot be reached or used.
         """
-        if not self._active:
+        if self._closed:
             logger.info("Bloom filter off: developer commands neither filter nor record requests")
             return
         try:
@@ -93,33 +91,31 @@ class BloomDupeFilter(BaseDupeFilter):
         except BaseException:
             self.close()
             raise
-        self._publish()
+        self._count_round_trips(bloom)
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
 
-        Never raises: if the server does not answer, the outcome is unknown, and the request is new
+        Never raises. If the server does not answer, the outcome is unknown, and the request is new
         (once in this process), because a page fetched twice is better than a page hidden.
         """
-        meta = request.meta
-        if not self._active or meta.get("bloom_enabled") is False:
+        if self._closed:
             return False
-        fingerprint = (
-            self._fingerprint_by_key(request) if "bloom_key" in meta else self._identify(request)
-        )
-        if fingerprint in self._taken_in_run:
-            self._count("run/seen")
-            return True
-        if self._window(request) == RUN_WINDOW:
-            self._taken_in_run.add(fingerprint)
-            self._count("run/new")
-            return False
+        fingerprint = None
         try:
+            if not request.meta.get("bloom_enabled", True):
+                return False
+            fingerprint = self._fingerprint(request)
+            if fingerprint in self._taken_in_run:
+                self._count("run/seen")
+                return True
+            if self._window(request) == windows.RUN:
+                self._taken_in_run.add(fingerprint)
+                self._count("run/new")
+                return False
             new = self._claim(fingerprint)
-        except BloomError as error:
-            self._warn_once("unknown", f"{error}. Until it answers, requests count as new")
-            self._taken_in_run.add(fingerprint)
-            self._count("unknown")
+        except Exception as error:
+            self._give_up(request, fingerprint, error)
             return False
         self._count("new" if new else "seen")
         return not new
@@ -147,68 +143,89 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         flush = self.settings.flush
         if flush == FLUSH_ALWAYS or (flush == FLUSH_START and not self._spider_opened):
-            if self.filter is not None:
-                self.filter.clear()
-                logger.info("Bloom filter %r cleared (BLOOM_FLUSH = %r)", self.filter.key, flush)
+            self._clear()
         else:
             logger.info("Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush)
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
         """Close the connection; the filter stays on the server."""
-        self._publish()
+        self._closed = True
         if self._connection is not None:
             self._connection.close()
         self._connection = self.filter = None
 
     # -- one request --
 
-    def _fingerprint_by_key(self, request: Request) -> bytes:
-        key = request.meta["bloom_key"]
-        if isinstance(key, str):
-            key = key.encode("utf-8", "surrogatepass")
-        if isinstance(key, bytes):
-            return b"bloom_key:" + key  # never equal to a fingerprint
-        if key is not None:
-            kind = type(key).__name__
-            self._warn_once(
-                "key", f"meta['bloom_key'] is neither str nor bytes but {kind} in {request}"
-            )
-        return self._identify(request)
+    def _fingerprint(self, request: Request) -> bytes:
+        # A redirect copies meta: the target would be taken for a duplicate of the source.
+        if "bloom_key" in request.meta and not request.meta.get("redirect_urls"):
+            key = request.meta["bloom_key"]
+            if isinstance(key, str):
+                key = key.encode("utf-8", "surrogatepass")
+            if isinstance(key, bytes) and key:
+                return b"bloom_key:" + key  # never equal to a fingerprint
+            kind = "empty" if key in ("", b"") else f"of type {type(key).__name__}"
+            self._warn_once("key", f"meta['bloom_key'] is {kind} in {request}: its URL is used")
+        fingerprint: object = self._identify(request)
+        if not isinstance(fingerprint, bytes):
+            raise TypeError(f"the fingerprint of {request} is no bytes but {fingerprint!r:.60}")
+        return fingerprint
 
     def _window(self, request: Request) -> str | None:
         window = request.meta.get("bloom_window")
-        if window == RUN_WINDOW:
-            return RUN_WINDOW
+        if window == windows.RUN:
+            return windows.RUN
         if window is not None:
             self._warn_once(
                 "window",
                 f"meta['bloom_window'] = {window!r:.60} of {request} is unknown (there is 'run'): "
                 "the request is remembered like any other",
             )
-        return self.settings.start_window if self._is_start(request) else None
-
-    def _is_start(self, request: Request) -> bool:
-        """Whether it is a start request or, reached from one, a further sitemap."""
-        # is_start_request travels along with meta=response.meta; depth tells the copies apart.
-        if request.meta.get("is_start_request") and not request.meta.get("depth"):
-            return True
-        spider = self.crawler.spider
-        return isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001
+        hub = windows.is_hub(request, self.crawler.spider)
+        return self.settings.start_window if hub else None
 
     def _claim(self, fingerprint: bytes) -> bool:
         bloom = self._connect() if self.filter is None else self.filter
-        unrecorded = bloom.unrecorded
-        new = bloom.add(fingerprint)
+        unrecorded, lost = bloom.unrecorded, bloom.lost_blocks
+        try:
+            new = bloom.add(fingerprint)
+        finally:
+            self._count_round_trips(bloom)
         if bloom.unrecorded > unrecorded:
-            # Else pages that link each other would be fetched for ever.
-            self._taken_in_run.add(fingerprint)
-            self._count("unrecorded")
-            self._warn_once(
-                "full",
-                f"the Bloom filter {bloom.key!r} is full: further URLs are remembered by this "
-                "process for this run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
-            )
+            self._note_full(bloom, fingerprint)
+        if bloom.lost_blocks > lost:
+            self._note_lost(bloom)
         return new
+
+    def _note_full(self, bloom: BloomFilter, fingerprint: bytes) -> None:
+        # Else pages that link each other would be fetched for ever.
+        self._taken_in_run.add(fingerprint)
+        self._count("unrecorded")
+        self._warn_once(
+            "full",
+            f"the Bloom filter {bloom.key!r} is full: further URLs are remembered by this process "
+            "for this run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
+        )
+
+    def _note_lost(self, bloom: BloomFilter) -> None:
+        self._stats.set_value("bloom/lost_blocks", bloom.lost_blocks)
+        self._warn_once(
+            "lost",
+            f"a part of the Bloom filter {bloom.key!r} was gone and is empty now: its URLs are "
+            "crawled again. Was it evicted, flushed or deleted? (bloom/lost_blocks counts on)",
+        )
+
+    def _give_up(self, request: Request, fingerprint: bytes | None, error: Exception) -> None:
+        """Let a request pass whose outcome is unknown; once, if it can be told from others."""
+        self._count("unknown")
+        if fingerprint is not None:
+            self._taken_in_run.add(fingerprint)
+        kind = "" if isinstance(error, BloomError) else f"{type(error).__name__}: "
+        self._warn_once(
+            f"unknown {type(error).__name__}",
+            f"{kind}{error}. Requests like {request} count as new until that is mended "
+            "(bloom/unknown counts them)",
+        )
 
     # -- opening --
 
@@ -268,31 +285,25 @@ class BloomDupeFilter(BaseDupeFilter):
         # scrapy-redis's scheduler never closes its dupefilter.
         self.close()
 
-    def _count(self, name: str) -> None:
-        self._tally[name] += 1
-        if self._tally.total() >= STATS_EVERY:
-            self._publish()
+    def _clear(self) -> None:
+        if self.filter is None:
+            return
+        try:
+            self.filter.clear()
+        except BloomError as error:
+            if not self._spider_opened:
+                raise  # before anything is lost
+            logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
+        else:
+            logger.info("%r cleared (BLOOM_FLUSH = %r)", self.filter, self.settings.flush)
 
-    def _publish(self) -> None:
-        """Bring Scrapy's stats up to date."""
-        for name, count in self._tally.items():
-            self._stats.inc_value(f"bloom/{name}", count)
-        self._tally.clear()
-        if self.filter is not None:
-            self._stats.set_value("bloom/round_trips", self.filter.round_trips)
+    def _count(self, name: str) -> None:
+        self._stats.inc_value(f"bloom/{name}")
+
+    def _count_round_trips(self, bloom: BloomFilter) -> None:
+        self._stats.set_value("bloom/round_trips", bloom.round_trips)
 
     def _warn_once(self, topic: str, message: str) -> None:
         if topic not in self._warned:
             self._warned.add(topic)
             logger.warning("%s", message)
-
-
-def _is_developer_command(crawler: Crawler) -> bool:
-    """Whether this is ``scrapy parse`` or ``scrapy shell``: they must not mark production URLs."""
-    start = getattr(crawler.spidercls, "start", None)
-    if getattr(start, "__module__", "").startswith("scrapy.commands."):
-        return True
-    # The shell is told by a default that only it sets.
-    settings = crawler.settings
-    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
-    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0

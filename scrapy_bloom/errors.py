@@ -49,6 +49,11 @@ _REMEDIES = (
     ),
     (r"^MasterDownError|MASTERDOWN", "has lost its primary: use the primary's address"),
     (r"WRONGTYPE", "holds something else under a key of the filter: choose another BLOOM_KEY"),
+    (
+        r"NOREPLICAS",
+        "refuses to write because too few of its replicas are connected: repair them",
+    ),
+    (r"DB index is out of range", "has no database of that number: correct the db in the address"),
     (r"BUSY ", "is busy with somebody's long script: wait, or end it with SCRIPT KILL"),
     (
         r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error",
@@ -66,6 +71,10 @@ _REMEDIES = (
 )
 
 
+#: The server quotes the arguments of a command that it does not know, AUTH's too.
+_ARGUMENTS = r",? with args beginning"
+
+
 def explain(error: Exception, label: str) -> StorageError:
     """Return an error that says what to do about an error of redis-py's.
 
@@ -77,5 +86,9 @@ def explain(error: Exception, label: str) -> StorageError:
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, text):
             return StorageError(f"{label} {remedy}")
-    # The server quotes the arguments of a command that it does not know, AUTH's too.
-    return StorageError(f"{label} answers {re.split(',? with args beginning', text)[0]}")
+    return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
+
+
+def showable(error: Exception) -> Exception | None:
+    """Return an error as a cause that a traceback may show; None if a password may be in it."""
+    return None if re.search(_ARGUMENTS, str(error)) else error

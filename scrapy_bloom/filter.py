@@ -10,7 +10,7 @@ from scrapy_bloom import values
 from scrapy_bloom.driver import Driver
 from scrapy_bloom.hashing import Item, to_bytes
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, claim_one, contains
+from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, claim_one, contains, is_answer
 from scrapy_bloom.ring import Config, Header
 from scrapy_bloom.sizing import predicted_error_rate
 from scrapy_bloom.view import View, Wanted
@@ -132,7 +132,12 @@ class BloomFilter:
         return self._judge(verdicts)
 
     def contains(self, items: Iterable[Item]) -> list[bool]:
-        """Test items without recording them: True is "seen", wrongly so at the error rate."""
+        """Test items without recording them: True is "seen", wrongly so at the error rate.
+
+        Raises:
+            TypeError: an item is neither str nor bytes.
+            StorageError: the server did not answer.
+        """
         verdicts = self._driver.run(contains(self._view, _encode(items)))
         return [verdict == PRESENT for verdict in verdicts]
 
@@ -142,12 +147,17 @@ class BloomFilter:
         if self._view.complete:
             # What a crawl does all the time, without the bookkeeping of a batch (15 us).
             reply = self._driver.call(claim_one(self._view, encoded))
-            if reply.status == "ok":
+            if is_answer(reply, 1):
                 return self._judge(reply.verdicts)[0]
         return self.claim([encoded])[0]
 
     def extend(self, items: Iterable[Item]) -> int:
-        """Record many items, streamed in constant memory; return how many were new."""
+        """Record many items, streamed in constant memory; return how many were new.
+
+        Raises:
+            TypeError: an item is neither str nor bytes; those before it may be recorded.
+            StorageError: the server did not answer; items before may be recorded.
+        """
         return sum(sum(self.claim(chunk)) for chunk in _chunks(items, EXTEND_CHUNK))
 
     def _judge(self, verdicts: str) -> list[bool]:
@@ -162,11 +172,19 @@ class BloomFilter:
         return sum(sum(counts) for counts in self._driver.run(self._view.read()).values())
 
     def clear(self) -> None:
-        """Forget everything, for all processes; a changed capacity or error rate applies now."""
+        """Forget everything, for all processes; a changed capacity or error rate applies now.
+
+        Raises:
+            StorageError: the server did not answer; some blocks may be empty already.
+        """
         self._driver.run(self._view.clear())
 
     def info(self) -> FilterInfo:
-        """Return what the filter is and holds, read from the server now."""
+        """Return what the filter is and holds, read from the server now.
+
+        Raises:
+            StorageError: the server did not answer.
+        """
         counts = self._driver.run(self._view.read())
         rings = [self._view.held[block].ring for block in counts]
         rates = [
@@ -195,6 +213,11 @@ class BloomFilter:
     def round_trips(self) -> int:
         """Times this object sent commands and waited for the replies."""
         return self._driver.round_trips
+
+    @property
+    def lost_blocks(self) -> int:
+        """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
+        return self._view.lost_blocks
 
     @property
     def header(self) -> Header | None:

@@ -4,6 +4,9 @@ Scheme ``mmh3-x64-128/1``: seed ``i`` of the filter is a seed of MurmurHash3 x64
 half of the hash under seed ``i``, modulo the layer's bits, is the offset that seed sets. The high
 half under seed 0, modulo the number of blocks, is the block. The halves are different 64-bit
 values: a block drawn from the same value as an offset would leave that seed 1/B of the offsets.
+
+Listed seeds should not be neighbours if short items of NUL bytes matter: MurmurHash3 of n NULs (up
+to 8) depends on seed XOR n only, so 0 and 1 of them share offsets under the seeds 4 and 5.
 """
 
 import secrets

@@ -1,5 +1,6 @@
 """The names of a filter's Redis keys. All keys of a block share one hash slot."""
 
+import re
 from dataclasses import dataclass
 
 from scrapy_bloom.errors import ConfigurationError
@@ -19,10 +20,11 @@ class Keys:
     prefix: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prefix, str) or not self.prefix or set(self.prefix) & set("{}"):
+        good = isinstance(self.prefix, str) and re.fullmatch(r"[^{}\ud800-\udfff]+", self.prefix)
+        if not good:
             raise ConfigurationError(
                 f"the filter's key (BLOOM_KEY) must be a non-empty string without '{{' and '}}', "
-                f"which mark hash slots in Redis; got {self.prefix!r}"
+                f"which mark hash slots in Redis, in valid Unicode; got {self.prefix!r}"
             )
 
     def header(self) -> str:

@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scrapy_bloom.errors import StorageError
 from scrapy_bloom.hashing import offsets
-from scrapy_bloom.scripts import Call, load
+from scrapy_bloom.scripts import Call, Reply, load
 from scrapy_bloom.view import MAX_ROUNDS, Steps, View
 
 #: URLs in one script call: at ~5 us each, a call holds the server for about 1 ms.
@@ -21,9 +22,17 @@ PRESENT, ABSENT = "1", "0"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items of one block: their places in the caller's list and their packed offsets."""
+    """Items of one block.
+
+    Args:
+        block: the block.
+        v: nonce of the ring that the offsets belong to.
+        places: where the items are in the caller's list.
+        packed: their packed offsets.
+    """
 
     block: int
+    v: str
     places: list[int]
     packed: bytes
 
@@ -43,6 +52,17 @@ def claim_one(view: View, item: bytes) -> Call:
     A reply other than "ok" has changed nothing: ``claim`` then does what is needed.
     """
     return _claim_call(view, *_locate(view, item))
+
+
+def is_answer(reply: Reply, items: int) -> bool:
+    """Whether a reply holds the verdicts on so many items, and not the reason why it holds none.
+
+    Raises:
+        StorageError: it holds verdicts, but not on so many items.
+    """
+    if reply.status == "ok" and len(reply.verdicts) != items:
+        raise StorageError(f"a script answered {len(reply.verdicts)} verdicts on {items} items")
+    return reply.status == "ok"
 
 
 def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
@@ -68,7 +88,7 @@ def _ask_part(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[
         replies = yield [make_call(view, batch.block, batch.packed) for batch in batches]
         refused = []
         for batch, reply in zip(batches, replies, strict=True):
-            if reply.status == "ok":
+            if is_answer(reply, len(batch.places)):
                 for place, verdict in zip(batch.places, reply.verdicts, strict=True):
                     verdicts[place] = verdict
             else:
@@ -76,7 +96,7 @@ def _ask_part(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[
         if not refused:
             return "".join(verdicts)
         for batch, reply in refused:
-            yield from view.refresh(batch.block, reply)
+            yield from view.refresh(batch.block, batch.v, reply)
         pending = sorted(place for batch, _ in refused for place in batch.places)
     raise view.unstable()
 
@@ -90,6 +110,7 @@ def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[
     return [
         Batch(
             block,
+            view.held[block].v,
             [place for place, _ in members[start : start + MAX_URLS_PER_CALL]],
             b"".join(packed for _, packed in members[start : start + MAX_URLS_PER_CALL]),
         )

@@ -7,7 +7,7 @@ about a ring is here and does no I/O.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scrapy_bloom.hashing import MAX_SEED, SCHEME
@@ -32,7 +32,7 @@ class Header:
 
     id: str
     blocks: int
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = field(repr=False)  # secret
     fingerprinter: str = ""
     scheme: str = SCHEME
     format: int = FORMAT
@@ -74,9 +74,11 @@ class Header:
     def _checked(cls, id: Any, blocks: Any, seeds: Any, fingerprinter: Any) -> "Header":  # noqa: A002
         _check(isinstance(id, str) and re.fullmatch(r"[0-9a-f]{32}", id), "id", id)
         _check(_in_range(blocks, 1, MAX_BLOCKS), "blocks", blocks)
-        _check(isinstance(seeds, list) and 1 <= len(seeds) <= MAX_HASHES, "seeds", seeds)
-        _check(all(_in_range(seed, 0, MAX_SEED) for seed in seeds), "seeds", seeds)
-        _check(len(set(seeds)) == len(seeds), "seeds", seeds)
+        count = len(seeds) if isinstance(seeds, list) else 0
+        _check(1 <= count <= MAX_HASHES, "number of seeds", count)
+        for number, seed in enumerate(seeds):  # their values are secret
+            _check(_in_range(seed, 0, MAX_SEED), "type or range of seed number", number)
+        _check(len(set(seeds)) == count, "number of different seeds", len(set(seeds)))
         _check(isinstance(fingerprinter, str), "fingerprinter", fingerprinter)
         return cls(id, blocks, tuple(seeds), fingerprinter)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scrapy_bloom.errors import StorageError
 
@@ -53,19 +53,22 @@ class Reply(NamedTuple):
     fields: Mapping[str, str] = {}
 
     @classmethod
-    def parse(cls, raw: object) -> "Reply":
+    def parse(cls, raw: Any) -> "Reply":
         """Read a reply as redis-py returns it, with or without ``decode_responses``.
 
         Raises:
             StorageError: it is not one of our scripts' replies.
         """
-        if not isinstance(raw, list) or len(raw) < 2:
-            raise StorageError(f"a script answered {raw!r:.80}, not a list: is a proxy in between?")
-        if len(raw) == 2:
-            return cls(_text(raw[0]), _text(raw[1]))
-        values = [_text(value) for value in raw]
-        pairs = dict(zip(values[4::2], values[5::2], strict=True))
-        return cls(values[0], "", values[1], values[2], int(values[3]), pairs)
+        try:
+            if type(raw) is list and len(raw) == 2:
+                return cls(_text(raw[0]), _text(raw[1]))
+            status, v, state, now, *pairs = [_text(value) for value in raw]
+            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            return cls(status, "", v, state, int(now), fields)
+        except (TypeError, ValueError):
+            raise StorageError(
+                f"a script answered {raw!r:.80}: is something in between that is no Redis?"
+            ) from None
 
 
 @cache

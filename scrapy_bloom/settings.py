@@ -2,17 +2,16 @@
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from scrapy.settings import BaseSettings
+from scrapy.crawler import Crawler
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from scrapy_bloom import values
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.keys import Keys
-
-#: The window of URLs that are remembered by this process for this run only.
-RUN_WINDOW = "run"
+from scrapy_bloom.windows import RUN
 
 #: Value of BLOOM_START_WINDOW that remembers start requests like all others.
 LASTING = "lasting"
@@ -37,13 +36,13 @@ class BloomSettings:
         timeout: seconds a call may block at most.
     """
 
-    redis_url: str | None
-    redis_params: dict[str, Any]
+    redis_url: str | None = field(repr=False)
+    redis_params: dict[str, Any] = field(repr=False)
     key: str
     capacity: int | None
     error_rate: float | None
     blocks: int | None
-    seeds: tuple[int, ...] | int | None
+    seeds: tuple[int, ...] | int | None = field(repr=False)
     start_window: str | None
     flush: str
     timeout: float
@@ -65,9 +64,22 @@ class BloomSettings:
         return cls(key=key, **attributes)
 
 
+def is_developer_command(crawler: Crawler) -> bool:
+    """Whether this is ``scrapy parse`` or ``scrapy shell``: they must not mark production URLs."""
+    start = getattr(crawler.spidercls, "start", None)
+    if getattr(start, "__module__", "").startswith("scrapy.commands."):
+        return True
+    # The shell is told by a default that only it sets.
+    settings = crawler.settings
+    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
+    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name} is a string; got {type(value).__name__}")
+        raise ConfigurationError(
+            f"{name} is a string; write it in quotes (got {type(value).__name__})"
+        )
     return value.strip()
 
 
@@ -77,7 +89,7 @@ def _seeds(name: str, value: Any) -> tuple[int, ...] | int | None:
 
 
 def _start_window(name: str, value: Any) -> str | None:
-    window = values.choice(name, value, [RUN_WINDOW, LASTING])
+    window = values.choice(name, value, [RUN, LASTING])
     return None if window == LASTING else window
 
 
@@ -90,7 +102,7 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_ERROR_RATE": (None, values.error_rate),
     "BLOOM_BLOCKS": (None, values.blocks),
     "BLOOM_SEEDS": (None, _seeds),
-    "BLOOM_START_WINDOW": (RUN_WINDOW, _start_window),
+    "BLOOM_START_WINDOW": (RUN, _start_window),
     "BLOOM_FLUSH": (
         FLUSH_NEVER,
         lambda name, value: values.choice(name, value, [FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS]),
@@ -104,18 +116,17 @@ def _refuse_unknown(settings: BaseSettings) -> None:
         if isinstance(name, str) and name.startswith("BLOOM_") and name not in SETTINGS:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
+            # The value is not shown: it may be a misspelt BLOOM_REDIS_URL, with a password.
             raise ConfigurationError(
-                f"{name} = {settings[name]!r:.60} is no setting of this version of scrapy-bloom; "
-                f"{hint}"
+                f"{name} is no setting of this version of scrapy-bloom; {hint}"
             )
 
 
 def _format_key(template: str, spider_name: str) -> str:
-    try:
-        key = template % {"spider": spider_name}
-    except (KeyError, TypeError, ValueError):
+    key = template.replace("%(spider)s", spider_name)
+    if "%(" in key:
         raise ConfigurationError(
-            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name (and %% for "
-            f"%); got {template!r:.100}"
-        ) from None
+            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name, and nothing "
+            f"else in parentheses after a percent sign does; got {template!r:.100}"
+        )
     return Keys(key).prefix

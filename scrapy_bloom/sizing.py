@@ -21,6 +21,8 @@ DEFAULT_BLOCKS = 16
 MAX_BLOCKS = 16_384
 #: Seeds at most; 64 halvings of the error rate are more than 64-bit hashes can tell apart.
 MAX_HASHES = 64
+#: Bits per URL that a number of seeds may take, as a multiple of what the best number takes.
+MAX_WASTE = 16
 #: Probability that any block fills up before the filter holds its capacity.
 OVERFLOW_RISK = 1e-3
 
@@ -78,9 +80,12 @@ def plan(
         num_hashes: 1 to 64; None for the number that needs the fewest bits.
 
     Raises:
-        ConfigurationError: a layer would be larger than the 512 MiB of a Redis string.
+        ConfigurationError: a layer would be larger than the 512 MiB of a Redis string, or the
+            number of hashes and the error rate together ask for an absurd amount of memory.
     """
-    k = num_hashes or optimal_hashes(capacity, error_rate)
+    best = optimal_hashes(capacity, error_rate)
+    k = num_hashes or best
+    _refuse_waste(capacity, error_rate, k, best)
     blocks = blocks or default_blocks(capacity, error_rate, k)
     n = block_capacity(capacity, blocks)
     bits = required_bits(n, error_rate, k)
@@ -136,7 +141,7 @@ def required_bits(capacity: int, error_rate: float, num_hashes: int) -> int:
     ``m = ceil(1 / (1 - (1 - p ** (1 / k)) ** (1 / (k * n))))``. The usual approximation
     ``-k * n / ln(1 - p ** (1 / k))`` falls short of the target for small filters (by up to 1.26x).
     """
-    zero_bits = math.log1p(-(error_rate ** (1 / num_hashes)))  # ln of the share of 0 bits
+    zero_bits = _log1m(error_rate, num_hashes)
     bits = math.ceil(-1 / math.expm1(zero_bits / (num_hashes * capacity)))
     # Rounding of the last digits can leave the rate a hair above the target.
     while predicted_error_rate(capacity, bits, num_hashes) > error_rate:
@@ -162,6 +167,24 @@ def predicted_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
 def layer_bytes(num_bits: int) -> int:
     """Return the bytes of a bitmap of ``num_bits`` bits."""
     return (num_bits + 7) // 8
+
+
+def _refuse_waste(capacity: int, error_rate: float, num_hashes: int, best: int) -> None:
+    bits, least = (required_bits(capacity, error_rate, k) / capacity for k in (num_hashes, best))
+    if bits > MAX_WASTE * least:
+        raise ConfigurationError(
+            f"{num_hashes} seeds (BLOOM_SEEDS) and error_rate = {error_rate:g} (BLOOM_ERROR_RATE) "
+            f"contradict each other: together they need {bits:,.0f} bits a URL, and {best} seeds "
+            f"would need {least:,.0f}. Leave BLOOM_SEEDS unset, or take about {best}"
+        )
+
+
+def _log1m(error_rate: float, num_hashes: int) -> float:
+    """Return ln(1 - p ** (1 / k)), of the share of 0 bits; exact for p near 0 and near 1."""
+    fill = error_rate ** (1 / num_hashes)
+    if fill < 0.5:
+        return math.log1p(-fill)
+    return math.log(-math.expm1(math.log(error_rate) / num_hashes))
 
 
 def _clamp(num_hashes: int) -> int:

@@ -8,7 +8,7 @@ because ``scrapy crawl -s NAME=VALUE`` gives text.
 import ast
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scrapy_bloom.errors import ConfigurationError
@@ -82,24 +82,27 @@ def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
     problem = ""
     if not 1 <= len(value) <= MAX_HASHES:
         problem = f"it has {len(value)}"
-    elif not all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in value):
-        problem = "a seed is no integer in that range"
-    elif len(set(value)) < len(value):
-        problem = "a seed stands in it twice, and its second bit would say nothing new"
+    for seed in value if not problem else ():
+        if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+            problem = f"{seed!r:.40} is none"
+        elif list(value).count(seed) > 1:
+            problem = f"{seed} is in it twice"
     if problem:
+        # Of the value only what is wrong: seeds are secret.
         raise ConfigurationError(
-            f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}, and "
-            f"{problem}; got {list(value)!r:.100}"
+            f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}, but "
+            f"{problem}"
         )
     return tuple(value)
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Parse one of a few words."""
-    if value not in choices:
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word is None or word not in choices:
         words = ", ".join(repr(word) for word in choices)
         raise ConfigurationError(f"{name} is one of {words}; got {value!r:.100}")
-    return str(value)
+    return word
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
@@ -107,28 +110,28 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
-            value = None  # not shown below: it may hold a password
-    try:
-        result = dict(value)
-    except (TypeError, ValueError):
-        result = {None: None}
-    if not all(isinstance(key, str) for key in result):
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        # The value is not shown: it may hold a password.
         raise ConfigurationError(f"{name} is a dict with str keys, or its JSON; got something else")
-    return result
+    return dict(value)
 
 
 def _number(value: Any) -> int | float | None:
     if isinstance(value, str):
         value = _literal(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # an int beyond all floats
+        return None
 
 
 def _literal(text: str) -> Any:
     """Read a Python number or list of numbers from text; the text itself if it is none."""
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text

@@ -9,6 +9,7 @@ import random
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from struct import Struct
 from typing import TypeVar
 
 from scrapy_bloom.errors import FilterMismatchError, StorageError
@@ -77,6 +78,9 @@ class View:
         self.wanted = wanted
         self.default = default
         self.header: Header | None = None
+        #: How items are placed under that header.
+        self.hasher: Hasher
+        self.packer: Struct
         self.held: dict[int, Held] = {}
         #: Blocks whose ring or bitmap was found missing in a filter that was open.
         self.lost_blocks = 0
@@ -100,6 +104,11 @@ class View:
         for _ in range(MAX_ROUNDS):
             header = yield from self._load_header(writable)
             missing = yield from self._load_rings(header)
+            # Another filter's ring is a leftover, unless the filter was created anew meanwhile.
+            if any(reply.state for _, reply in missing):
+                again = yield from self._load_header(writable=False)
+                if again != header:
+                    continue
             for block, reply in missing:
                 yield from self._create_ring(header, block, reply)
             if self.complete:
@@ -115,13 +124,18 @@ class View:
 
     def read(self) -> Steps[dict[int, list[int]]]:
         """Bring all rings up to date; return per block the URLs recorded in each of its layers."""
-        header = self.header or (yield from self.open())
-        blocks = range(header.blocks)
-        replies = yield [self._read_call(block) for block in blocks]
-        for block, reply in zip(blocks, replies, strict=True):
-            if block not in self.held or reply.v != self.held[block].v:
-                yield from self.refresh(block, reply)
-        return {block: self._counts(block, reply) for block, reply in enumerate(replies)}
+        for _ in range(MAX_ROUNDS):
+            if not self.complete:
+                yield from self.open()
+            known = {block: held.v for block, held in self.held.items()}
+            replies = yield [self._read_call(block) for block in known]
+            answers = dict(zip(known, replies, strict=True))
+            changed = [block for block in known if answers[block].v != known[block]]
+            if not changed:
+                return {block: self._counts(block, answers[block]) for block in sorted(known)}
+            for block in changed:
+                yield from self.refresh(block, known[block], answers[block])
+        raise self.unstable()
 
     # -- header and rings --
 
@@ -142,7 +156,7 @@ class View:
     def _surviving_header(self, first: Reply) -> Steps[Header | None]:
         replies = [first]
         if not first.state:
-            blocks = range(self.wanted.blocks or DEFAULT_BLOCKS)
+            blocks = range(max(self.wanted.blocks or 0, DEFAULT_BLOCKS))
             replies = yield [self._read_call(block) for block in blocks]
         for block, reply in enumerate(replies):
             if reply.state:
@@ -164,7 +178,8 @@ class View:
         if wanted.num_hashes not in (None, len(header.seeds)):
             raise self._mismatch("BLOOM_SEEDS", f"{len(header.seeds)} seeds", wanted.num_hashes)
         if wanted.seeds not in (None, header.seeds):
-            raise self._mismatch("BLOOM_SEEDS", f"{len(header.seeds)} other seeds", wanted.seeds)
+            asked = f"a list of {len(wanted.seeds or ())}"  # not the seeds: they are secret
+            raise self._mismatch("BLOOM_SEEDS", f"{len(header.seeds)} other seeds", asked)
         if header != self.header:
             self.header = header
             self.hasher = Hasher(header.seeds, header.blocks)
@@ -198,12 +213,13 @@ class View:
     def _clear_block(self, block: int, config: Config) -> Steps[None]:
         for _ in range(MAX_ROUNDS):
             (reply,) = yield [self._read_call(block)]
-            if not self._hold(block, reply):
-                yield from self.refresh(block, reply)
-            held = self.held[block]
-            ring = held.ring.cleared(reply.now, config)
-            if (yield from self._swap(block, held.v, ring, held.ring.layers)):
-                return
+            if self._hold(block, reply):
+                old = self.held[block].ring
+                ring = old.cleared(reply.now, config)
+                if (yield from self._swap(block, reply.v, ring, old.layers)):
+                    return
+            elif block >= (yield from self.open()).blocks:
+                return  # the filter was created anew meanwhile, with fewer blocks
         raise self.unstable()
 
     def _swap(self, block: int, v: str, ring: Ring, old: Sequence[Layer] = ()) -> Steps[bool]:
@@ -238,14 +254,15 @@ class View:
         keys = (self.keys.ring(block), self.keys.layer(block, ring.active.name))
         self.held[block] = Held(v, ring, keys)
 
-    def refresh(self, block: int, reply: Reply) -> Steps[None]:
-        """Bring the view of a block up to date after a call that its script refused."""
+    def refresh(self, block: int, v: str, reply: Reply) -> Steps[None]:
+        """Bring the view of a block up to date after a script refused ring ``v``."""
+        held = self.held.get(block)
+        if held is None or held.v != v:
+            return  # another reply of the same round has seen to it
         if reply.status == "lost":
-            held = self.held.get(block)
-            if held and held.v == reply.v:  # else another batch of this round has seen to it
-                self.lost_blocks += 1
-                ring = held.ring.cleared(reply.now)
-                yield from self._swap(block, held.v, ring, held.ring.layers)
+            self.lost_blocks += 1
+            ring = held.ring.cleared(reply.now)
+            yield from self._swap(block, v, ring, held.ring.layers)
         elif not self._hold(block, reply):
             # The ring is gone, or the filter was deleted and created anew: look at the header.
             self.lost_blocks += 1
@@ -278,7 +295,7 @@ class View:
 
     def _mismatch(self, setting: str, stored: str, asked: object) -> FilterMismatchError:
         return FilterMismatchError(
-            f"the filter {self.keys.prefix!r} is stored with {stored}, but {setting} = {asked!r}: "
+            f"the filter {self.keys.prefix!r} is stored with {stored}, but {setting} is {asked}: "
             f"remove {setting} to use the filter as it is, or set another BLOOM_KEY for a new one"
         )
 

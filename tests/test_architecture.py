@@ -24,6 +24,7 @@ ORDER = [
     ["connection"],
     ["driver"],
     ["filter"],
+    ["windows"],
     ["settings", "advice"],
     ["dupefilter"],
     ["addon"],

