@@ -115,6 +115,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 return False
             new = self._claim(fingerprint)
         except Exception as error:
+            # Whatever it is: raised from here, Scrapy would lose the request without a word.
             self._give_up(request, fingerprint, error)
             return False
         self._count("new" if new else "seen")
