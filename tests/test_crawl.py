@@ -286,6 +286,7 @@ process.start()
 """
 
 
+@needs_embedded
 def test_spiders_in_one_process_have_filters_of_their_own(
     site: Site, web: SiteServer, tmp_path: Path
 ) -> None:

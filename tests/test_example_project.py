@@ -272,6 +272,7 @@ def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
     ]
 
 
+@needs_embedded
 def test_demo_says_what_is_wrong(web: SiteServer) -> None:
     """A taken port is one line and exit code 2, not a traceback."""
     done = run("demo.py", "--port", str(web.server_port))
