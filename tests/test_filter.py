@@ -336,7 +336,7 @@ def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:
 
 def test_a_full_filter_whose_count_is_lost_is_not_filled_again(client: redis.Redis) -> None:
     """Its error rate would be anything."""
-    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-3, blocks=1)
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1)
     bloom.claim(map(str, range(200)))
     client.hdel("{k:0}:ring", "n:0.0")
     assert bloom.claim(map(str, range(100))) == [True] * 100
