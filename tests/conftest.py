@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 from example_site.build import Site
@@ -14,6 +15,10 @@ from servers import Server, find_servers
 FOUND = find_servers()
 SERVERS = {name: binary for name, binary in FOUND.items() if binary}
 MISSING = sorted(FOUND.keys() - SERVERS.keys())
+# Never a timed assertion; in CI, hypothesis has such a profile of its own.
+if not os.environ.get("CI"):
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
 # What a Scrapy process does first; up to 2.14, a crawler cannot be built without.
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 
