@@ -25,8 +25,6 @@ from scrapy_bloom.errors import ConfigurationError, explain, showable
 if TYPE_CHECKING:
     from scrapy_bloom.embedded import EmbeddedServer
 
-__all__ = ["Connection", "SettingsLike", "connect", "connect_scrapy_redis", "explain", "redact"]
-
 #: Redis keeps the number of databases in an int.
 MAX_DB = 2**31 - 1
 #: Client arguments that are ours to decide, and what to do instead.

@@ -106,14 +106,11 @@ class Driver:
         rest = (len(call.keys), *call.keys, *call.args)
         self.round_trips += 1
         try:
-            return self.client.evalsha(call.script.sha, *rest)
-        except NoScriptError:
-            self.round_trips += 1
-        except redis.ResponseError as error:
-            self._refuse_wrong_type(call, error)
-            raise
-        try:
-            return self.client.eval(call.script.text, *rest)
+            try:
+                return self.client.evalsha(call.script.sha, *rest)
+            except NoScriptError:
+                self.round_trips += 1
+                return self.client.eval(call.script.text, *rest)
         except redis.ResponseError as error:
             self._refuse_wrong_type(call, error)
             raise

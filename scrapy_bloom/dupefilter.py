@@ -148,6 +148,18 @@ class BloomDupeFilter(BaseDupeFilter):
         else:
             logger.info("Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush)
 
+    def _clear(self) -> None:
+        if self.filter is None:
+            return
+        try:
+            self.filter.clear()
+        except BloomError as error:
+            if not self._spider_opened:
+                raise  # before anything is lost
+            logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
+        else:
+            logger.info("%r cleared (BLOOM_FLUSH = %r)", self.filter, self.settings.flush)
+
     def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
         """Close the connection; the filter stays on the server."""
         self._closed = True
@@ -285,18 +297,6 @@ class BloomDupeFilter(BaseDupeFilter):
     def _on_spider_closed(self) -> None:
         # scrapy-redis's scheduler never closes its dupefilter.
         self.close()
-
-    def _clear(self) -> None:
-        if self.filter is None:
-            return
-        try:
-            self.filter.clear()
-        except BloomError as error:
-            if not self._spider_opened:
-                raise  # before anything is lost
-            logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
-        else:
-            logger.info("%r cleared (BLOOM_FLUSH = %r)", self.filter, self.settings.flush)
 
     def _count(self, name: str) -> None:
         self._stats.inc_value(f"bloom/{name}")

@@ -21,8 +21,9 @@ from scrapy_redis.connection import get_redis_from_settings
 from servers import Server, free_port
 
 import scrapy_bloom
-from scrapy_bloom.connection import connect, connect_scrapy_redis, explain, redact
-from scrapy_bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.addresses import redact
+from scrapy_bloom.connection import connect, connect_scrapy_redis
+from scrapy_bloom.errors import ConfigurationError, StorageError, explain
 
 SECRET = "S3CRET"
 

@@ -267,7 +267,8 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
 
 
 def test_building_connects_to_nothing(make: Make) -> None:
-    make(is_open=False, BLOOM_REDIS_URL="redis://localhost:1")
+    dupefilter = make(is_open=False, BLOOM_REDIS_URL="redis://localhost:1")
+    assert dupefilter.filter is None
 
 
 def test_a_filter_that_nobody_opened_opens_itself(make: Make) -> None:

@@ -154,4 +154,4 @@ def test_a_setting_of_another_version_is_refused_and_not_ignored() -> None:
 
 
 def test_settings_of_other_packages_are_none_of_our_business() -> None:
-    parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h")
+    assert parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h") == parse()
