@@ -3,7 +3,8 @@
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigurationError, FilterMismatchError, StorageError
-from scrapy_bloom.filter import BloomFilter, FilterInfo
+from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.info import FilterInfo, GenerationInfo, ItemInfo
 
 __all__ = [
     "Addon",
@@ -13,5 +14,7 @@ __all__ = [
     "ConfigurationError",
     "FilterInfo",
     "FilterMismatchError",
+    "GenerationInfo",
+    "ItemInfo",
     "StorageError",
 ]

@@ -2,7 +2,7 @@
 
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.filter import FilterInfo
+from scrapy_bloom.info import FilterInfo
 
 
 def on_eviction(policy: str) -> str | None:

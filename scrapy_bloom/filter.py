@@ -1,19 +1,30 @@
-"""BloomFilter: a set of strings in Redis that is shared, small, and almost exact."""
+"""BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from math import fsum
 from typing import Any, TypeVar
 
 from scrapy_bloom import values
 from scrapy_bloom.driver import Driver
+from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.hashing import Item, to_bytes
+from scrapy_bloom.header import Header
+from scrapy_bloom.info import FilterInfo, ItemInfo, describe, describe_item
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, claim_one, contains, is_answer
-from scrapy_bloom.ring import Config, Header
-from scrapy_bloom.sizing import predicted_error_rate
-from scrapy_bloom.view import View, Wanted
+from scrapy_bloom.membership import (
+    PRESENT,
+    SEEN,
+    UNRECORDED,
+    claim,
+    claim_one,
+    contains,
+    find,
+    is_answer,
+)
+from scrapy_bloom.ring import Config, Ring
+from scrapy_bloom.schedule import parse_span
+from scrapy_bloom.view import Snapshot, View
+from scrapy_bloom.wanted import Wanted
 
 T = TypeVar("T")
 
@@ -21,40 +32,6 @@ T = TypeVar("T")
 DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 #: Items that ``extend`` sends together.
 EXTEND_CHUNK = 4_096
-
-
-@dataclass(frozen=True, slots=True)
-class FilterInfo:
-    """What a filter is and holds.
-
-    Args:
-        key: its key prefix in Redis.
-        capacity: items it takes (a generation of it).
-        error_rate: the bound on its false-positive rate that was asked for.
-        blocks: number of blocks.
-        num_hashes: bits an item sets.
-        num_bits: bits of all its bitmaps.
-        count: items recorded.
-        estimated_error_rate: false-positive rate at this count.
-        memory: bytes of its bitmaps.
-        lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
-    """
-
-    key: str
-    capacity: int
-    error_rate: float
-    blocks: int
-    num_hashes: int
-    num_bits: int
-    count: int
-    estimated_error_rate: float
-    memory: int
-    lost_blocks: int
-
-    @property
-    def bits_per_url(self) -> float:
-        """Bits of bitmap per item when the filter holds its capacity."""
-        return self.memory * 8 / self.capacity
 
 
 class BloomFilter:
@@ -68,13 +45,28 @@ class BloomFilter:
             It should not repeat commands by itself (``retry=Retry(NoBackoff(), 0)``): a claim whose
             reply was lost would come back "seen".
         key: prefix of all its keys, without ``{`` and ``}``.
-        capacity: items it takes; None as stored, else 1,000,000. A full filter records no more and
-            goes on answering "new", so that it never hides anything.
+        capacity: items a generation takes before it grows; None as stored, else 1,000,000.
         error_rate: bound on the false-positive rate, 0 < p < 1; None as stored, else 1e-5.
         blocks: bitmaps it is spread over, 1 to 16,384; None as stored, else 16 or as many more as
             keep a bitmap within 8 MiB.
         seeds: MurmurHash3 seeds (list), or how many to draw (int); None as stored, else as many as
             need the fewest bits. Drawn seeds are secret.
+        window: how long items are remembered: ``"5 months"``, ``"6 weeks"``, ``"36h"``,
+            ``"2 runs"``, seconds, a ``timedelta``, or ``"never"`` to forget nothing; None as stored, else never.
+            An item seen at ``t`` becomes new again between ``t + window - period`` and
+            ``t + window``, whether it is seen meanwhile or not.
+        period: how often a new generation is opened; it divides the window. None as stored, else 1
+            month for windows of two months and more, 1 run for runs, else the window itself.
+        ring: ``"write-newest"`` or ``"write-all"``, which takes more memory and tests less.
+        stagger: whether the blocks rotate one after the other, spread over the period.
+        growth: size of the next layer in sizes of the last one, 1 to 64; 0 never grows. A filter
+            that cannot grow forgets its oldest generation early if there is an older one than this
+            period's; else it records no more and goes on answering "new". It never hides anything.
+        max_memory: bytes of all bitmaps beyond which no layer is added; None as stored, else no
+            limit.
+        run: id of this run, for windows in runs: the first client that shows a new one rotates.
+        notify: is called with what happens (``view.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
+            ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
         label: the server's address for error messages.
 
@@ -91,6 +83,14 @@ class BloomFilter:
         error_rate: float | None = None,
         blocks: int | None = None,
         seeds: Sequence[int] | int | None = None,
+        window: Any = None,
+        period: Any = None,
+        ring: str | None = None,
+        stagger: bool | None = None,
+        growth: float | None = None,
+        max_memory: int | None = None,
+        run: str | None = None,
+        notify: Callable[[str, Ring], None] | None = None,
         fingerprinter: str = "",
         label: str = "Redis",
     ) -> None:
@@ -101,12 +101,19 @@ class BloomFilter:
             blocks=_optional(values.blocks, "blocks", blocks),
             seeds=given,
             num_hashes=num_hashes,
+            window=_optional(values.window, "window", window),
+            period=_optional(parse_span, "period", period),
+            order=_optional(values.ring_order, "ring", ring),
+            stagger=_optional(values.flag, "stagger", stagger),
+            growth=_optional(values.growth, "growth", growth),
+            max_memory=_optional(values.memory, "max_memory", max_memory),
+            run=_optional(values.run, "run", run),
             fingerprinter=fingerprinter,
         )
         self.key = key
-        self._view = View(Keys(key), wanted, DEFAULTS)
+        self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
         self._driver = Driver(client, label)
-        #: Items that were new but not recorded, because their block was full.
+        #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
 
     def open(self) -> Header:
@@ -147,8 +154,8 @@ class BloomFilter:
         if self._view.complete:
             # What a crawl does all the time, without the bookkeeping of a batch (15 us).
             reply = self._driver.call(claim_one(self._view, encoded))
-            if is_answer(reply, 1):
-                return self._judge(reply.verdicts)[0]
+            if is_answer(reply, 1) and reply.verdicts != UNRECORDED and not reply.mark:
+                return reply.verdicts != SEEN
         return self.claim([encoded])[0]
 
     def extend(self, items: Iterable[Item]) -> int:
@@ -168,42 +175,57 @@ class BloomFilter:
         return self.contains([item])[0]
 
     def __len__(self) -> int:
-        """Return the number of items recorded, exactly (false positives are not recorded)."""
-        return sum(sum(counts) for counts in self._driver.run(self._view.read()).values())
+        """Return the number of items remembered, exactly (false positives are not recorded)."""
+        return self.info().count
 
     def clear(self) -> None:
-        """Forget everything, for all processes; a changed capacity or error rate applies now.
+        """Forget everything, for all processes.
 
         Raises:
             StorageError: the server did not answer; some blocks may be empty already.
         """
         self._driver.run(self._view.clear())
 
-    def info(self) -> FilterInfo:
-        """Return what the filter is and holds, read from the server now.
+    def rotate(self) -> None:
+        """Open a new generation now; if there are as many as the window has, the oldest goes.
+
+        Raises:
+            ConfigurationError: the filter has no window.
+            StorageError: the server did not answer; some blocks may have rotated already.
+        """
+        if self.info().window is None:
+            raise ConfigurationError(
+                f"the filter {self.key!r} has no window (BLOOM_RECRAWL_AFTER), so it has nothing "
+                "to rotate: set one, or clear the filter"
+            )
+        self._driver.run(self._view.rotate())
+
+    def info(self, block: int | None = None) -> FilterInfo:
+        """Return what the filter, or one block of it, is and holds, read from the server now.
 
         Raises:
             StorageError: the server did not answer.
         """
-        counts = self._driver.run(self._view.read())
-        rings = [self._view.held[block].ring for block in counts]
-        rates = [
-            predicted_error_rate(sum(count), ring.active.num_bits, len(ring.header.seeds))
-            for ring, count in zip(rings, counts.values(), strict=True)
-        ]
-        config = rings[0].config
-        return FilterInfo(
-            key=self.key,
-            capacity=config.capacity,
-            error_rate=config.error_rate,
-            blocks=len(rings),
-            num_hashes=len(rings[0].header.seeds),
-            num_bits=sum(layer.num_bits for ring in rings for layer in ring.layers),
-            count=sum(map(sum, counts.values())),
-            estimated_error_rate=fsum(rates) / len(rates),
-            memory=sum(layer.memory for ring in rings for layer in ring.layers),
-            lost_blocks=self._view.lost_blocks,
-        )
+        snapshot = self._driver.run(self._view.read())
+        return describe(self.key, snapshot, self._view.lost_blocks, block)
+
+    def look(self) -> Snapshot | None:
+        """Read the filter as it is stored, without creating or changing anything; None if absent.
+
+        Raises:
+            StorageError: the server did not answer, or what it holds cannot be read.
+        """
+        return self._driver.run(self._view.look())
+
+    def find(self, item: Item) -> ItemInfo:
+        """Say whether an item is remembered, since when, and when it is new again.
+
+        Raises:
+            TypeError: the item is neither str nor bytes.
+            StorageError: the server did not answer.
+        """
+        ring, generation = self._driver.run(find(self._view, to_bytes(item)))
+        return describe_item(ring, generation)
 
     def eviction_policy(self) -> str:
         """Return what the server does when its memory is full; "" where it does not say."""
@@ -218,6 +240,11 @@ class BloomFilter:
     def lost_blocks(self) -> int:
         """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
         return self._view.lost_blocks
+
+    @property
+    def replaced_config(self) -> Config | None:
+        """The stored configuration that this object's replaced when it opened; None if none."""
+        return self._view.replaced_config
 
     @property
     def header(self) -> Header | None:

@@ -4,13 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scrapy_bloom.calls import Held
 from scrapy_bloom.errors import StorageError
-from scrapy_bloom.hashing import offsets
-from scrapy_bloom.scripts import Call, Reply, load
-from scrapy_bloom.view import MAX_ROUNDS, Steps, View
+from scrapy_bloom.ring import Generation, Ring
+from scrapy_bloom.scripts import Call, Reply
+from scrapy_bloom.view import FILLING, MAX_ROUNDS, Steps, View
 
-#: URLs in one script call: at ~5 us each, a call holds the server for about 1 ms.
-MAX_URLS_PER_CALL = 256
 #: URLs whose calls are sent together.
 MAX_URLS_PER_ROUND = 8_192
 
@@ -25,25 +24,23 @@ class Batch:
     """Items of one block.
 
     Args:
-        block: the block.
-        v: nonce of the ring that the offsets belong to.
+        held: the ring that the offsets belong to.
         places: where the items are in the caller's list.
         packed: their packed offsets.
     """
 
-    block: int
-    v: str
+    held: Held
     places: list[int]
     packed: bytes
 
 
-#: Makes the call for packed offsets of one block.
-MakeCall = Callable[[View, int, bytes], Call]
+#: Makes the call for packed offsets under a ring.
+MakeCall = Callable[[Held, bytes], Call]
 
 
 def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
-    """Test and set: one of NEW, SEEN, UNRECORDED (new, but the layer is full) per item."""
-    return (yield from _ask(view, items, _claim_call))
+    """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item."""
+    return (yield from _ask(view, items, Held.claim))
 
 
 def claim_one(view: View, item: bytes) -> Call:
@@ -51,7 +48,8 @@ def claim_one(view: View, item: bytes) -> Call:
 
     A reply other than "ok" has changed nothing: ``claim`` then does what is needed.
     """
-    return _claim_call(view, *_locate(view, item))
+    held, packed = _locate(view, item)
+    return held.claim(packed)
 
 
 def is_answer(reply: Reply, items: int) -> bool:
@@ -67,7 +65,23 @@ def is_answer(reply: Reply, items: int) -> bool:
 
 def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
     """Test only: PRESENT or ABSENT per item."""
-    return (yield from _ask(view, items, _contains_call))
+    return (yield from _ask(view, items, Held.contains))
+
+
+def find(view: View, item: bytes) -> Steps[tuple[Ring, Generation | None]]:
+    """Return an item's ring and the generation that remembers it, the newest; None for none."""
+    for _ in range(MAX_ROUNDS):
+        if not view.complete:
+            yield from view.open()
+        held, packed = _locate(view, item)
+        generations = held.ring.generations
+        replies = yield [held.contains_in(generation, packed) for generation in generations]
+        refused = [reply for reply in replies if not is_answer(reply, 1)]
+        if not refused:
+            found = zip(generations, replies, strict=True)
+            return held.ring, next((g for g, reply in found if reply.verdicts == PRESENT), None)
+        yield from view.refresh(held.ring.block, held.v, refused[0])
+    raise view.unstable()
 
 
 def _ask(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
@@ -81,59 +95,57 @@ def _ask(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
 def _ask_part(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
     verdicts = [""] * len(items)
     pending = list(range(len(items)))
-    for _ in range(MAX_ROUNDS):
+    refusals = 0
+    while pending:
         if not view.complete:
             yield from view.open()
         batches = _batches(view, items, pending)
-        replies = yield [make_call(view, batch.block, batch.packed) for batch in batches]
-        refused = []
+        replies = yield [make_call(batch.held, batch.packed) for batch in batches]
+        refused, full = [], []
         for batch, reply in zip(batches, replies, strict=True):
-            if is_answer(reply, len(batch.places)):
-                for place, verdict in zip(batch.places, reply.verdicts, strict=True):
-                    verdicts[place] = verdict
-            else:
+            if not is_answer(reply, len(batch.places)):
                 refused.append((batch, reply))
-        if not refused:
-            return "".join(verdicts)
+                continue
+            for place, verdict in zip(batch.places, reply.verdicts, strict=True):
+                verdicts[place] = verdict
+            if reply.mark == FILLING:
+                view.notify(FILLING, batch.held.ring)
+            if UNRECORDED in reply.verdicts:
+                full.append(batch)
+        refusals += bool(refused)
+        if refusals > MAX_ROUNDS:
+            raise view.unstable()
+        pending = []
         for batch, reply in refused:
-            yield from view.refresh(batch.block, batch.v, reply)
-        pending = sorted(place for batch, _ in refused for place in batch.places)
-    raise view.unstable()
+            yield from view.refresh(batch.held.ring.block, batch.held.v, reply)
+            pending += batch.places
+        for batch in full:
+            if (yield from view.grow(batch.held.ring.block, batch.held.v)):
+                pending += [place for place in batch.places if verdicts[place] == UNRECORDED]
+        pending.sort()
+    return "".join(verdicts)
 
 
 def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[Batch]:
     """Sort items by block, in calls of bounded size; items of a block keep their order."""
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
-        block, packed = _locate(view, items[place])
-        by_block[block].append((place, packed))
+        held, packed = _locate(view, items[place])
+        by_block[held.ring.block].append((place, packed))
     return [
         Batch(
-            block,
-            view.held[block].v,
-            [place for place, _ in members[start : start + MAX_URLS_PER_CALL]],
-            b"".join(packed for _, packed in members[start : start + MAX_URLS_PER_CALL]),
+            view.held[block],
+            [place for place, _ in members[start : start + size]],
+            b"".join(packed for _, packed in members[start : start + size]),
         )
         for block, members in by_block.items()
-        for start in range(0, len(members), MAX_URLS_PER_CALL)
+        for size in (view.held[block].max_urls,)
+        for start in range(0, len(members), size)
     ]
 
 
-def _locate(view: View, item: bytes) -> tuple[int, bytes]:
-    """Return an item's block and its packed offsets in the active layer."""
+def _locate(view: View, item: bytes) -> tuple[Held, bytes]:
+    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
     block, hashes = view.hasher.hashes(item)
-    num_bits = view.held[block].ring.active.num_bits
-    return block, view.packer.pack(*offsets(hashes, num_bits))
-
-
-def _claim_call(view: View, block: int, packed: bytes) -> Call:
     held = view.held[block]
-    layer, k = held.ring.active, len(view.hasher.seeds)
-    args = (held.v, f"n:{layer.name}", layer.memory, layer.capacity, k, packed)
-    return Call(load("claim"), held.keys, args)
-
-
-def _contains_call(view: View, block: int, packed: bytes) -> Call:
-    held = view.held[block]
-    layer, k = held.ring.active, len(view.hasher.seeds)
-    return Call(load("contains"), held.keys, (held.v, layer.memory, k, packed))
+    return held, held.pack(hashes)

@@ -1,86 +1,40 @@
-"""A block's ring as a pure value: what is in it, and how it is written down.
+"""A block's ring as a pure value, and every decision about it: rotation, growth, changed settings.
 
-Redis holds one ring per block under compare-and-set (``lua/swap.lua``). Everything that decides
-about a ring is here and does no I/O.
+Redis holds one ring per block under compare-and-set (``lua/swap.lua``). The functions here take a
+ring, the server's clock and the number of URLs in each layer, and return the next ring, or the same
+object if nothing is to be done. None does I/O.
 """
 
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
-from scrapy_bloom.hashing import MAX_SEED, SCHEME
-from scrapy_bloom.sizing import MAX_BLOCKS, MAX_HASHES, MAX_LAYER_BITS, layer_bytes, plan
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.header import WRITE_ALL, Header
+from scrapy_bloom.schedule import Schedule
+from scrapy_bloom.sizing import (
+    MAX_GROWN_BITS,
+    any_of,
+    block_capacity,
+    layer_bytes,
+    layer_capacity,
+    layer_error_rate,
+    plan,
+    predicted_error_rate,
+    required_bits,
+)
 
-#: Version of everything stored: header, rings, layers.
-FORMAT = 1
+#: URLs recorded per layer, by the layer's name.
+Counts = Mapping[str, int]
+NO_COUNTS: Counts = {}
 
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What all blocks of a filter share and what never changes.
-
-    Args:
-        id: random name of this filter; a ring that carries another id is not ours.
-        blocks: number of blocks.
-        seeds: MurmurHash3 seeds, one per bit that a URL sets.
-        fingerprinter: import path of the class that made the fingerprints, "" if unknown.
-        scheme: name of the hash scheme.
-        format: version of the stored data.
-    """
-
-    id: str
-    blocks: int
-    seeds: tuple[int, ...] = field(repr=False)  # secret
-    fingerprinter: str = ""
-    scheme: str = SCHEME
-    format: int = FORMAT
-
-    def to_fields(self) -> dict[str, str]:
-        """Return the fields of the header's Redis HASH."""
-        return {
-            "id": self.id,
-            "format": str(self.format),
-            "blocks": str(self.blocks),
-            "seeds": json.dumps(self.seeds),
-            "scheme": self.scheme,
-            "fingerprinter": self.fingerprinter,
-        }
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, str]) -> "Header":
-        """Read a header back, trusting nothing.
-
-        Raises:
-            ValueError: it is damaged, or of a format or hash scheme this version does not know.
-        """
-        version = fields.get("format")
-        if version != str(FORMAT):
-            raise ValueError(f"its format is {version!r:.40}, and this version reads {FORMAT}")
-        if fields.get("scheme") != SCHEME:
-            raise ValueError(
-                f"its hash scheme is {fields.get('scheme')!r:.40}, this version knows {SCHEME!r}"
-            )
-        seeds = json.loads(fields.get("seeds", "null"))
-        return cls._checked(
-            id=fields.get("id"),
-            blocks=_whole(fields.get("blocks")),
-            seeds=seeds,
-            fingerprinter=fields.get("fingerprinter", ""),
-        )
-
-    @classmethod
-    def _checked(cls, id: Any, blocks: Any, seeds: Any, fingerprinter: Any) -> "Header":  # noqa: A002
-        _check(isinstance(id, str) and re.fullmatch(r"[0-9a-f]{32}", id), "id", id)
-        _check(_in_range(blocks, 1, MAX_BLOCKS), "blocks", blocks)
-        count = len(seeds) if isinstance(seeds, list) else 0
-        _check(1 <= count <= MAX_HASHES, "number of seeds", count)
-        for number, seed in enumerate(seeds):  # their values are secret
-            _check(_in_range(seed, 0, MAX_SEED), "type or range of seed number", number)
-        _check(len(set(seeds)) == count, "number of different seeds", len(set(seeds)))
-        _check(isinstance(fingerprinter, str), "fingerprinter", fingerprinter)
-        return cls(id, blocks, tuple(seeds), fingerprinter)
+#: Layers of a generation at most.
+MAX_LAYERS = 64
+#: Ids of runs that a ring remembers, so that none of them rotates it a second time.
+RUNS_KEPT = 32
+#: Seconds that keys outlive what they hold: for a clock that goes back a little after a failover.
+SLACK = 86_400
+#: Seconds that the keys of a filter whose window is in runs outlive its last rotation.
+RUNS_EXPIRE = 400 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +42,28 @@ class Config:
     """What may change during a filter's life.
 
     Args:
-        capacity: URLs a generation of the whole filter takes.
+        capacity: URLs a generation of the whole filter takes before it grows.
         error_rate: bound on the filter's false-positive rate, 0 < p < 1.
+        schedule: window and period; None remembers for ever.
+        growth: size of the next layer in sizes of the last one; 0 never grows.
+        max_memory: bytes of all bitmaps of the filter beyond which no layer is added; None is no
+            limit.
     """
 
     capacity: int
     error_rate: float
+    schedule: Schedule | None = None
+    growth: float = 2
+    max_memory: int | None = None
+
+    @property
+    def slots(self) -> int:
+        """Generations that are live at once, at most."""
+        return self.schedule.generations if self.schedule else 1
+
+    def tested(self, order: str) -> int:
+        """Return how many generations are tested for a URL, at most."""
+        return 1 if order == WRITE_ALL else self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,100 +100,346 @@ class Generation:
     Args:
         number: counts up through the life of a block; never used twice.
         opened: Unix time in seconds on the server's clock.
+        run: how many runs the filter had been shown, for windows in runs.
         layers: oldest first; the last one is written.
     """
 
     number: int
     opened: int
+    run: int
     layers: tuple[Layer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A block's live generations, newest first; the newest is active."""
+    """A block's live generations, newest first; the newest is active.
+
+    Args:
+        header: the filter's header.
+        config: what new layers are made by, and when generations are forgotten.
+        block: the block.
+        generations: at least one.
+        runs: the last ids of runs that it was shown, newest first.
+    """
 
     header: Header
     config: Config
+    block: int
     generations: tuple[Generation, ...]
+    runs: tuple[str, ...] = ()
 
     @classmethod
-    def fresh(cls, header: Header, config: Config, now: int, number: int = 0) -> "Ring":
+    def fresh(
+        cls, header: Header, config: Config, now: int, *, block: int = 0, run: str | None = None
+    ) -> "Ring":
         """Return a ring of one empty generation.
 
         Raises:
-            ConfigurationError: a layer would pass the 512 MiB of a Redis string.
+            ConfigurationError: a layer would pass the 512 MiB of a Redis string, or all generations
+                together the memory that is allowed.
         """
-        sized = plan(
-            config.capacity,
-            config.error_rate,
-            blocks=header.blocks,
-            num_hashes=len(header.seeds),
-        )
-        layer = Layer(number, 0, sized.num_bits, sized.block_capacity)
-        return cls(header, config, (Generation(number, now, (layer,)),))
+        runs = () if run is None else (run,)
+        empty = cls(header, config, block, (), runs)
+        empty._check_memory()
+        return replace(empty, generations=(empty._new_generation(0, now, 0),))
+
+    # -- what is where --
 
     @property
-    def active(self) -> Layer:
-        """The layer that new URLs are written to."""
-        return self.generations[0].layers[-1]
+    def active(self) -> Generation:
+        """The generation that collects new URLs."""
+        return self.generations[0]
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """All layers, the active generation's first."""
         return tuple(layer for generation in self.generations for layer in generation.layers)
 
-    def cleared(self, now: int, config: Config | None = None) -> "Ring":
-        """Return the empty ring that follows this one, under a new generation number."""
-        return Ring.fresh(self.header, config or self.config, now, self.generations[0].number + 1)
+    @property
+    def written(self) -> tuple[Layer, ...]:
+        """The layers that a new URL is written to; the first of them decides whether it is new."""
+        if self.header.order == WRITE_ALL:
+            return tuple(generation.layers[-1] for generation in reversed(self.generations))
+        return self.active.layers[-1:]
 
-    def to_json(self) -> str:
-        """Write the ring down, with a full copy of the header."""
-        state = asdict(self)
-        state["header"] = self.header.to_fields()
-        return json.dumps(state, separators=(",", ":"))
+    @property
+    def tested(self) -> tuple[Layer, ...]:
+        """The layers that hold the URLs that are seen."""
+        if self.header.order == WRITE_ALL:
+            return self.generations[-1].layers
+        return self.layers
 
-    @classmethod
-    def from_json(cls, text: str) -> "Ring":
-        """Read a ring back, trusting nothing.
+    def count(self, counts: Counts) -> int:
+        """Return the URLs that are remembered."""
+        return sum(counts.get(layer.name, 0) for layer in self.tested)
+
+    def error_rate(self, counts: Counts) -> float:
+        """Return the false-positive rate at these counts."""
+        k = len(self.header.seeds)
+        return any_of(
+            predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, k)
+            for layer in self.tested
+        )
+
+    @property
+    def error_bound(self) -> float:
+        """The false-positive rate when all layers are full: at most one error budget.
+
+        After a change of settings, the layers made before have a share of the budget of then: it is
+        at most the sum of the budgets by which the live layers were made.
+        """
+        return self.error_rate({layer.name: layer.capacity for layer in self.tested})
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all bitmaps."""
+        return sum(layer.memory for layer in self.layers)
+
+    # -- when --
+
+    def period(self, generation: Generation) -> int:
+        """Return the number of the period in which a generation was opened."""
+        schedule = self.config.schedule
+        if schedule is None:
+            return 0
+        return generation.run if schedule.counts_runs else self._index(generation.opened)
+
+    @property
+    def ends(self) -> int:
+        """Unix time from which nothing may be written to the active generation; 0 is never."""
+        return self.closes(self.active)
+
+    def closes(self, generation: Generation) -> int:
+        """Return the Unix time at which a generation's period ends; 0 if that is not known."""
+        return self._start(self.period(generation) + 1)
+
+    def forgotten(self, generation: Generation) -> int:
+        """Return the Unix time at which a generation is forgotten; 0 if that is not known."""
+        return self._start(self.period(generation) + self.config.slots)
+
+    def expires(self, generation: Generation) -> int:
+        """Return the Unix time at which its keys go if nobody comes back; 0 is never."""
+        if self.config.schedule is None:
+            return 0
+        if self.config.schedule.counts_runs:
+            return self.active.opened + RUNS_EXPIRE
+        return self.forgotten(generation) + SLACK
+
+    @property
+    def last_expiry(self) -> int:
+        """Unix time at which its last layer goes if nobody comes back; 0 is never."""
+        return max(self.expires(generation) for generation in self.generations)
+
+    # -- what comes next --
+
+    def advance(self, now: int, counts: Counts = NO_COUNTS, run: str | None = None) -> "Ring":
+        """Return the ring as it is at a time: old generations gone, a new one opened if it is due.
+
+        However many periods have passed, one step is enough. When the clock goes back a little,
+        nothing changes; when it goes back by more than a period, what was opened in the future
+        counts as opened now, or it would be remembered for that much longer.
+
+        Args:
+            now: the server's clock, Unix time in seconds.
+            counts: URLs per layer, by which the new generation is sized.
+            run: id of the caller's run; None shows none. A new one rotates windows in runs.
+        """
+        schedule = self.config.schedule
+        if schedule is None:
+            return self
+        newest = self.period(self.active)
+        if schedule.counts_runs:
+            if run is None or run in self.runs:
+                return self
+            runs = (run, *self.runs)[:RUNS_KEPT]
+            return replace(self, runs=runs)._open(newest + 1, now, counts)
+        current = self._index(now)
+        if current < newest - 1:
+            return self._opened_by(now).advance(now, counts)
+        return self._open(current, now, counts) if current > newest else self
+
+    def rotate(self, now: int, counts: Counts = NO_COUNTS) -> "Ring":
+        """Return the ring with a new generation opened by hand; the oldest goes if there are G."""
+        schedule = self.config.schedule
+        if schedule is None:
+            return self
+        current = self.period(self.active) + schedule.counts_runs
+        return self._open(current, now, counts)
+
+    def grow(self, now: int, counts: Counts) -> "Ring":
+        """Return the ring with room in all layers that are written; the same if none can be made.
+
+        A full layer is followed by a larger one. Where that is not allowed, the ring rotates early,
+        as long as that forgets nothing of the current period: else a crawl that is larger than the
+        filter would never end.
+        """
+        full = {layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity}
+        if not full:
+            return self
+        grown = replace(
+            self,
+            generations=tuple(
+                self._grown(generation) if generation.layers[-1] in full else generation
+                for generation in self.generations
+            ),
+        )
+        if self.config.growth and grown._fits and _within_bounds(grown):
+            return grown
+        return self._rotate_early(now, counts)
+
+    def reconfigure(self, config: Config) -> "Ring":
+        """Return the ring under other settings: layers stay as they are, times move.
 
         Raises:
-            ValueError: it is damaged, or of another format.
+            ConfigurationError: as ``fresh`` does.
         """
-        try:
-            state = json.loads(text)
-            header = Header.from_fields(state["header"])
-            config = Config(**state["config"])
-            generations = tuple(_generation(value) for value in state["generations"])
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"it is damaged ({error!r:.80})") from None
-        _check(_in_range(config.capacity, 1, 1 << 62), "capacity", config.capacity)
-        rate = config.error_rate
-        _check(isinstance(rate, float) and 0 < rate < 1, "error_rate", rate)
-        _check(generations, "generations", generations)
-        return cls(header, config, generations)
+        if config == self.config:
+            return self
+        ring = replace(self, config=config)
+        ring._check_memory()
+        return replace(ring, generations=ring._live(ring.period(self.active))[: config.slots])
+
+    def without(self, lost: Collection[str]) -> "Ring":
+        """Return the ring without the layers that are lost; one that has to be there stays, empty.
+
+        Under ``write-all`` a generation that has lost a part no longer holds what the younger ones
+        hold, and goes as a whole.
+        """
+        kept = []
+        for generation in self.generations:
+            left = tuple(layer for layer in generation.layers if layer.name not in lost)
+            if generation is self.active and left[-1:] != generation.layers[-1:]:
+                left = (*left, generation.layers[-1])
+            elif self.header.order == WRITE_ALL and left != generation.layers:
+                left = ()
+            if left:
+                kept.append(replace(generation, layers=left))
+        return replace(self, generations=tuple(kept))
+
+    def cleared(self, now: int) -> "Ring":
+        """Return the empty ring that follows this one, under a new generation number."""
+        number, run = self.active.number + 1, self.active.run
+        return replace(self, generations=(self._new_generation(number, now, run),))
+
+    # -- how --
+
+    def _index(self, time: int) -> int:
+        schedule = self.config.schedule
+        return schedule.index(time, *self._shift) if schedule else 0
+
+    def _start(self, period: int) -> int:
+        schedule = self.config.schedule
+        if schedule is None or schedule.counts_runs:
+            return 0
+        return schedule.start(period, *self._shift)
+
+    @property
+    def _shift(self) -> tuple[int, int]:
+        """By which part of a period this block's boundaries are late."""
+        return (self.block, self.header.blocks) if self.header.stagger else (0, 1)
+
+    def _open(self, current: int, now: int, counts: Counts) -> "Ring":
+        """Open a generation in period ``current``; drop what is forgotten by then."""
+        counts_runs = self.config.schedule is not None and self.config.schedule.counts_runs
+        kept = self._live(current)[: self.config.slots - 1]
+        dropped = [generation for generation in self.generations if generation not in kept]
+        needed = max((_count(generation, counts) for generation in dropped), default=0)
+        run = current if counts_runs else self.active.run
+        ring = replace(self, generations=kept)
+        new = ring._new_generation(self.active.number + 1, now, run, needed)
+        return replace(ring, generations=(new, *kept))
+
+    def _live(self, current: int) -> tuple[Generation, ...]:
+        """Return the generations that are remembered in period ``current``."""
+        oldest = current - self.config.slots
+        return tuple(g for g in self.generations if self.period(g) > oldest)
+
+    def _opened_by(self, now: int) -> "Ring":
+        return replace(
+            self,
+            generations=tuple(replace(g, opened=min(g.opened, now)) for g in self.generations),
+        )
+
+    def _rotate_early(self, now: int, counts: Counts) -> "Ring":
+        current = self.period(self.active)
+        oldest = self.generations[-1]
+        # Under "write-all" it is the oldest generation that is full first.
+        room = len(self.generations) < self.config.slots and self.header.order != WRITE_ALL
+        if self.config.schedule is None or (self.period(oldest) == current and not room):
+            return self
+        kept = self if room else replace(self, generations=self.generations[:-1])
+        return kept._open(current, now, counts)
+
+    def _new_generation(self, number: int, now: int, run: int, needed: int = 0) -> Generation:
+        """Return an empty generation of the configured capacity, or of what is needed if more."""
+        first = replace(self._base, generation=number)
+        if needed > first.capacity and self.config.growth:
+            larger = self._layer(number, 0, needed)
+            generation = Generation(number, now, run, (larger,))
+            fits = replace(self, generations=(generation, *self.generations))._fits
+            first = larger if fits and larger.capacity > first.capacity else first
+        return Generation(number, now, run, (first,))
+
+    def _grown(self, generation: Generation) -> Generation:
+        last = generation.layers[-1]
+        # The larger of growth and of what is missing to a capacity that was raised since.
+        missing = self._share - sum(layer.capacity for layer in generation.layers)
+        wanted = max(round(last.capacity * self.config.growth), missing)
+        layer = self._layer(generation.number, last.index + 1, wanted)
+        return replace(generation, layers=(*generation.layers, layer))
+
+    def _layer(self, generation: int, index: int, capacity: int) -> Layer:
+        """Return a layer for so many URLs, or of the largest size that layers grow to."""
+        k = len(self.header.seeds)
+        tested, growing = self.config.tested(self.header.order), bool(self.config.growth)
+        rate = layer_error_rate(self.config.error_rate, tested, index, growing=growing)
+        bits = required_bits(capacity, rate, k)
+        if bits > MAX_GROWN_BITS:
+            bits, capacity = MAX_GROWN_BITS, layer_capacity(MAX_GROWN_BITS, rate, k)
+        return Layer(generation, index, bits, capacity)
+
+    @property
+    def _share(self) -> int:
+        """URLs of a generation that this block takes."""
+        return block_capacity(self.config.capacity, self.header.blocks)
+
+    @property
+    def _base(self) -> Layer:
+        """The layer that a generation starts with as configured."""
+        sized = plan(
+            self.config.capacity,
+            self.config.error_rate,
+            tested=self.config.tested(self.header.order),
+            growing=bool(self.config.growth),
+            blocks=self.header.blocks,
+            num_hashes=len(self.header.seeds),
+        )
+        return Layer(0, 0, sized.num_bits, sized.block_capacity)
+
+    @property
+    def _fits(self) -> bool:
+        """Whether its bitmaps, and those of the generations to come, are within the limit."""
+        limit = self.config.max_memory
+        if limit is None:
+            return True
+        to_come = max(0, self.config.slots - len(self.generations))
+        return (self.memory + to_come * self._base.memory) * self.header.blocks <= limit
+
+    def _check_memory(self) -> None:
+        config = self.config
+        empty = replace(self, generations=())
+        if not empty._fits:
+            needed = config.slots * empty._base.memory * self.header.blocks
+            raise ConfigurationError(
+                f"BLOOM_MAX_MEMORY = {config.max_memory:,} is less than the {needed:,} bytes that "
+                f"BLOOM_CAPACITY = {config.capacity:,} takes in {config.slots} generation(s) "
+                "before any growth: raise it, or set a smaller capacity"
+            )
 
 
-def _generation(value: dict[str, Any]) -> Generation:
-    layers = tuple(Layer(**layer) for layer in value["layers"])
-    _check(layers, "layers", layers)
-    for layer in layers:
-        _check(layer.generation == value["number"], "generation", layer.generation)
-        _check(_in_range(layer.index, 0, 64), "index", layer.index)
-        _check(_in_range(layer.num_bits, 1, MAX_LAYER_BITS), "num_bits", layer.num_bits)
-        _check(_in_range(layer.capacity, 1, 1 << 62), "capacity", layer.capacity)
-    _check(_in_range(value["number"], 0, 1 << 62), "number", value["number"])
-    _check(_in_range(value["opened"], 0, 1 << 62), "opened", value["opened"])
-    return Generation(value["number"], value["opened"], layers)
+def _count(generation: Generation, counts: Counts) -> int:
+    return sum(counts.get(layer.name, 0) for layer in generation.layers)
 
 
-def _check(good: Any, name: str, value: Any) -> None:
-    if not good:
-        raise ValueError(f"it is damaged ({name} = {value!r:.60})")
-
-
-def _in_range(value: Any, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
+def _within_bounds(ring: Ring) -> bool:
+    return all(generation.layers[-1].index < MAX_LAYERS for generation in ring.generations)

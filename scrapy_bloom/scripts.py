@@ -39,6 +39,7 @@ class Reply(NamedTuple):
     Args:
         status: ``ok``, or why not.
         verdicts: one character per URL, of claim and contains.
+        mark: what is worth noting beside the verdicts, "" if nothing is.
         v: nonce of the block's ring; "" if there is none.
         state: the ring as JSON; "" if there is none.
         now: Unix time in seconds on the server.
@@ -47,6 +48,7 @@ class Reply(NamedTuple):
 
     status: str
     verdicts: str = ""
+    mark: str = ""
     v: str = ""
     state: str = ""
     now: int = 0
@@ -60,11 +62,12 @@ class Reply(NamedTuple):
             StorageError: it is not one of our scripts' replies.
         """
         try:
-            if type(raw) is list and len(raw) == 2:
-                return cls(_text(raw[0]), _text(raw[1]))
+            if type(raw) is list and len(raw) in (2, 3):
+                status, verdicts, *marks = map(_text, raw)
+                return cls(status, verdicts, marks[0] if marks else "")
             status, v, state, now, *pairs = [_text(value) for value in raw]
             fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-            return cls(status, "", v, state, int(now), fields)
+            return cls(status, "", "", v, state, int(now), fields)
         except (TypeError, ValueError):
             raise StorageError(
                 f"a script answered {raw!r:.80}: is something in between that is no Redis?"

@@ -6,6 +6,7 @@ functions, where a bit stays 0 with probability ``(1 - 1/m) ** (k * n)``.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scrapy_bloom.errors import ConfigurationError
@@ -15,6 +16,8 @@ MAX_LAYER_BITS = 1 << 32
 #: Bytes of a planned layer above which more blocks are taken: the first touch of 8 MiB stalls the
 #: server for ~3 ms.
 COMFORTABLE_LAYER_BYTES = 8 << 20
+#: Bits of the largest layer that a generation grows by, 32 MiB: its first touch takes ~12 ms.
+MAX_GROWN_BITS = 32 << 23
 #: Blocks of a filter unless given or unless its layers would be larger than comfortable.
 DEFAULT_BLOCKS = 16
 #: Blocks at most: as many as a Redis Cluster has hash slots.
@@ -29,11 +32,13 @@ OVERFLOW_RISK = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The geometry of a filter with one layer in each block.
+    """The geometry of a generation with one layer in each block.
 
     Args:
-        capacity: URLs the filter is made for.
-        error_rate: upper bound on the false-positive rate at that capacity, 0 < p < 1.
+        capacity: URLs the generation is made for.
+        error_rate: upper bound on the false-positive rate of the whole filter, 0 < p < 1.
+        tested: generations that are tested for each URL.
+        growing: whether layers may be added, which have their share of the error rate.
         blocks: number of blocks.
         num_hashes: seeds, bits a URL sets.
         block_capacity: URLs one block takes; more than ``capacity / blocks``, because URLs do not
@@ -43,6 +48,8 @@ class Plan:
 
     capacity: int
     error_rate: float
+    tested: int
+    growing: bool
     blocks: int
     num_hashes: int
     block_capacity: int
@@ -50,32 +57,38 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes of all bitmaps."""
+        """Bytes of one generation's bitmaps."""
         return self.blocks * layer_bytes(self.num_bits)
 
     @property
     def bits_per_url(self) -> float:
-        """Bits of bitmap per URL when the filter holds its capacity."""
+        """Bits of bitmap per URL when the generation holds its capacity."""
         return self.memory * 8 / self.capacity
 
     @property
     def predicted_error_rate(self) -> float:
-        """False-positive rate when the filter holds its capacity, evenly spread."""
-        return predicted_error_rate(self.capacity / self.blocks, self.num_bits, self.num_hashes)
+        """False-positive rate when all generations hold their capacity, evenly spread."""
+        count = self.capacity / self.blocks
+        rate = predicted_error_rate(count, self.num_bits, self.num_hashes)
+        return any_of([rate] * self.tested)
 
 
 def plan(
     capacity: int,
     error_rate: float,
     *,
+    tested: int = 1,
+    growing: bool = True,
     blocks: int | None = None,
     num_hashes: int | None = None,
 ) -> Plan:
-    """Size a filter.
+    """Size a generation of a filter.
 
     Args:
         capacity: URLs, at least 1.
-        error_rate: false-positive rate, 0 < p < 1.
+        error_rate: false-positive rate of the whole filter, 0 < p < 1.
+        tested: generations that are tested for each URL, at least 1.
+        growing: whether a generation may get further layers.
         blocks: 1 to 16,384; None for 16, or for as many as keep a layer within 8 MiB.
         num_hashes: 1 to 64; None for the number that needs the fewest bits.
 
@@ -83,12 +96,13 @@ def plan(
         ConfigurationError: a layer would be larger than the 512 MiB of a Redis string, or the
             number of hashes and the error rate together ask for an absurd amount of memory.
     """
-    best = optimal_hashes(capacity, error_rate)
+    rate = layer_error_rate(error_rate, tested, 0, growing=growing)
+    best = optimal_hashes(capacity, rate)
     k = num_hashes or best
-    _refuse_waste(capacity, error_rate, k, best)
-    blocks = blocks or default_blocks(capacity, error_rate, k)
+    _refuse_waste(capacity, rate, k, best)
+    blocks = blocks or default_blocks(capacity, rate, k)
     n = block_capacity(capacity, blocks)
-    bits = required_bits(n, error_rate, k)
+    bits = required_bits(n, rate, k)
     if bits > MAX_LAYER_BITS:
         raise ConfigurationError(
             f"a filter for capacity = {capacity:,} at error_rate = {error_rate:g} with {k} seeds "
@@ -96,7 +110,22 @@ def plan(
             "holds 512 MiB: set more blocks (BLOOM_BLOCKS), a smaller capacity (BLOOM_CAPACITY), "
             "a higher error rate (BLOOM_ERROR_RATE) or another number of seeds (BLOOM_SEEDS)"
         )
-    return Plan(capacity, error_rate, blocks, k, n, bits)
+    return Plan(capacity, error_rate, tested, growing, blocks, k, n, bits)
+
+
+def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: bool) -> float:
+    """Return the share of a filter's error rate that one layer may use up.
+
+    Every generation that is tested has ``p / tested``. Of that, layer ``i`` of a generation that
+    may grow has ``1 / ((i + 1) * (i + 2))``: a half, a sixth, a twelfth, ... The sum over any
+    number of layers is below 1, as with halves of halves, but the later layers, which are the large ones,
+    have more: layer 20 has 1/462 instead of 1/2,097,152, and needs 18 bits a URL less.
+
+    Source: that the rates of growing filters must be a convergent series is from P. S. Almeida,
+    C. Baquero, N. Preguiça, D. Hutchison, Scalable Bloom Filters, IPL 101(6), 2007.
+    """
+    share = 1 / ((index + 1) * (index + 2)) if growing else 1.0
+    return error_rate / tested * share
 
 
 def optimal_hashes(capacity: int, error_rate: float) -> int:
@@ -149,6 +178,17 @@ def required_bits(capacity: int, error_rate: float, num_hashes: int) -> int:
     return bits
 
 
+def layer_capacity(num_bits: int, error_rate: float, num_hashes: int) -> int:
+    """Return how many URLs a layer takes at an error rate: ``required_bits`` turned round."""
+    per_url = _log1m(error_rate, num_hashes) / num_hashes
+    return max(1, math.floor(per_url / math.log1p(-1 / num_bits)))
+
+
+def any_of(rates: Iterable[float]) -> float:
+    """Return the probability that any of independent events happens."""
+    return -math.expm1(math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in rates))
+
+
 def predicted_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
     """Return the probability that a URL that is not among ``count`` recorded ones tests as seen.
 
@@ -169,13 +209,14 @@ def layer_bytes(num_bits: int) -> int:
     return (num_bits + 7) // 8
 
 
-def _refuse_waste(capacity: int, error_rate: float, num_hashes: int, best: int) -> None:
-    bits, least = (required_bits(capacity, error_rate, k) / capacity for k in (num_hashes, best))
+def _refuse_waste(capacity: int, layer_rate: float, num_hashes: int, best: int) -> None:
+    bits, least = (required_bits(capacity, layer_rate, k) / capacity for k in (num_hashes, best))
     if bits > MAX_WASTE * least:
         raise ConfigurationError(
-            f"{num_hashes} seeds (BLOOM_SEEDS) and error_rate = {error_rate:g} (BLOOM_ERROR_RATE) "
-            f"contradict each other: together they need {bits:,.0f} bits a URL, and {best} seeds "
-            f"would need {least:,.0f}. Leave BLOOM_SEEDS unset, or take about {best}"
+            f"{num_hashes} seeds (BLOOM_SEEDS) and an error rate of {layer_rate:g} a layer "
+            f"(BLOOM_ERROR_RATE) contradict each other: together they need {bits:,.0f} bits a URL, "
+            f"and {best} seeds would need {least:,.0f}. Leave BLOOM_SEEDS unset, or take "
+            f"about {best}"
         )
 
 

@@ -13,12 +13,20 @@ from typing import Any
 
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.hashing import MAX_SEED
+from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST
+from scrapy_bloom.schedule import Span, parse_span
 from scrapy_bloom.sizing import MAX_BLOCKS, MAX_HASHES
+from scrapy_bloom.state import MAX_GROWTH
+from scrapy_bloom.wanted import NEVER
 
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
 #: Smallest error rate that 64-bit hashes support.
 MIN_ERROR_RATE = 1e-15
+#: Bytes at most: a pebibyte.
+MAX_MEMORY = 1 << 50
+#: Characters of a run's id at most.
+MAX_RUN_ID = 100
 
 
 def is_unset(value: Any) -> bool:
@@ -56,6 +64,53 @@ def error_rate(name: str, value: Any) -> float:
 def blocks(name: str, value: Any) -> int:
     """Parse a number of blocks."""
     return whole_number(name, value, 1, MAX_BLOCKS, "the number of bitmaps to spread URLs over")
+
+
+def window(name: str, value: Any) -> Span | str:
+    """Parse how long URLs are remembered: a span of time or of runs, or NEVER to forget nothing."""
+    if value is False or (isinstance(value, str) and value.strip().lower() == NEVER):
+        return NEVER
+    return parse_span(name, value)
+
+
+def ring_order(name: str, value: Any) -> str:
+    """Parse an order of the ring."""
+    return choice(name, value, [WRITE_NEWEST, WRITE_ALL])
+
+
+def flag(name: str, value: Any) -> bool:
+    """Parse a yes or no, as Scrapy does."""
+    text = str(value).strip().lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ConfigurationError(f"{name} is True or False; got {value!r:.100}")
+    return text in ("true", "1")
+
+
+def growth(name: str, value: Any) -> float:
+    """Parse the size of the next layer in sizes of the last one; 0 never grows."""
+    number = _number(value)
+    if number is None or not (number == 0 or 1 <= number <= MAX_GROWTH):
+        raise ConfigurationError(
+            f"{name} is the size of the next layer in sizes of the last one, from 1 to "
+            f"{MAX_GROWTH}, or 0 to never grow (say 2); got {value!r:.100}"
+        )
+    return number
+
+
+def memory(name: str, value: Any) -> int:
+    """Parse a number of bytes."""
+    return whole_number(name, value, 1, MAX_MEMORY, "the bytes that bitmaps may take")
+
+
+def run(name: str, value: Any) -> str:
+    """Parse the id of a run."""
+    text = str(value).strip() if isinstance(value, str | int) else ""
+    if isinstance(value, bool) or not 1 <= len(text) <= MAX_RUN_ID:
+        raise ConfigurationError(
+            f"{name} is an id that all workers of a run share, a text of 1 to {MAX_RUN_ID} "
+            f"characters or a number (say a date); got {value!r:.100}"
+        )
+    return text
 
 
 def seconds(name: str, value: Any, low: float, high: float) -> float:

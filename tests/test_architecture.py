@@ -14,11 +14,13 @@ PACKAGE = Path(scrapy_bloom.__file__).parent
 #: From the bottom to the top: a module imports only modules that stand before it.
 ORDER = [
     ["errors"],
-    ["sizing"],
-    ["hashing", "keys"],
-    ["ring", "values", "scripts"],
-    ["view"],
-    ["membership"],
+    ["sizing", "schedule"],
+    ["hashing", "keys", "scripts"],
+    ["header"],
+    ["ring"],
+    ["state", "wanted", "calls"],
+    ["values", "view"],
+    ["membership", "info"],
     ["addresses", "locks"],
     ["embedded"],
     ["connection"],
@@ -30,7 +32,7 @@ ORDER = [
     ["addon"],
     ["__init__"],
 ]
-PURE = ["errors", "sizing", "hashing", "keys", "ring", "values", "scripts", "view", "membership"]
+PURE = [name for row in ORDER[: ORDER.index(["membership", "info"]) + 1] for name in row]
 
 
 def imports(module: str) -> set[str]:

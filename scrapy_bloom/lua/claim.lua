@@ -1,67 +1,122 @@
 -- claim: test and set URLs of one block, atomically: exactly one caller gets "new" for a URL.
 --
--- KEYS[1]  HASH    the block's ring
--- KEYS[2]  STRING  the active layer's bitmap
--- ARGV[1]  v of the ring the caller worked from
--- ARGV[2]  field of the ring with the layer's count, "n:<layer>"
--- ARGV[3]  bytes of the layer
--- ARGV[4]  URLs the layer takes
--- ARGV[5]  k, offsets per URL
--- ARGV[6]  offsets of all URLs, k little-endian uint32 each
+-- KEYS[1]     HASH    the block's ring
+-- KEYS[2..]   STRING  bitmaps: first the layers that are written, then those that are only tested
+-- ARGV[1]     v of the ring the caller worked from
+-- ARGV[2]     Unix time in seconds at which the active generation ends, 0 for never
+-- ARGV[3]     k, offsets per URL in a layer
+-- ARGV[4]     one byte per KEYS[2..]: which k offsets of a URL are the layer's, counted from 0
+--             (layers of one size share theirs)
+-- ARGV[5]     per written layer: its bytes as little-endian uint32, the URLs it takes as uint64
+-- ARGV[6]     offsets of all URLs, little-endian uint32, k for each size of layers
+-- ARGV[7]     sizes of layers that there are offsets for
+-- ARGV[8..]   per written layer: field of the ring with its count, "n:<layer>"
 --
--- Reply    {"ok", verdicts}          one character per URL: "1" new, "0" seen,
---                                    "2" new but not recorded, because the layer is full
---          {"stale", v, state, now}  the ring is another one ("" and "" if it is gone);
---                                    now is the server's clock in Unix seconds
---          {"lost", v, "", now}      the bitmap is gone (evicted, deleted) or has another
---                                    size, or its count is gone
+-- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen,
+--                                       "2" new but not recorded, because a written layer is full
+--          {"ok", verdicts, "filling"}  the same; a written layer has passed 80% of its capacity
+--          {"stale", v, state, now}     the ring is another one ("" and "" if it is gone), or its
+--                                       active generation has ended; now is in Unix seconds
+--          {"lost", v, "", now, "layers", names}  bitmaps are gone (evicted, deleted), have another
+--                                       size, or have no count; names are separated by spaces
 --          Only "ok" has changed anything.
--- Cost     O(URLs * k); one BITFIELD per URL (2.8 us for k = 14). The caller bounds the batch.
-local ring, layer = KEYS[1], KEYS[2]
-local bytes, capacity = tonumber(ARGV[3]), tonumber(ARGV[4])
-local k, packed = tonumber(ARGV[5]), ARGV[6]
+-- Cost     O(URLs * (layers + k)): about two GETBIT per layer that is only tested (k if the URL is
+--          in it), one BITFIELD per written layer (2.8 us for k = 14). The caller bounds the batch.
+local ring, v, k, groups, packed = KEYS[1], ARGV[1], tonumber(ARGV[3]), ARGV[4], ARGV[6]
+local written = #ARGV - 7
+local ends = tonumber(ARGV[2])
 
-local current = redis.call('HMGET', ring, 'v', ARGV[2])
-if current[1] ~= ARGV[1] then
+local current = redis.call('HMGET', ring, 'v', unpack(ARGV, 8))
+if current[1] ~= v or (ends > 0 and tonumber(redis.call('TIME')[1]) >= ends) then
   current = redis.call('HMGET', ring, 'v', 'state')
   return {'stale', current[1] or '', current[2] or '', redis.call('TIME')[1]}
 end
-local before = tonumber(current[2])
-if not before or redis.call('STRLEN', layer) ~= bytes then
-  return {'lost', ARGV[1], '', redis.call('TIME')[1]}
+
+-- count[i], capacity[i], start[i]: of layer i, the number of URLs in it and that it takes, and where
+-- in a URL's offsets its own begin.
+local count, capacity, start = {}, {}, {}
+local whole = redis.call('EXISTS', unpack(KEYS, 2)) == #KEYS - 1
+for i = 1, #KEYS - 1 do
+  start[i] = 4 * k * string.byte(groups, i)
+  if i <= written then
+    local bytes
+    bytes, capacity[i] = struct.unpack('<I4I8', ARGV[5], 12 * i - 11)
+    count[i] = tonumber(current[i + 1])
+    whole = whole and count[i] and redis.call('STRLEN', KEYS[i + 1]) == bytes
+  end
+end
+if not whole then
+  local lost = {}
+  for i = 1, #KEYS - 1 do
+    local key = KEYS[i + 1]
+    if redis.call('EXISTS', key) == 0 or (i <= written and (not count[i]
+        or redis.call('STRLEN', key) ~= struct.unpack('<I4', ARGV[5], 12 * i - 11))) then
+      lost[#lost + 1] = string.match(key, '[^:]+$')
+    end
+  end
+  return {'lost', v, '', redis.call('TIME')[1], 'layers', table.concat(lost, ' ')}
+end
+
+-- Whether a URL, whose offsets begin after byte `at`, is in layer i.
+local function has(i, at)
+  for position = at + start[i] + 1, at + start[i] + 4 * k, 4 do
+    if redis.call('GETBIT', KEYS[i + 1], (struct.unpack('<I4', packed, position))) == 0 then
+      return false
+    end
+  end
+  return true
 end
 
 -- One BITFIELD command sets the k bits of a URL and returns what they were; URLs differ in the
 -- offsets only.
-local set = {}
+local bitfield, format = {}, '<' .. string.rep('I4', k)
 for i = 1, 4 * k, 4 do
-  set[i], set[i + 1], set[i + 3] = 'SET', 'u1', '1'
+  bitfield[i], bitfield[i + 1], bitfield[i + 3] = 'SET', 'u1', '1'
 end
 
-local format, width = '<' .. string.rep('I4', k), 4 * k
-local count = before
-local verdicts = {}
-for url = 1, #packed / width do
-  local offsets = {struct.unpack(format, packed, (url - 1) * width + 1)}
-  verdicts[url] = '0'
-  if count < capacity then
-    for i = 1, k do set[4 * i - 1] = offsets[i] end
-    local bits = redis.call('BITFIELD', layer, unpack(set))
-    for i = 1, k do
-      if bits[i] == 0 then
-        verdicts[url] = '1'
-        count = count + 1
-        break
-      end
-    end
-  else
-    for i = 1, k do
-      if redis.call('GETBIT', layer, offsets[i]) == 0 then
-        verdicts[url] = '2'
-        break
-      end
+-- Records a URL in layer i; returns whether it was not in it.
+local function set(i, at)
+  local offsets = {struct.unpack(format, packed, at + start[i] + 1)}
+  for j = 1, k do bitfield[4 * j - 1] = offsets[j] end
+  local bits = redis.call('BITFIELD', KEYS[i + 1], unpack(bitfield))
+  for j = 1, k do
+    if bits[j] == 0 then
+      count[i] = count[i] + 1
+      return true
     end
   end
+  return false
 end
-if count > before then redis.call('HSET', ring, ARGV[2], count) end
+
+local before, verdicts, width = {unpack(count)}, {}, 4 * k * tonumber(ARGV[7])
+for url = 1, #packed / width do
+  local at = (url - 1) * width
+  local verdict = '1'
+  for i = written + 1, #KEYS - 1 do
+    if has(i, at) then verdict = '0' break end
+  end
+  if verdict == '1' then
+    local full = false
+    for i = 1, written do full = full or count[i] >= capacity[i] end
+    if full then
+      -- The first written layer is tested as well.
+      verdict = has(1, at) and '0' or '2'
+    elseif not set(1, at) then
+      verdict = '0'
+    else
+      for i = 2, written do set(i, at) end
+    end
+  end
+  verdicts[url] = verdict
+end
+
+local filling = false
+for i = 1, written do
+  if count[i] > before[i] then
+    redis.call('HSET', ring, ARGV[7 + i], count[i])
+    local mark = 0.8 * capacity[i]
+    filling = filling or (before[i] < mark and count[i] >= mark)
+  end
+end
+if filling then return {'ok', table.concat(verdicts), 'filling'} end
 return {'ok', table.concat(verdicts)}

@@ -1,36 +1,49 @@
 -- contains: test URLs of one block; changes nothing.
 --
--- KEYS[1]  HASH    the block's ring
--- KEYS[2]  STRING  the active layer's bitmap
--- ARGV[1]  v of the ring the caller worked from
--- ARGV[2]  bytes of the layer
--- ARGV[3]  k, offsets per URL
--- ARGV[4]  offsets of all URLs, k little-endian uint32 each
+-- KEYS[1]     HASH    the block's ring
+-- KEYS[2..]   STRING  bitmaps of the layers to test
+-- ARGV[1]     v of the ring the caller worked from
+-- ARGV[2]     Unix time in seconds at which the active generation ends, 0 for never
+-- ARGV[3]     k, offsets per URL in a layer
+-- ARGV[4]     one byte per KEYS[2..]: which k offsets of a URL are the layer's, as in claim.lua
+-- ARGV[5]     sizes of layers that there are offsets for
+-- ARGV[6]     offsets of all URLs, as in claim.lua
 --
 -- Reply    {"ok", verdicts}          one character per URL: "1" seen, "0" certainly not
 --          {"stale", v, state, now}  as in claim.lua
---          {"lost", v, "", now}      as in claim.lua
--- Cost     O(URLs * k) at most; a URL that was not seen costs about two GETBIT.
-local ring, layer = KEYS[1], KEYS[2]
-local k, packed = tonumber(ARGV[3]), ARGV[4]
+--          {"lost", v, "", now, "layers", names}  as in claim.lua
+-- Cost     O(URLs * layers * k) at most; a URL that was not seen costs about two GETBIT a layer.
+local ring, k, groups, packed = KEYS[1], tonumber(ARGV[3]), ARGV[4], ARGV[6]
+local ends = tonumber(ARGV[2])
 
 local current = redis.call('HMGET', ring, 'v', 'state')
-if current[1] ~= ARGV[1] then
+if current[1] ~= ARGV[1] or (ends > 0 and tonumber(redis.call('TIME')[1]) >= ends) then
   return {'stale', current[1] or '', current[2] or '', redis.call('TIME')[1]}
 end
-if redis.call('STRLEN', layer) ~= tonumber(ARGV[2]) then
-  return {'lost', ARGV[1], '', redis.call('TIME')[1]}
+if redis.call('EXISTS', unpack(KEYS, 2)) < #KEYS - 1 then
+  local lost = {}
+  for i = 2, #KEYS do
+    if redis.call('EXISTS', KEYS[i]) == 0 then lost[#lost + 1] = string.match(KEYS[i], '[^:]+$') end
+  end
+  return {'lost', ARGV[1], '', redis.call('TIME')[1], 'layers', table.concat(lost, ' ')}
 end
 
-local verdicts, position = {}, 1
-for url = 1, #packed / (4 * k) do
-  verdicts[url] = '1'
-  for i = 0, k - 1 do
-    if redis.call('GETBIT', layer, (struct.unpack('<I4', packed, position + 4 * i))) == 0 then
-      verdicts[url] = '0'
-      break
+-- Whether a URL, whose offsets begin after byte `at`, is in the layer under KEYS[i].
+local function has(i, at)
+  at = at + 4 * k * string.byte(groups, i - 1)
+  for position = at + 1, at + 4 * k, 4 do
+    if redis.call('GETBIT', KEYS[i], (struct.unpack('<I4', packed, position))) == 0 then
+      return false
     end
   end
-  position = position + 4 * k
+  return true
+end
+
+local verdicts, width = {}, 4 * k * tonumber(ARGV[5])
+for url = 1, #packed / width do
+  verdicts[url] = '0'
+  for i = 2, #KEYS do
+    if has(i, (url - 1) * width) then verdicts[url] = '1' break end
+  end
 end
 return {'ok', table.concat(verdicts)}

@@ -4,7 +4,8 @@
 -- KEYS[2]    HASH  the ring of block 0, in the same hash slot
 -- ARGV[1]    v of block 0's ring as the caller saw it, "" if there was none: a header is restored
 --            from a ring's copy, never drawn anew while there is a ring
--- ARGV[2..]  fields and values of the header
+-- ARGV[2]    Unix time in seconds at which it expires, 0 for never
+-- ARGV[3..]  fields and values of the header
 --
 -- Reply      {"ok", v, state, now}     created
 --            {"stale", v, state, now}  there is a header, or another ring: look again
@@ -15,5 +16,6 @@ local v, state = ring[1] or '', ring[2] or ''
 if v ~= ARGV[1] or redis.call('EXISTS', KEYS[1]) == 1 then
   return {'stale', v, state, now}
 end
-redis.call('HSET', KEYS[1], 'opened', now, unpack(ARGV, 2))
+redis.call('HSET', KEYS[1], 'opened', now, unpack(ARGV, 3))
+if ARGV[2] ~= '0' then redis.call('EXPIREAT', KEYS[1], ARGV[2]) end
 return {'ok', v, state, now}

@@ -2,8 +2,9 @@
 --
 -- KEYS[1]  HASH  the header
 -- KEYS[2]  HASH  the ring of block 0, in the same hash slot
--- ARGV[1]  "1" writes the time of opening, so that a server that refuses writes (a replica, out of
---          memory) says so before a crawl begins; "0" changes nothing
+-- ARGV[1]  "" changes nothing; else the Unix time in seconds until which the header has to live, 0
+--          for always (it is never shortened), and the time of opening is written, so that a server
+--          that refuses writes (a replica, out of memory) says so before a crawl begins
 --
 -- Reply    {"header", v, state, now, field, value, ...}  the header's fields, beside block 0's ring
 --          {"missing", v, state, now}                    there is no header
@@ -14,5 +15,13 @@ local ring = redis.call('HMGET', KEYS[2], 'v', 'state')
 local fields = redis.call('HGETALL', KEYS[1])
 local reply = {#fields > 0 and 'header' or 'missing', ring[1] or '', ring[2] or '', now}
 for _, value in ipairs(fields) do reply[#reply + 1] = value end
-if #fields > 0 and ARGV[1] == '1' then redis.call('HSET', KEYS[1], 'opened', now) end
+if #fields > 0 and ARGV[1] ~= '' then
+  redis.call('HSET', KEYS[1], 'opened', now)
+  local time = tonumber(ARGV[1])
+  if time == 0 then
+    redis.call('PERSIST', KEYS[1])
+  elseif time > redis.call('EXPIRETIME', KEYS[1]) then
+    redis.call('EXPIREAT', KEYS[1], time)
+  end
+end
 return reply

@@ -1,11 +1,13 @@
 -- swap: replace a block's ring by the next one, if it still is the one the caller knows.
 --
 -- KEYS[1]     HASH    the block's ring
--- KEYS[2..]   STRING  bitmaps of the layers that go or come
+-- KEYS[2..]   STRING  bitmaps of the layers that go, come or stay
 -- ARGV[1]     v the caller expects, "" if it expects no ring
 -- ARGV[2]     v of the new ring, random
 -- ARGV[3]     state of the new ring, JSON
--- ARGV[4..]   per bitmap two values: the layer's name, and its bytes if it comes, 0 if it goes
+-- ARGV[4]     Unix time in seconds at which the ring expires, 0 for never
+-- ARGV[5..]   per bitmap three values: the layer's name; its bytes if it comes, 0 if it goes, -1 if
+--             it stays; and the Unix time at which it expires, 0 for never
 --
 -- Reply       {"ok", "", "", now}       done
 --             {"stale", v, state, now}  somebody was faster: this is the ring now
@@ -18,18 +20,26 @@ if (current[1] or '') ~= ARGV[1] then
   return {'stale', current[1] or '', current[2] or '', now}
 end
 
+local function expire(key, time)
+  if time == '0' then redis.call('PERSIST', key) else redis.call('EXPIREAT', key, time) end
+end
+
 -- The ring is written before anything is deleted: when the server is out of memory, it refuses the
 -- first write of a script only, and only if that is one that may take memory.
 redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
+expire(ring, ARGV[4])
 for i = 2, #KEYS do
-  local name, bytes = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
-  -- Whatever lies under a new layer's key (after a restored backup, say) is not ours: it goes.
-  redis.call('DEL', KEYS[i])
-  redis.call('HDEL', ring, 'n:' .. name)
+  local name, bytes, time = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
+  if bytes >= 0 then
+    -- Whatever lies under a new layer's key (after a restored backup, say) is not ours: it goes.
+    redis.call('DEL', KEYS[i])
+    redis.call('HDEL', ring, 'n:' .. name)
+  end
   if bytes > 0 then
     -- Writing the last bit allocates the bitmap once, at its final size.
     redis.call('SETBIT', KEYS[i], bytes * 8 - 1, 0)
     redis.call('HSET', ring, 'n:' .. name, 0)
   end
+  if bytes ~= 0 then expire(KEYS[i], time) end
 end
 return {'ok', '', '', now}

@@ -1,0 +1,96 @@
+"""A ring as one client holds it, and the script calls made of it. No I/O.
+
+What all calls on a ring have in common is computed once, when the ring is taken up.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from scrapy_bloom.hashing import offset_packer, offsets
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.ring import Generation, Layer, Ring
+from scrapy_bloom.scripts import Argument, Call, load
+
+#: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
+MAX_URLS_PER_CALL = 256
+#: Bytes, and URLs it takes, of a layer that is written.
+_ROOM = Struct("<IQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A ring as this client last saw it.
+
+    Args:
+        v: nonce under which Redis has the ring.
+        ring: the ring.
+        keys: the filter's keys.
+        sizes: the different sizes of its layers in bits; a URL has k offsets for each.
+        packer: of k offsets.
+        claim_keys: keys of a claim.
+        claim_head: arguments of a claim before the offsets.
+        claim_tail: arguments of a claim after them.
+        max_urls: URLs in one call.
+    """
+
+    v: str
+    ring: Ring
+    keys: Keys
+    sizes: tuple[int, ...]
+    packer: Struct
+    claim_keys: tuple[str, ...]
+    claim_head: tuple[Argument, ...]
+    claim_tail: tuple[Argument, ...]
+    max_urls: int
+
+    @classmethod
+    def of(cls, v: str, ring: Ring, keys: Keys) -> "Held":
+        """Take up a ring."""
+        written = ring.written
+        layers = (*written, *(layer for layer in ring.tested if layer not in written))
+        sizes = tuple(dict.fromkeys(layer.num_bits for layer in (*layers, *ring.layers)))
+        k = len(ring.header.seeds)
+        room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
+        return cls(
+            v,
+            ring,
+            keys,
+            sizes,
+            offset_packer(k),
+            _keys(keys, ring.block, layers),
+            (v, ring.ends, k, _groups(layers, sizes), room),
+            (len(sizes), *(f"n:{layer.name}" for layer in written)),
+            max(8, 2 * MAX_URLS_PER_CALL // (1 + len(layers))),
+        )
+
+    def pack(self, hashes: Sequence[int]) -> bytes:
+        """Return the offsets of a URL in layers of all sizes."""
+        pack = self.packer.pack
+        return b"".join([pack(*offsets(hashes, num_bits)) for num_bits in self.sizes])
+
+    def claim(self, packed: bytes) -> Call:
+        """Return the call that tests and sets URLs."""
+        return Call(load("claim"), self.claim_keys, (*self.claim_head, packed, *self.claim_tail))
+
+    def contains(self, packed: bytes) -> Call:
+        """Return the call that tests URLs."""
+        return self._contains(self.ring.tested, packed)
+
+    def contains_in(self, generation: Generation, packed: bytes) -> Call:
+        """Return the call that tests URLs against one generation."""
+        return self._contains(generation.layers, packed)
+
+    def _contains(self, layers: Sequence[Layer], packed: bytes) -> Call:
+        k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
+        args = (self.v, self.ring.ends, k, groups, len(self.sizes), packed)
+        return Call(load("contains"), _keys(self.keys, self.ring.block, layers), args)
+
+
+def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:
+    return (keys.ring(block), *(keys.layer(block, layer.name) for layer in layers))
+
+
+def _groups(layers: Iterable[Layer], sizes: tuple[int, ...]) -> bytes:
+    """Return for each layer, as a byte, which of the sizes it has."""
+    return bytes(sizes.index(layer.num_bits) for layer in layers)

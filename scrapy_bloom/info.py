@@ -1,0 +1,191 @@
+"""What a filter is and holds, in numbers that people and scripts can read. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import fsum
+
+from scrapy_bloom.ring import Counts, Generation, Ring
+from scrapy_bloom.sizing import any_of, predicted_error_rate
+from scrapy_bloom.view import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationInfo:
+    """The generations of all blocks that were opened in one period. Times are Unix seconds.
+
+    Args:
+        opened: when the first of them was opened.
+        closes: when the period ends, in the last block; 0 for never, or with the next run.
+        forgotten: when the last of them is forgotten; 0 for never, or with a run to come.
+        run: how many runs the filter had been shown, for windows in runs.
+        layers: layers of the block that has most of them.
+        capacity: items they take in all.
+        count: items recorded in them.
+        estimated_error_rate: share of absent items that test as present in them, at this count.
+        memory: bytes of their bitmaps.
+    """
+
+    opened: int
+    closes: int
+    forgotten: int
+    run: int
+    layers: int
+    capacity: int
+    count: int
+    estimated_error_rate: float
+    memory: int
+
+    @property
+    def fill_ratio(self) -> float:
+        """Items recorded as a share of those that fit in."""
+        return self.count / self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class FilterInfo:
+    """What a filter is and holds.
+
+    Args:
+        key: its key prefix in Redis.
+        capacity: items a generation takes before it grows.
+        error_rate: the bound on its false-positive rate that was asked for.
+        window: how long items are remembered; None for ever.
+        period: how often it rotates; None for never.
+        ring: order of its ring.
+        stagger: whether its blocks rotate one after the other.
+        growth: size of the next layer in sizes of the last one; 0 never grows.
+        max_memory: bytes beyond which no layer is added; None for no limit.
+        blocks: number of blocks.
+        num_hashes: bits an item sets in a layer.
+        num_bits: bits of all its bitmaps.
+        count: items remembered.
+        estimated_error_rate: false-positive rate at this count.
+        error_bound: false-positive rate when all layers are full. Above ``error_rate`` only while
+            layers live that were made under other settings.
+        memory: bytes of its bitmaps.
+        lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
+        generations: newest first.
+        now: the server's clock, Unix time in seconds.
+    """
+
+    key: str
+    capacity: int
+    error_rate: float
+    window: str | None
+    period: str | None
+    ring: str
+    stagger: bool
+    growth: float
+    max_memory: int | None
+    blocks: int
+    num_hashes: int
+    num_bits: int
+    count: int
+    estimated_error_rate: float
+    error_bound: float
+    memory: int
+    lost_blocks: int
+    generations: tuple[GenerationInfo, ...]
+    now: int
+
+    @property
+    def bits_per_url(self) -> float:
+        """Bits of bitmap per item, at this count or at capacity, whichever is more."""
+        return self.memory * 8 / max(self.count, self.capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """What a filter remembers of an item. Times are Unix seconds.
+
+    Args:
+        seen: whether it is remembered (or, at the error rate, wrongly seems so).
+        since: when the generation that has it was opened; 0 if none has.
+        until: when it is forgotten, and new again; 0 if that is not known.
+        window: how long items are remembered; None for ever.
+    """
+
+    seen: bool
+    since: int
+    until: int
+    window: str | None
+
+
+def describe(
+    key: str, snapshot: Snapshot, lost_blocks: int = 0, block: int | None = None
+) -> FilterInfo:
+    """Return what a filter is and holds, or one block of it."""
+    chosen = [block] if block is not None else sorted(snapshot.rings)
+    rings = [(snapshot.rings[number], snapshot.counts[number]) for number in chosen]
+    header, config = snapshot.header, rings[0][0].config
+    schedule = config.schedule
+    return FilterInfo(
+        key=key,
+        capacity=config.capacity,
+        error_rate=config.error_rate,
+        window=str(schedule.window) if schedule else None,
+        period=str(schedule.period) if schedule else None,
+        ring=header.order,
+        stagger=header.stagger,
+        growth=config.growth,
+        max_memory=config.max_memory,
+        blocks=header.blocks,
+        num_hashes=len(header.seeds),
+        num_bits=sum(layer.num_bits for ring, _ in rings for layer in ring.layers),
+        count=sum(ring.count(counts) for ring, counts in rings),
+        estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
+        error_bound=max(ring.error_bound for ring, _ in rings),
+        memory=sum(ring.memory for ring, _ in rings),
+        lost_blocks=lost_blocks,
+        generations=_generations(rings),
+        now=snapshot.now,
+    )
+
+
+def describe_item(ring: Ring, generation: Generation | None) -> ItemInfo:
+    """Return what a ring remembers of an item that was found in a generation, or in none."""
+    schedule = ring.config.schedule
+    window = str(schedule.window) if schedule else None
+    if generation is None:
+        return ItemInfo(seen=False, since=0, until=0, window=window)
+    return ItemInfo(True, generation.opened, ring.forgotten(generation), window)
+
+
+def _generations(rings: Iterable[tuple[Ring, Counts]]) -> tuple[GenerationInfo, ...]:
+    by_period: dict[int, list[tuple[Ring, Counts, Generation]]] = {}
+    for ring, counts in rings:
+        for generation in ring.generations:
+            by_period.setdefault(ring.period(generation), []).append((ring, counts, generation))
+    return tuple(_generation(by_period[period]) for period in sorted(by_period, reverse=True))
+
+
+def _generation(members: list[tuple[Ring, Counts, Generation]]) -> GenerationInfo:
+    layers = [layer for _, _, generation in members for layer in generation.layers]
+    return GenerationInfo(
+        opened=min(generation.opened for _, _, generation in members),
+        closes=max(ring.closes(generation) for ring, _, generation in members),
+        forgotten=max(ring.forgotten(generation) for ring, _, generation in members),
+        run=max(generation.run for _, _, generation in members),
+        layers=max(len(generation.layers) for _, _, generation in members),
+        capacity=sum(layer.capacity for layer in layers),
+        count=sum(_count(generation, counts) for _, counts, generation in members),
+        estimated_error_rate=_mean(
+            any_of(
+                predicted_error_rate(
+                    counts.get(layer.name, 0), layer.num_bits, len(ring.header.seeds)
+                )
+                for layer in generation.layers
+            )
+            for ring, counts, generation in members
+        ),
+        memory=sum(layer.memory for layer in layers),
+    )
+
+
+def _count(generation: Generation, counts: Counts) -> int:
+    return sum(counts.get(layer.name, 0) for layer in generation.layers)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return fsum(found) / len(found)

@@ -1,0 +1,98 @@
+"""A ring as the JSON text that Redis holds, and back, trusting nothing."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.header import Header, check, in_range
+from scrapy_bloom.ring import MAX_LAYERS, RUNS_KEPT, Config, Generation, Layer, Ring
+from scrapy_bloom.schedule import MAX_GENERATIONS, Schedule, parse_span
+from scrapy_bloom.sizing import MAX_LAYER_BITS
+
+#: Counts of URLs and of generations at most.
+_MANY = 1 << 62
+#: Unix times at most: the year 6325.
+_MAX_TIME = 1 << 37
+#: Growth factors at most.
+MAX_GROWTH = 64
+
+
+def dump(ring: Ring) -> str:
+    """Write a ring down, with a full copy of the header."""
+    config = ring.config
+    schedule = config.schedule
+    state = {
+        "header": ring.header.to_fields(),
+        "config": {
+            "capacity": config.capacity,
+            "error_rate": config.error_rate,
+            "window": schedule and str(schedule.window),
+            "period": schedule and str(schedule.period),
+            "growth": config.growth,
+            "max_memory": config.max_memory,
+        },
+        "block": ring.block,
+        "generations": [asdict(generation) for generation in ring.generations],
+        "runs": ring.runs,
+    }
+    return json.dumps(state, separators=(",", ":"))
+
+
+def parse(text: str) -> Ring:
+    """Read a ring back.
+
+    Raises:
+        ValueError: it is damaged, or of another format.
+    """
+    try:
+        state = json.loads(text)
+        header = Header.from_fields(state["header"])
+        config = _config(state["config"])
+        generations = tuple(_generation(value) for value in state["generations"])
+        block, runs = state["block"], state["runs"]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is damaged ({error!r:.80})") from None
+    check(in_range(block, 0, header.blocks - 1), "block", block)
+    check(1 <= len(generations) <= MAX_GENERATIONS, "generations", len(generations))
+    numbers = [generation.number for generation in generations]
+    check(numbers == sorted(set(numbers), reverse=True), "numbers of generations", numbers)
+    check(isinstance(runs, list) and len(runs) <= RUNS_KEPT, "runs", runs)
+    for run in runs:
+        check(isinstance(run, str), "run", run)
+    return Ring(header, config, block, generations, tuple(runs))
+
+
+def _config(value: dict[str, Any]) -> Config:
+    capacity, error_rate = value["capacity"], value["error_rate"]
+    growth, max_memory = value["growth"], value["max_memory"]
+    check(in_range(capacity, 1, _MANY), "capacity", capacity)
+    check(isinstance(error_rate, float) and 0 < error_rate < 1, "error_rate", error_rate)
+    check(type(growth) in (int, float) and 0 <= growth <= MAX_GROWTH, "growth", growth)
+    check(max_memory is None or in_range(max_memory, 1, _MANY), "max_memory", max_memory)
+    schedule = _schedule(value["window"], value["period"])
+    return Config(capacity, error_rate, schedule, growth, max_memory)
+
+
+def _schedule(window: Any, period: Any) -> Schedule | None:
+    if window is None:
+        return None
+    try:
+        return Schedule.of(parse_span("window", window), parse_span("period", period))
+    except ConfigurationError as error:
+        raise ValueError(f"it is damaged ({error})") from None
+
+
+def _generation(value: dict[str, Any]) -> Generation:
+    layers = tuple(Layer(**layer) for layer in value["layers"])
+    generation = Generation(value["number"], value["opened"], value["run"], layers)
+    check(layers, "layers", layers)
+    for layer in layers:
+        check(layer.generation == generation.number, "generation", layer.generation)
+        check(in_range(layer.index, 0, MAX_LAYERS - 1), "index", layer.index)
+        check(in_range(layer.num_bits, 1, MAX_LAYER_BITS), "num_bits", layer.num_bits)
+        check(in_range(layer.capacity, 1, _MANY), "capacity", layer.capacity)
+    check(in_range(generation.number, 0, _MANY), "number", generation.number)
+    check(in_range(generation.opened, 0, _MAX_TIME), "opened", generation.opened)
+    check(in_range(generation.run, 0, _MANY), "run", generation.run)
+    return generation

@@ -1,0 +1,120 @@
+"""What a user asks of a filter, beside what is stored. Pure."""
+
+import secrets
+from dataclasses import dataclass
+
+from scrapy_bloom.errors import FilterMismatchError
+from scrapy_bloom.hashing import draw_seeds
+from scrapy_bloom.header import WRITE_NEWEST, Header
+from scrapy_bloom.ring import Config
+from scrapy_bloom.schedule import Schedule, Span
+from scrapy_bloom.sizing import plan
+
+#: A window that remembers for ever, where None is "as stored".
+NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asks of the filter; None is "as stored, else the default".
+
+    Args:
+        capacity: URLs a generation takes.
+        error_rate: bound on the false-positive rate.
+        blocks: number of blocks.
+        seeds: the seeds themselves.
+        num_hashes: how many seeds to draw.
+        window: how long URLs are remembered; NEVER for ever.
+        period: how often the ring rotates.
+        order: order of the ring.
+        stagger: whether blocks rotate one after the other.
+        growth: size of the next layer in sizes of the last one.
+        max_memory: bytes beyond which no layer is added.
+        run: id of the run, for windows in runs; None shows none.
+        fingerprinter: import path of the class that makes the fingerprints.
+    """
+
+    capacity: int | None = None
+    error_rate: float | None = None
+    blocks: int | None = None
+    seeds: tuple[int, ...] | None = None
+    num_hashes: int | None = None
+    window: Span | str | None = None
+    period: Span | None = None
+    order: str | None = None
+    stagger: bool | None = None
+    growth: float | None = None
+    max_memory: int | None = None
+    run: str | None = None
+    fingerprinter: str = ""
+
+    def config(self, stored: Config) -> Config:
+        """Return what the user gave, the rest as stored.
+
+        Raises:
+            ConfigurationError: window and period do not go together.
+        """
+        return Config(
+            self.capacity or stored.capacity,
+            self.error_rate or stored.error_rate,
+            self._schedule(stored.schedule),
+            stored.growth if self.growth is None else self.growth,
+            self.max_memory or stored.max_memory,
+        )
+
+    def new_header(self, default: Config) -> Header:
+        """Return the header of a filter that is to be created.
+
+        Raises:
+            ConfigurationError: the filter is impossible.
+        """
+        config, order = self.config(default), self.order or WRITE_NEWEST
+        sized = plan(
+            config.capacity,
+            config.error_rate,
+            tested=config.tested(order),
+            growing=bool(config.growth),
+            blocks=self.blocks,
+            num_hashes=len(self.seeds) if self.seeds else self.num_hashes,
+        )
+        return Header(
+            secrets.token_hex(16),
+            sized.blocks,
+            self.seeds or draw_seeds(sized.num_hashes),
+            self.fingerprinter,
+            order,
+            bool(self.stagger),
+        )
+
+    def check(self, header: Header, prefix: str) -> None:
+        """Refuse a stored header that differs from what the user asked for.
+
+        Raises:
+            FilterMismatchError: says what is stored, what was asked and what to do.
+        """
+        hashes = len(header.seeds)
+        for setting, asked, stored, text in (
+            ("BLOOM_BLOCKS", self.blocks, header.blocks, f"{header.blocks} blocks"),
+            ("BLOOM_SEEDS", self.num_hashes, hashes, f"{hashes} seeds"),
+            ("BLOOM_SEEDS", self.seeds, header.seeds, f"{hashes} other seeds"),
+            ("BLOOM_RING", self.order, header.order, f"the ring order {header.order!r}"),
+            ("BLOOM_STAGGER", self.stagger, header.stagger, f"stagger = {header.stagger}"),
+        ):
+            if asked in (None, stored):
+                continue
+            # Seeds are not shown: they are secret.
+            shown = f"a list of {len(asked)}" if isinstance(asked, tuple) else repr(asked)
+            raise FilterMismatchError(
+                f"the filter {prefix!r} is stored with {text}, but {setting} is {shown}: remove "
+                f"{setting} to use the filter as it is, or set another BLOOM_KEY for a new one"
+            )
+
+    def _schedule(self, stored: Schedule | None) -> Schedule | None:
+        window: Span | str | None = self.window
+        if window is None and stored is not None:
+            window = stored.window
+        if not isinstance(window, Span):
+            return None
+        if stored is not None and window == stored.window:
+            return Schedule.of(window, self.period or stored.period)
+        return Schedule.of(window, self.period)
