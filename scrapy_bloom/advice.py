@@ -1,8 +1,9 @@
-"""What a user should be told when a crawl opens its filter. Each function: a sentence, or None."""
+"""What a user should be told about a filter. Each function: a sentence, or None for nothing."""
 
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.info import FilterInfo
+from scrapy_bloom.ring import Config, Ring
 
 
 def on_eviction(policy: str) -> str | None:
@@ -40,26 +41,81 @@ def on_fingerprinter(stored: str, ours: str) -> str | None:
     )
 
 
-def on_config(info: FilterInfo, capacity: int | None, error_rate: float | None) -> str | None:
-    """Advise on a size that differs from that of the filter as it is stored."""
-    asked = []
-    if capacity not in (None, info.capacity):
-        asked.append(f"BLOOM_CAPACITY = {capacity:,} (stored: {info.capacity:,})")
-    if error_rate not in (None, info.error_rate):
-        asked.append(f"BLOOM_ERROR_RATE = {error_rate:g} (stored: {info.error_rate:g})")
-    if not asked:
+def on_capacity(info: FilterInfo) -> str | None:
+    """Advise on a filter that is nearly full and cannot grow."""
+    active = info.generations[0]
+    if info.growth or active.fill_ratio < 0.8:
         return None
     return (
-        f"{' and '.join(asked)} cannot change the bitmaps that are there: the filter stays as it "
-        "is stored until it is cleared; to use another size now, set another BLOOM_KEY"
+        f"the active generation holds {active.count:,} of {active.capacity:,} URLs, and "
+        f"BLOOM_GROWTH = 0: {_ON_FULL}. Set BLOOM_GROWTH = 2, or a larger BLOOM_CAPACITY"
     )
 
 
-def on_capacity(info: FilterInfo) -> str | None:
-    """Advise on a filter that is nearly full."""
-    if info.count < 0.8 * info.capacity:
-        return None
+_ON_FULL = (
+    "when it is full, the oldest generation is forgotten early, and where there is none but this "
+    "period's, further URLs are remembered by each process for its run only"
+)
+
+
+def on_filling(ring: Ring) -> str:
+    """Advise on a generation that is filled to 80% of its capacity."""
+    config = ring.config
+    text = (
+        f"a generation is filled to 80% of BLOOM_CAPACITY = {config.capacity:,} (predicted "
+        f"false-positive rate when it is full: {ring.error_bound:.2g})"
+    )
+    if config.growth:
+        return f"{text}; then it grows. A larger BLOOM_CAPACITY takes less memory"
+    return f"{text}, and BLOOM_GROWTH = 0: {_ON_FULL}. Set a larger BLOOM_CAPACITY"
+
+
+def on_growth(ring: Ring) -> str:
+    """Advise on a generation that has outgrown its capacity."""
     return (
-        f"the filter holds {info.count:,} URLs and is made for {info.capacity:,}: URLs beyond that "
-        "are remembered for one run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY"
+        f"a generation holds more URLs than BLOOM_CAPACITY = {ring.config.capacity:,}, and grows "
+        f"(the false-positive rate stays below {ring.error_bound:.2g}). A BLOOM_CAPACITY that fits "
+        "takes less memory; it counts from the next generation on"
+    )
+
+
+def on_full(ring: Ring) -> str:
+    """Advise on a generation that is full and cannot grow."""
+    limit = "BLOOM_GROWTH = 0"
+    if ring.config.growth:
+        limit = f"BLOOM_MAX_MEMORY = {ring.config.max_memory:,}" if ring.config.max_memory else ""
+    why = f" because of {limit}" if limit else ""
+    return (
+        f"the filter is full, and cannot grow{why}: further URLs are remembered by this process "
+        "for this run only (bloom/unrecorded counts them), so that none is hidden; recording them "
+        f"would raise the false-positive rate above {ring.error_bound:.2g}. Set a larger "
+        "BLOOM_CAPACITY (it counts from the next generation on), BLOOM_GROWTH or BLOOM_MAX_MEMORY"
+    )
+
+
+def on_early_rotation(ring: Ring) -> str:
+    """Advise on a generation that was closed before its time."""
+    return (
+        "a generation was full and could not grow, so the filter rotated early: its oldest URLs "
+        "may be crawled again before their time. Set a larger BLOOM_CAPACITY (now "
+        f"{ring.config.capacity:,}), BLOOM_GROWTH or BLOOM_MAX_MEMORY"
+    )
+
+
+def on_change(before: Config, after: FilterInfo) -> str:
+    """Say which stored settings were replaced."""
+    window = str(before.schedule.window) if before.schedule else None
+    period = str(before.schedule.period) if before.schedule else None
+    changes = (
+        ("BLOOM_RECRAWL_AFTER", window, after.window),
+        ("BLOOM_ROTATE_EVERY", period, after.period),
+        ("BLOOM_CAPACITY", before.capacity, after.capacity),
+        ("BLOOM_ERROR_RATE", before.error_rate, after.error_rate),
+        ("BLOOM_GROWTH", before.growth, after.growth),
+        ("BLOOM_MAX_MEMORY", before.max_memory, after.max_memory),
+    )
+    texts = [f"{name} = {new} (was {old})" for name, old, new in changes if new != old]
+    return (
+        f"settings of the stored filter changed: {', '.join(texts)}. Times hold from now on, sizes "
+        f"from the next {'generation' if after.window else 'layer'} on"
     )

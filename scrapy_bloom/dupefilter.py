@@ -6,20 +6,21 @@ from typing import Any
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.utils.project import data_path
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom import advice, windows
-from scrapy_bloom.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.filters import Filters, connect_filters
+from scrapy_bloom.report import Report
 from scrapy_bloom.settings import (
     FLUSH_ALWAYS,
     FLUSH_START,
     BloomSettings,
     is_developer_command,
+    need_run,
 )
+from scrapy_bloom.windows import LASTING, RUN, Windows
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class BloomDupeFilter(BaseDupeFilter):
     the spider opens; then an unusable setting or server raises, before any request is lost.
 
     Per request, in ``meta``: ``bloom_key`` (str or bytes) identifies it instead of its fingerprint,
-    ``bloom_window`` = ``"run"`` remembers it for this run and in this process only,
+    ``bloom_window`` names its window: ``"run"`` remembers it for this run and in this process only,
+    a name of ``BLOOM_WINDOWS`` in that window's filter, ``"lasting"`` in the main one;
     ``bloom_enabled`` = False neither tests nor records it.
 
     Args:
@@ -45,9 +47,11 @@ class BloomDupeFilter(BaseDupeFilter):
         name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
-        #: The filter; None until it is opened.
-        self.filter: BloomFilter | None = None
-        self._connection: Connection | None = None
+        #: The filters; None until they are opened.
+        self.filters: Filters | None = None
+        self._windows = Windows(
+            self.settings.windows, self.settings.start_window, self.settings.window_rules
+        )
         #: Neither filters nor records; for good after ``close`` and under developer commands.
         self._closed = is_developer_command(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
@@ -55,9 +59,9 @@ class BloomDupeFilter(BaseDupeFilter):
         self._spider_opened = False
         self._identify = crawler.request_fingerprinter.fingerprint
         self._stats: Any = crawler.stats
+        self._report = Report(crawler.stats)
         #: Fingerprints taken under the window "run", and those that could not be recorded.
         self._taken_in_run: set[bytes] = set()
-        self._warned: set[str] = set()
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
 
@@ -85,13 +89,15 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.info("Bloom filter off: developer commands neither filter nor record requests")
             return
         try:
-            bloom = self._connect()
-            bloom.open()
-            self._report(bloom)
+            filters = self._connect()
+            for bloom in filters.by_window.values():
+                bloom.open()
+                self._check_run(bloom)
+            self._report.opened(filters, self.crawler.settings, self._fingerprinter_name())
         except BaseException:
-            self.close()
+            self._disconnect()
             raise
-        self._count_round_trips(bloom)
+        self._count_round_trips(filters)
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
@@ -107,18 +113,19 @@ class BloomDupeFilter(BaseDupeFilter):
                 return False
             fingerprint = self._fingerprint(request)
             if fingerprint in self._taken_in_run:
-                self._count("run/seen")
+                self._report.count("seen", RUN)
                 return True
-            if self._window(request) == windows.RUN:
+            window = self._window(request)
+            if window == RUN:
                 self._taken_in_run.add(fingerprint)
-                self._count("run/new")
+                self._report.count("new", RUN)
                 return False
-            new = self._claim(fingerprint)
+            new = self._claim(fingerprint, window)
         except Exception as error:
             # Whatever it is: raised from here, Scrapy would lose the request without a word.
             self._give_up(request, fingerprint, error)
             return False
-        self._count("new" if new else "seen")
+        self._report.count("new" if new else "seen", window)
         return not new
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -149,23 +156,32 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.info("Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush)
 
     def _clear(self) -> None:
-        if self.filter is None:
+        if self.filters is None:
             return
         try:
-            self.filter.clear()
+            for bloom in self.filters.by_window.values():
+                bloom.clear()
+                logger.info("%r cleared (BLOOM_FLUSH = %r)", bloom, self.settings.flush)
         except BloomError as error:
             if not self._spider_opened:
                 raise  # before anything is lost
             logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
-        else:
-            logger.info("%r cleared (BLOOM_FLUSH = %r)", self.filter, self.settings.flush)
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
-        """Close the connection; the filter stays on the server."""
+        """Take down the last stats and close the connection; the filters stay on the server."""
+        if self.filters is not None and not self._closed:
+            try:
+                self._report.closing(self.filters)
+            except BloomError as error:
+                logger.warning("No last look at the Bloom filter: %s", error)
+            self._count_round_trips(self.filters)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         self._closed = True
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = self.filter = None
+        if self.filters is not None:
+            self.filters.close()
+        self.filters = None
 
     # -- one request --
 
@@ -178,63 +194,46 @@ class BloomDupeFilter(BaseDupeFilter):
             if isinstance(key, bytes) and key:
                 return b"bloom_key:" + key  # never equal to a fingerprint
             kind = "empty" if key in ("", b"") else f"of type {type(key).__name__}"
-            self._warn_once("key", f"meta['bloom_key'] is {kind} in {request}: its URL is used")
+            self._report.warn_once(
+                "key", f"meta['bloom_key'] is {kind} in {request}: its URL is used"
+            )
         fingerprint: object = self._identify(request)
         if not isinstance(fingerprint, bytes):
             raise TypeError(f"the fingerprint of {request} is no bytes but {fingerprint!r:.60}")
         return fingerprint
 
-    def _window(self, request: Request) -> str | None:
-        window = request.meta.get("bloom_window")
-        if window == windows.RUN:
-            return windows.RUN
-        if window is not None:
-            self._warn_once(
+    def _window(self, request: Request) -> str:
+        try:
+            return self._windows.of(request, self.crawler.spider)
+        except ValueError as error:
+            self._report.warn_once(
                 "window",
-                f"meta['bloom_window'] = {window!r:.60} of {request} is unknown (there is 'run'): "
-                "the request is remembered like any other",
+                f"meta['bloom_window'] of {request} {error} (BLOOM_WINDOWS has more): the request "
+                "is remembered like any other",
             )
-        hub = windows.is_hub(request, self.crawler.spider)
-        return self.settings.start_window if hub else None
+            return LASTING
 
-    def _claim(self, fingerprint: bytes) -> bool:
-        bloom = self._connect() if self.filter is None else self.filter
-        unrecorded, lost = bloom.unrecorded, bloom.lost_blocks
+    def _claim(self, fingerprint: bytes, window: str) -> bool:
+        filters = self._connect() if self.filters is None else self.filters
+        bloom = filters.by_window[window]
+        unrecorded = bloom.unrecorded
         try:
             new = bloom.add(fingerprint)
         finally:
-            self._count_round_trips(bloom)
+            self._count_round_trips(filters)
         if bloom.unrecorded > unrecorded:
-            self._note_full(bloom, fingerprint)
-        if bloom.lost_blocks > lost:
-            self._note_lost(bloom)
+            # Else pages that link each other would be fetched for ever.
+            self._taken_in_run.add(fingerprint)
+            self._report.count("unrecorded", window)
         return new
-
-    def _note_full(self, bloom: BloomFilter, fingerprint: bytes) -> None:
-        # Else pages that link each other would be fetched for ever.
-        self._taken_in_run.add(fingerprint)
-        self._count("unrecorded")
-        self._warn_once(
-            "full",
-            f"the Bloom filter {bloom.key!r} is full: further URLs are remembered by this process "
-            "for this run only. Set a larger BLOOM_CAPACITY with another BLOOM_KEY",
-        )
-
-    def _note_lost(self, bloom: BloomFilter) -> None:
-        self._stats.set_value("bloom/lost_blocks", bloom.lost_blocks)
-        self._warn_once(
-            "lost",
-            f"a part of the Bloom filter {bloom.key!r} was gone and is empty now: its URLs are "
-            "crawled again. Was it evicted, flushed or deleted? (bloom/lost_blocks counts on)",
-        )
 
     def _give_up(self, request: Request, fingerprint: bytes | None, error: Exception) -> None:
         """Let a request pass whose outcome is unknown; once, if it can be told from others."""
-        self._count("unknown")
+        self._report.count("unknown")
         if fingerprint is not None:
             self._taken_in_run.add(fingerprint)
         kind = "" if isinstance(error, BloomError) else f"{type(error).__name__}: "
-        self._warn_once(
+        self._report.warn_once(
             f"unknown {type(error).__name__}",
             f"{kind}{error}. Requests like {request} count as new until that is mended "
             "(bloom/unknown counts them)",
@@ -242,49 +241,20 @@ class BloomDupeFilter(BaseDupeFilter):
 
     # -- opening --
 
-    def _connect(self) -> BloomFilter:
-        settings = self.settings
-        timeout, params = settings.timeout, settings.redis_params
-        if settings.redis_url is None:
-            connection = connect_scrapy_redis(self.crawler.settings, timeout=timeout, params=params)
-        else:
-            connection = connect(
-                settings.redis_url, timeout=timeout, params=params, data_dir=data_path("bloom")
-            )
-        self._connection = connection
-        self.filter = BloomFilter(
-            connection.client,
-            settings.key,
-            capacity=settings.capacity,
-            error_rate=settings.error_rate,
-            blocks=settings.blocks,
-            seeds=settings.seeds,
+    def _connect(self) -> Filters:
+        self.filters = connect_filters(
+            self.settings,
+            self.crawler.settings,
             fingerprinter=self._fingerprinter_name(),
-            label=connection.label,
+            notify=self._report.happened,
         )
-        return self.filter
+        return self.filters
 
-    def _report(self, bloom: BloomFilter) -> None:
-        """Say in one line what the filter holds, so that a second run does not look broken."""
-        info = bloom.info()
-        logger.info(
-            "%r remembers %s URLs, which are not crawled again (made for %s, %d blocks, %.1f MiB)",
-            bloom,
-            f"{info.count:,}",
-            f"{info.capacity:,}",
-            info.blocks,
-            info.memory / (1 << 20),
-        )
-        stored = bloom.header.fingerprinter if bloom.header else ""
-        for sentence in (
-            advice.on_config(info, self.settings.capacity, self.settings.error_rate),
-            advice.on_capacity(info),
-            advice.on_fingerprinter(stored, self._fingerprinter_name()),
-            advice.on_eviction(bloom.eviction_policy()),
-            advice.on_http_cache(self.crawler.settings),
-        ):
-            if sentence:
-                logger.warning("Bloom filter: %s", sentence)
+    def _check_run(self, bloom: BloomFilter) -> None:
+        """Refuse a stored window in runs if this run has no id."""
+        schedule = bloom.config.schedule if bloom.config else None
+        if schedule is not None and schedule.counts_runs and self.settings.run is None:
+            raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
 
     def _fingerprinter_name(self) -> str:
         return global_object_name(type(self.crawler.request_fingerprinter))
@@ -298,13 +268,5 @@ class BloomDupeFilter(BaseDupeFilter):
         # scrapy-redis's scheduler never closes its dupefilter.
         self.close()
 
-    def _count(self, name: str) -> None:
-        self._stats.inc_value(f"bloom/{name}")
-
-    def _count_round_trips(self, bloom: BloomFilter) -> None:
-        self._stats.set_value("bloom/round_trips", bloom.round_trips)
-
-    def _warn_once(self, topic: str, message: str) -> None:
-        if topic not in self._warned:
-            self._warned.add(topic)
-            logger.warning("%s", message)
+    def _count_round_trips(self, filters: Filters) -> None:
+        self._stats.set_value("bloom/round_trips", filters.round_trips)

@@ -16,10 +16,10 @@ from scrapy_bloom.membership import (
     SEEN,
     UNRECORDED,
     claim,
-    claim_one,
     contains,
     find,
-    is_answer,
+    locate,
+    verdict_on_one,
 )
 from scrapy_bloom.ring import Config, Ring
 from scrapy_bloom.schedule import parse_span
@@ -52,7 +52,8 @@ class BloomFilter:
         seeds: MurmurHash3 seeds (list), or how many to draw (int); None as stored, else as many as
             need the fewest bits. Drawn seeds are secret.
         window: how long items are remembered: ``"5 months"``, ``"6 weeks"``, ``"36h"``,
-            ``"2 runs"``, seconds, a ``timedelta``, or ``"never"`` to forget nothing; None as stored, else never.
+            ``"2 runs"``, seconds, a ``timedelta``, or ``"never"`` to forget nothing; None as
+            stored, else never.
             An item seen at ``t`` becomes new again between ``t + window - period`` and
             ``t + window``, whether it is seen meanwhile or not.
         period: how often a new generation is opened; it divides the window. None as stored, else 1
@@ -153,9 +154,11 @@ class BloomFilter:
         encoded = to_bytes(item)
         if self._view.complete:
             # What a crawl does all the time, without the bookkeeping of a batch (15 us).
-            reply = self._driver.call(claim_one(self._view, encoded))
-            if is_answer(reply, 1) and reply.verdicts != UNRECORDED and not reply.mark:
-                return reply.verdicts != SEEN
+            held, packed = locate(self._view, encoded)
+            reply = self._driver.call(held.claim(packed))
+            verdict = verdict_on_one(self._view, held, reply)
+            if verdict is not None:
+                return self._judge(verdict)[0]
         return self.claim([encoded])[0]
 
     def extend(self, items: Iterable[Item]) -> int:
@@ -240,6 +243,12 @@ class BloomFilter:
     def lost_blocks(self) -> int:
         """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
         return self._view.lost_blocks
+
+    @property
+    def config(self) -> Config | None:
+        """What may change during the filter's life, as last seen; None before it is opened."""
+        held = self._view.held.get(0)
+        return None if held is None else held.ring.config
 
     @property
     def replaced_config(self) -> Config | None:

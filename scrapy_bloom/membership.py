@@ -43,13 +43,25 @@ def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
     return (yield from _ask(view, items, Held.claim))
 
 
-def claim_one(view: View, item: bytes) -> Call:
-    """Return the call that claims one item, if the rings are as ``view`` holds them.
+def locate(view: View, item: bytes) -> tuple[Held, bytes]:
+    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
+    block, hashes = view.hasher.hashes(item)
+    held = view.held[block]
+    return held, held.pack(hashes)
 
-    A reply other than "ok" has changed nothing: ``claim`` then does what is needed.
+
+def verdict_on_one(view: View, held: Held, reply: Reply) -> str | None:
+    """Return the verdict in the reply to a claim of one item.
+
+    None if there is none, and ``claim`` has to do what is needed; nothing has changed then.
     """
-    held, packed = _locate(view, item)
-    return held.claim(packed)
+    if not is_answer(reply, 1) or (
+        reply.verdicts == UNRECORDED and not view.is_stuck(held.ring.block)
+    ):
+        return None
+    if reply.mark == FILLING:
+        view.notify(FILLING, held.ring)
+    return reply.verdicts
 
 
 def is_answer(reply: Reply, items: int) -> bool:
@@ -73,7 +85,7 @@ def find(view: View, item: bytes) -> Steps[tuple[Ring, Generation | None]]:
     for _ in range(MAX_ROUNDS):
         if not view.complete:
             yield from view.open()
-        held, packed = _locate(view, item)
+        held, packed = locate(view, item)
         generations = held.ring.generations
         replies = yield [held.contains_in(generation, packed) for generation in generations]
         refused = [reply for reply in replies if not is_answer(reply, 1)]
@@ -130,7 +142,7 @@ def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[
     """Sort items by block, in calls of bounded size; items of a block keep their order."""
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
-        held, packed = _locate(view, items[place])
+        held, packed = locate(view, items[place])
         by_block[held.ring.block].append((place, packed))
     return [
         Batch(
@@ -142,10 +154,3 @@ def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[
         for size in (view.held[block].max_urls,)
         for start in range(0, len(members), size)
     ]
-
-
-def _locate(view: View, item: bytes) -> tuple[Held, bytes]:
-    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
-    block, hashes = view.hasher.hashes(item)
-    held = view.held[block]
-    return held, held.pack(hashes)

@@ -276,14 +276,8 @@ class Ring:
         full = {layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity}
         if not full:
             return self
-        grown = replace(
-            self,
-            generations=tuple(
-                self._grown(generation) if generation.layers[-1] in full else generation
-                for generation in self.generations
-            ),
-        )
-        if self.config.growth and grown._fits and _within_bounds(grown):
+        grown = self._grown(full) if self.config.growth else self
+        if grown is not self and grown._fits and _within_bounds(grown):
             return grown
         return self._rotate_early(now, counts)
 
@@ -380,13 +374,22 @@ class Ring:
             first = larger if fits and larger.capacity > first.capacity else first
         return Generation(number, now, run, (first,))
 
-    def _grown(self, generation: Generation) -> Generation:
+    def _grown(self, full: Collection[Layer]) -> "Ring":
+        """Return the ring with a further layer in the generations whose last layer is full."""
+        return replace(
+            self,
+            generations=tuple(
+                replace(g, layers=(*g.layers, self._next_layer(g))) if g.layers[-1] in full else g
+                for g in self.generations
+            ),
+        )
+
+    def _next_layer(self, generation: Generation) -> Layer:
         last = generation.layers[-1]
         # The larger of growth and of what is missing to a capacity that was raised since.
         missing = self._share - sum(layer.capacity for layer in generation.layers)
         wanted = max(round(last.capacity * self.config.growth), missing)
-        layer = self._layer(generation.number, last.index + 1, wanted)
-        return replace(generation, layers=(*generation.layers, layer))
+        return self._layer(generation.number, last.index + 1, wanted)
 
     def _layer(self, generation: int, index: int, capacity: int) -> Layer:
         """Return a layer for so many URLs, or of the largest size that layers grow to."""

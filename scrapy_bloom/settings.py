@@ -1,7 +1,9 @@
 """Every ``BLOOM_*`` setting: its name, its default and what it may be."""
 
 import difflib
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +13,25 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_bloom import values
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.windows import RUN
-
-#: Value of BLOOM_START_WINDOW that remembers start requests like all others.
-LASTING = "lasting"
+from scrapy_bloom.schedule import RUNS, Schedule, Span, parse_span
+from scrapy_bloom.windows import LASTING, RUN
 
 FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS = "never", "start", "always"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWindow:
+    """A window that has a filter of its own.
+
+    Args:
+        recrawl_after: how long URLs are remembered.
+        rotate_every: how often its filter rotates; None as stored, else by the window.
+        capacity: URLs a generation takes; None as stored, else 1,000,000.
+    """
+
+    recrawl_after: Span
+    rotate_every: Span | None = None
+    capacity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +46,17 @@ class BloomSettings:
         error_rate: bound on the false-positive rate; None as stored, else 1e-5.
         blocks: number of blocks; None as stored, else by capacity.
         seeds: list of seeds or how many to draw; None as stored, else by error rate.
-        start_window: window of start requests; None treats them like all others.
+        recrawl_after: how long URLs are remembered; ``"never"`` re-crawls nothing; None as stored,
+            else never.
+        rotate_every: how often the filter rotates; None as stored, else by the window.
+        run: id of this run, for windows in runs.
+        windows: windows that have a filter of their own, by name.
+        window_rules: patterns of URLs, and the names of their windows.
+        start_window: window of start requests; ``"lasting"`` treats them like all others.
+        ring: order of the ring; None as stored, else ``"write-newest"``.
+        stagger: whether blocks rotate one after the other; None as stored, else all at once.
+        growth: size of the next layer in sizes of the last one; None as stored, else 2.
+        max_memory: bytes of a filter beyond which it does not grow; None as stored, else no limit.
         flush: which of scrapy-redis's flushes may clear the filter.
         timeout: seconds a call may block at most.
     """
@@ -43,7 +68,16 @@ class BloomSettings:
     error_rate: float | None
     blocks: int | None
     seeds: tuple[int, ...] | int | None = field(repr=False)
-    start_window: str | None
+    recrawl_after: Span | str | None
+    rotate_every: Span | None
+    run: str | None
+    windows: dict[str, NamedWindow]
+    window_rules: tuple[tuple[re.Pattern[str], str], ...]
+    start_window: str
+    ring: str | None
+    stagger: bool | None
+    growth: float | None
+    max_memory: int | None
     flush: str
     timeout: float
 
@@ -52,7 +86,8 @@ class BloomSettings:
         """Read the settings of a crawl.
 
         Raises:
-            ConfigurationError: a setting is unknown, or its value is not what it may be.
+            ConfigurationError: a setting is unknown, its value is not what it may be, or settings
+                contradict each other.
         """
         _refuse_unknown(settings)
         parsed = {
@@ -62,6 +97,36 @@ class BloomSettings:
         key = _format_key(parsed.pop("BLOOM_KEY"), spider_name)
         attributes = {name.removeprefix("BLOOM_").lower(): value for name, value in parsed.items()}
         return cls(key=key, **attributes)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if isinstance(self.recrawl_after, Span):
+            Schedule.of(self.recrawl_after, self.rotate_every)
+        names = (RUN, LASTING, *self.windows)
+        for setting, name in (
+            ("BLOOM_START_WINDOW", self.start_window),
+            *(("BLOOM_WINDOW_RULES", name) for _, name in self.window_rules),
+        ):
+            if name not in names:
+                raise ConfigurationError(
+                    f"{setting} names the window {name!r:.60}, and there are "
+                    f"{', '.join(map(repr, names))}: add it to BLOOM_WINDOWS, or correct the name"
+                )
+        spans = {"BLOOM_RECRAWL_AFTER": self.recrawl_after}
+        spans |= {
+            f"BLOOM_WINDOWS[{n!r}]": window.recrawl_after for n, window in self.windows.items()
+        }
+        for setting, span in spans.items():
+            if isinstance(span, Span) and span.unit == RUNS and self.run is None:
+                raise need_run(f'{setting} = "{span}"')
+
+
+def need_run(what: str) -> ConfigurationError:
+    """Return the error for a window in runs without an id of the run."""
+    return ConfigurationError(
+        f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
+        "each run another one (say -s BLOOM_RUN=2027-01-31)"
+    )
 
 
 def is_developer_command(crawler: Crawler) -> bool:
@@ -88,9 +153,68 @@ def _seeds(name: str, value: Any) -> tuple[int, ...] | int | None:
     return given or count
 
 
-def _start_window(name: str, value: Any) -> str | None:
-    window = values.choice(name, value, [RUN, LASTING])
-    return None if window == LASTING else window
+def _windows(name: str, value: Any) -> dict[str, NamedWindow]:
+    return {window: _window(name, window, given) for window, given in _mapping(name, value).items()}
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    given = values.mapping(name, value)
+    for window in given:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,39}", window) or window in (RUN, LASTING):
+            raise ConfigurationError(
+                f"{name} has a window of the name {window!r:.60}: names begin with a letter, have "
+                f"up to 40 letters, digits, - and _, and are not {RUN!r} or {LASTING!r}"
+            )
+    return given
+
+
+def _window(name: str, window: str, value: Any) -> NamedWindow:
+    name = f"{name}[{window!r}]"
+    given = value if isinstance(value, Mapping) else {"recrawl_after": value}
+    unknown = given.keys() - {"recrawl_after", "rotate_every", "capacity"}
+    if unknown or "recrawl_after" not in given:
+        raise ConfigurationError(
+            f'{name} is a window such as "1 day", or a dict with "recrawl_after" and, if wanted, '
+            f'"rotate_every" and "capacity"; got {value!r:.100}'
+        )
+    span = parse_span(name, given["recrawl_after"])
+    period = given.get("rotate_every")
+    period = None if period is None else parse_span(f"{name}['rotate_every']", period)
+    Schedule.of(span, period)
+    capacity = given.get("capacity")
+    if capacity is not None:
+        capacity = values.capacity(f"{name}['capacity']", capacity)
+    return NamedWindow(span, period, capacity)
+
+
+def _rules(name: str, value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if isinstance(value, Mapping) or not isinstance(value, Sequence):
+        raise ConfigurationError(
+            f'{name} is a list of pairs like (r"/page/\\d+", "listing"), or its JSON'
+        )
+    return tuple(_rule(name, pair) for pair in value)
+
+
+def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
+    try:
+        pattern, window = pair
+        compiled = re.compile(pattern)
+        if isinstance(compiled.pattern, str) and isinstance(window, str):
+            return compiled, window
+        reason = ""
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        reason = ""
+    except re.error as error:
+        reason = f" ({error})"
+    raise ConfigurationError(
+        f"{name} is a list of pairs of a regular expression and the name of a window; "
+        f"{pair!r:.100} is none{reason}"
+    )
 
 
 #: Name -> (default, parser of the name and a value that is set).
@@ -102,7 +226,16 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_ERROR_RATE": (None, values.error_rate),
     "BLOOM_BLOCKS": (None, values.blocks),
     "BLOOM_SEEDS": (None, _seeds),
-    "BLOOM_START_WINDOW": (RUN, _start_window),
+    "BLOOM_RECRAWL_AFTER": (None, values.window),
+    "BLOOM_ROTATE_EVERY": (None, parse_span),
+    "BLOOM_RUN": (None, values.run),
+    "BLOOM_WINDOWS": ({}, _windows),
+    "BLOOM_WINDOW_RULES": ((), _rules),
+    "BLOOM_START_WINDOW": (RUN, _text),
+    "BLOOM_RING": (None, values.ring_order),
+    "BLOOM_STAGGER": (None, values.flag),
+    "BLOOM_GROWTH": (None, values.growth),
+    "BLOOM_MAX_MEMORY": (None, values.memory),
     "BLOOM_FLUSH": (
         FLUSH_NEVER,
         lambda name, value: values.choice(name, value, [FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS]),

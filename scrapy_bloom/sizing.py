@@ -118,8 +118,8 @@ def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: boo
 
     Every generation that is tested has ``p / tested``. Of that, layer ``i`` of a generation that
     may grow has ``1 / ((i + 1) * (i + 2))``: a half, a sixth, a twelfth, ... The sum over any
-    number of layers is below 1, as with halves of halves, but the later layers, which are the large ones,
-    have more: layer 20 has 1/462 instead of 1/2,097,152, and needs 18 bits a URL less.
+    number of layers is below 1, as with halves of halves, but the later layers, which are the
+    large ones, have more: layer 20 has 1/462 instead of 1/2,097,152, and needs 18 bits a URL less.
 
     Source: that the rates of growing filters must be a convergent series is from P. S. Almeida,
     C. Baquero, N. Preguiça, D. Hutchison, Scalable Bloom Filters, IPL 101(6), 2007.

@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass
 
-from scrapy_bloom.errors import FilterMismatchError
+from scrapy_bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.hashing import draw_seeds
 from scrapy_bloom.header import WRITE_NEWEST, Header
 from scrapy_bloom.ring import Config
@@ -114,6 +114,11 @@ class Wanted:
         if window is None and stored is not None:
             window = stored.window
         if not isinstance(window, Span):
+            if self.period is not None:
+                raise ConfigurationError(
+                    f'BLOOM_ROTATE_EVERY = "{self.period}" has nothing to rotate: set '
+                    "BLOOM_RECRAWL_AFTER too, or remove it"
+                )
             return None
         if stored is not None and window == stored.window:
             return Schedule.of(window, self.period or stored.period)

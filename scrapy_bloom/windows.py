@@ -1,13 +1,53 @@
-"""How long a request is remembered: for this run, or as long as the filter remembers."""
+"""How long a request is remembered: for this run, in a window of its own, or as the filter does."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from scrapy import Request, Spider
 from scrapy.spiders import SitemapSpider
 
 #: The window of URLs that are remembered by this process for this run only.
 RUN = "run"
+#: The window of all URLs that no other window is named for.
+LASTING = "lasting"
 
 
-def is_hub(request: Request, spider: Spider | None) -> bool:
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Which request has which window.
+
+    Args:
+        names: the windows that have a filter of their own.
+        start: window of start requests and sitemaps.
+        rules: patterns that are searched in the URL, and the windows they name; the first counts.
+    """
+
+    names: Collection[str]
+    start: str
+    rules: Sequence[tuple[re.Pattern[str], str]]
+
+    def of(self, request: Request, spider: Spider | None) -> str:
+        """Return the window of a request: by ``meta``, as a start request, by a rule, or LASTING.
+
+        Raises:
+            ValueError: ``meta["bloom_window"]`` names no window; the text says which there are.
+        """
+        named = request.meta.get("bloom_window")
+        if named is not None:
+            if not isinstance(named, str) or named not in (RUN, LASTING, *self.names):
+                known = ", ".join(repr(name) for name in (RUN, LASTING, *self.names))
+                raise ValueError(f"is {named!r:.60}, and there are {known}")
+            return named
+        if self.start != LASTING and _is_hub(request, spider):
+            return self.start
+        for pattern, name in self.rules:
+            if pattern.search(request.url):
+                return name
+        return LASTING
+
+
+def _is_hub(request: Request, spider: Spider | None) -> bool:
     """Whether it is a start request or, reached from one, a further sitemap.
 
     Each run has to look at these again to find what is new.

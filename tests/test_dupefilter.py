@@ -98,7 +98,7 @@ def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptur
     first.close("finished")
     with caplog.at_level(logging.INFO):
         second = make()
-    (line,) = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.dupefilter"]
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.report"]
     assert "'shop:bloom'" in line
     assert "remembers 5 URLs" in line
     assert second.request_seen(Request("https://example.com/3"))
@@ -260,7 +260,8 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
         request = Request(f"{URL}&d={number}", meta={"bloom_window": window})
         assert not dupefilter.request_seen(request)
         assert make().request_seen(request)
-    assert caplog.text.count("meta['bloom_window'] = ") == 1 + 6
+    assert caplog.text.count("meta['bloom_window'] of ") == 1 + 6
+    assert "is 'daily', and there are 'run', 'lasting' (BLOOM_WINDOWS has more)" in caplog.text
 
 
 # -- opening, closing, clearing --
@@ -268,7 +269,7 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
 
 def test_building_connects_to_nothing(make: Make) -> None:
     dupefilter = make(is_open=False, BLOOM_REDIS_URL="redis://localhost:1")
-    assert dupefilter.filter is None
+    assert dupefilter.filters is None
 
 
 def test_a_filter_that_nobody_opened_opens_itself(make: Make) -> None:
@@ -280,7 +281,7 @@ def test_a_filter_that_nobody_opened_opens_itself(make: Make) -> None:
 def test_from_spider_opens(make: Make) -> None:
     spider = make(is_open=False).crawler.spider
     dupefilter = BloomDupeFilter.from_spider(spider)
-    assert dupefilter.filter is not None
+    assert dupefilter.filters is not None
     assert not dupefilter.request_seen(Request(URL))
     dupefilter.close("finished")
 
@@ -395,26 +396,145 @@ def test_another_fingerprinter_than_the_filters_is_warned_about(
     assert "UrlFingerprinter" in caplog.text
 
 
-def test_a_changed_size_is_said_to_wait(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_settings_are_applied_once_and_said_in_a_line(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     make()
-    make(BLOOM_CAPACITY=20_000, BLOOM_ERROR_RATE="1e-3")
-    assert "BLOOM_CAPACITY = 20,000 (stored: 10,000)" in caplog.text
-    assert "BLOOM_ERROR_RATE = 0.001 (stored: 1e-05)" in caplog.text
+    changed = {
+        "BLOOM_CAPACITY": 20_000,
+        "BLOOM_ERROR_RATE": "1e-3",
+        "BLOOM_RECRAWL_AFTER": "1 year",
+    }
+    with caplog.at_level(logging.INFO):
+        make(**changed)
+        (line,) = [r.getMessage() for r in caplog.records if "settings of the" in r.getMessage()]
+        caplog.clear()
+        make(**changed)
+    assert "BLOOM_CAPACITY = 20000 (was 10000)" in line
+    assert "BLOOM_ERROR_RATE = 0.001 (was 1e-05)" in line
+    assert "BLOOM_RECRAWL_AFTER = 1 year (was None)" in line
+    assert "from the next generation on" in line
+    assert "settings of the" not in caplog.text
+
+
+def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 2, "BLOOM_ERROR_RATE": 1e-9}
+    dupefilter = make(**options)
+    requests = [Request(f"https://example.com/{i}") for i in range(100)]
+    with caplog.at_level(logging.INFO):
+        assert not any(dupefilter.request_seen(request) for request in requests)
+    assert all(make().request_seen(request) for request in requests)
+    assert "bloom/unrecorded" not in stats(dupefilter)
+    assert caplog.text.count("is filled to 80% of BLOOM_CAPACITY = 10") == 1
+    assert caplog.text.count("holds more URLs than BLOOM_CAPACITY = 10, and grows") == 1
+    dupefilter.close("finished")
+    assert stats(dupefilter)["bloom/layers"] > 2
+    assert 0 < stats(dupefilter)["bloom/estimated_error_rate"] < 1e-9
+    assert stats(dupefilter)["bloom/generations"] == 1
+    assert 0 < stats(dupefilter)["bloom/fill_ratio"] <= 1
 
 
 def test_a_full_filter_is_warned_about_and_hides_nothing(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9}
+    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9, "BLOOM_GROWTH": 0}
     dupefilter = make(**options)
     requests = [Request(f"https://example.com/{i}") for i in range(20)]
     assert not any(dupefilter.request_seen(request) for request in requests)
     assert all(dupefilter.request_seen(request) for request in requests), "not twice in a run"
     assert stats(dupefilter)["bloom/unrecorded"] == 10
-    assert caplog.text.count("is full") == 1
+    assert caplog.text.count("is filled to 80% of BLOOM_CAPACITY = 10 (predicted") == 1
+    assert caplog.text.count("cannot grow because of BLOOM_GROWTH = 0") == 1
     caplog.clear()
     make(**options)
-    assert "holds 10 URLs and is made for 10" in caplog.text
+    assert "holds 10 of 10 URLs, and BLOOM_GROWTH = 0" in caplog.text
+
+
+def test_a_full_filter_with_a_window_rotates_early_and_says_so(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9, "BLOOM_GROWTH": 0}
+    dupefilter = make(**options, BLOOM_RECRAWL_AFTER="2 years", BLOOM_ROTATE_EVERY="1 year")
+    requests = [Request(f"https://example.com/{i}") for i in range(30)]
+    assert not any(dupefilter.request_seen(request) for request in requests)
+    assert all(dupefilter.request_seen(request) for request in requests), "not twice in a run"
+    assert caplog.text.count("the filter rotated early") == 1
+    assert stats(dupefilter)["bloom/rotations"] == 1
+    assert stats(dupefilter)["bloom/unrecorded"] == 10
+
+
+# -- named windows --
+
+WINDOWS = {"BLOOM_WINDOWS": {"listing": "1 day"}, "BLOOM_WINDOW_RULES": [(r"/page/\d+", "listing")]}
+
+
+def test_a_named_window_is_a_filter_of_its_own(make: Make, client: redis.Redis) -> None:
+    dupefilter = make(**WINDOWS)
+    listing = Request(URL, meta={"bloom_window": "listing"})
+    assert not dupefilter.request_seen(listing)
+    assert dupefilter.request_seen(listing)
+    assert not dupefilter.request_seen(Request(URL)), "the lasting filter does not know it"
+    assert make(**WINDOWS).request_seen(listing)
+    assert client.exists("{shop:bloom:listing:0}:header")
+    assert stats(dupefilter)["bloom/listing/new"] == 1
+    assert stats(dupefilter)["bloom/listing/seen"] == 1
+    assert stats(dupefilter)["bloom/new"] == 1
+    assert stats(dupefilter)["bloom/listing/generations"] == 1
+
+
+def test_rules_name_the_window_by_the_url(make: Make) -> None:
+    dupefilter = make(**WINDOWS)
+    page = "https://example.com/page/7"
+    assert not dupefilter.request_seen(Request(page))
+    assert dupefilter.request_seen(Request(page, meta={"bloom_window": "listing"}))
+    assert not dupefilter.request_seen(Request(page, meta={"bloom_window": "lasting"}))
+    assert stats(dupefilter)["bloom/new"] == 1
+
+
+def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> None:
+    start = Request("https://example.com/page/1", meta={"is_start_request": True})
+    for _ in range(2):
+        assert not make(**WINDOWS).request_seen(start)
+    assert not make(**WINDOWS, BLOOM_START_WINDOW="listing").request_seen(start)
+    assert make(**WINDOWS, BLOOM_START_WINDOW="lasting").request_seen(start), "the rule counts"
+
+
+def test_what_was_taken_for_the_run_is_seen_in_every_window(make: Make) -> None:
+    dupefilter = make(**WINDOWS)
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_window": "run"}))
+    assert dupefilter.request_seen(Request(URL, meta={"bloom_window": "listing"}))
+    assert dupefilter.request_seen(Request(URL))
+
+
+def test_flushing_clears_the_filters_of_all_windows(make: Make) -> None:
+    dupefilter = make(**WINDOWS, BLOOM_FLUSH="always")
+    requests = [Request(URL), Request(URL, meta={"bloom_window": "listing"})]
+    assert not any(dupefilter.request_seen(request) for request in requests)
+    dupefilter.clear()
+    assert not any(dupefilter.request_seen(request) for request in requests)
+
+
+# -- runs --
+
+
+def test_a_window_in_runs_is_rotated_by_the_first_worker_of_a_run(make: Make) -> None:
+    options = {"BLOOM_RECRAWL_AFTER": "1 run"}
+    monday = [make(**options, BLOOM_RUN="monday") for _ in range(2)]
+    assert not monday[0].request_seen(Request(URL))
+    assert monday[1].request_seen(Request(URL))
+    tuesday = [make(**options, BLOOM_RUN="tuesday") for _ in range(2)]
+    assert not tuesday[0].request_seen(Request(URL))
+    assert tuesday[1].request_seen(Request(URL))
+    assert monday[0].request_seen(Request(URL)), "an old worker rotates nothing back"
+    assert make(**options, BLOOM_RUN="monday").request_seen(Request(URL))
+
+
+def test_a_stored_window_in_runs_needs_the_id_of_the_run(make: Make) -> None:
+    make(BLOOM_RECRAWL_AFTER="2 runs", BLOOM_RUN="a")
+    with pytest.raises(ConfigurationError, match="2 runs, counts runs, and BLOOM_RUN is not set"):
+        make()
 
 
 # -- trouble --
@@ -489,7 +609,7 @@ def test_a_part_that_is_lost_is_counted_and_said(
     assert not any(dupefilter.request_seen(request) for request in requests)
     assert all(dupefilter.request_seen(request) for request in requests)
     assert stats(dupefilter)["bloom/lost_blocks"] == 16
-    assert caplog.text.count("was gone and is empty now") == 1
+    assert caplog.text.count("a part of it was gone") == 1
 
 
 def test_after_close_nothing_is_asked_and_nothing_reconnects(
@@ -530,7 +650,7 @@ def test_signals_of_the_crawl_reach_the_filter(make: Make) -> None:
     dupefilter.clear()
     assert dupefilter.request_seen(Request(URL)), "cleared at the end"
     dupefilter.crawler.signals.send_catch_log(signals.spider_closed, spider=None, reason="")
-    assert dupefilter.filter is None
+    assert dupefilter.filters is None
 
 
 def test_an_unusable_setting_raises_when_the_filter_is_built(make: Make) -> None:

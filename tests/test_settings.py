@@ -1,10 +1,13 @@
 """Settings: every one of them parses what people write and refuses the rest by name."""
 
+from datetime import timedelta
+
 import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.settings import SETTINGS, BloomSettings
+from scrapy_bloom.schedule import MONTHS, SECONDS, Span
+from scrapy_bloom.settings import SETTINGS, BloomSettings, NamedWindow
 
 
 def parse(**settings: object) -> BloomSettings:
@@ -20,7 +23,16 @@ def test_defaults() -> None:
         error_rate=None,
         blocks=None,
         seeds=None,
+        recrawl_after=None,
+        rotate_every=None,
+        run=None,
+        windows={},
+        window_rules=(),
         start_window="run",
+        ring=None,
+        stagger=None,
+        growth=None,
+        max_memory=None,
         flush="never",
         timeout=2.0,
     )
@@ -53,7 +65,29 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_KEY", "all", "key", "all"),
         ("BLOOM_KEY", "100%", "key", "100%"),
         ("BLOOM_KEY", "x:%(spider)s", "key", "x:shop"),
-        ("BLOOM_START_WINDOW", "lasting", "start_window", None),
+        ("BLOOM_START_WINDOW", "lasting", "start_window", "lasting"),
+        ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(5, MONTHS)),
+        ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
+        ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
+        ("BLOOM_RECRAWL_AFTER", "never", "recrawl_after", "never"),
+        ("BLOOM_RECRAWL_AFTER", False, "recrawl_after", "never"),
+        ("BLOOM_ROTATE_EVERY", "1 month", "rotate_every", Span(1, MONTHS)),
+        ("BLOOM_RUN", "2027-01-31", "run", "2027-01-31"),
+        ("BLOOM_RUN", 7, "run", "7"),
+        ("BLOOM_RING", "write-all", "ring", "write-all"),
+        ("BLOOM_STAGGER", "True", "stagger", True),
+        ("BLOOM_STAGGER", 0, "stagger", False),
+        ("BLOOM_GROWTH", "0", "growth", 0),
+        ("BLOOM_GROWTH", 1.5, "growth", 1.5),
+        ("BLOOM_MAX_MEMORY", "1e9", "max_memory", 1_000_000_000),
+        ("BLOOM_WINDOWS", {"a": "1 day"}, "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
+        ("BLOOM_WINDOWS", '{"a": "1 day"}', "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
+        (
+            "BLOOM_WINDOWS",
+            {"a": {"recrawl_after": "2 days", "rotate_every": "1 day", "capacity": 5}},
+            "windows",
+            {"a": NamedWindow(Span(172_800, SECONDS), Span(86_400, SECONDS), 5)},
+        ),
         ("BLOOM_FLUSH", "always", "flush", "always"),
         ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
     ],
@@ -77,6 +111,18 @@ def test_what_people_write_is_parsed(
         *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%(spider)99999999999s", 7)),
         *(("BLOOM_FLUSH", value) for value in ("sometimes", True)),
         ("BLOOM_START_WINDOW", "weekly"),
+        *(("BLOOM_RECRAWL_AFTER", v) for v in (0, -1, "soon", "5 m", "2 fortnights", True, [])),
+        *(("BLOOM_ROTATE_EVERY", value) for value in (0, "monthly", "1.5 s")),
+        *(("BLOOM_RUN", value) for value in (True, 1.5, "x" * 101)),
+        *(("BLOOM_RING", value) for value in ("newest", 1)),
+        *(("BLOOM_STAGGER", value) for value in ("perhaps", 2)),
+        *(("BLOOM_GROWTH", value) for value in (-1, 0.5, 65, "fast", True)),
+        *(("BLOOM_MAX_MEMORY", value) for value in (0, "1 GB", 1.5)),
+        *(("BLOOM_WINDOWS", {name: "1 day"}) for name in ("run", "lasting", "", "7", "a b")),
+        *(("BLOOM_WINDOWS", {"a": value}) for value in ("soon", {}, {"capacity": 1}, None)),
+        ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "capacity": 0}}),
+        ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "size": 0}}),
+        *(("BLOOM_WINDOW_RULES", [rule]) for rule in (("(", "run"), ("a",), (1, "run"), 7)),
         *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
         ("BLOOM_REDIS_URL", 7),
     ],
@@ -86,7 +132,9 @@ def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None
         parse(**{name: value})
     message = str(caught.value)
     assert name in message
-    assert repr(value)[:20] in message or "got int" in message
+    inner = [*value.values(), *value] if isinstance(value, dict) else value
+    shown = [value, *(inner if isinstance(inner, list) else [])]
+    assert any(repr(part)[:20] in message for part in shown) or "got int" in message
 
 
 @pytest.mark.parametrize("value", ["{", "[1]", 5, {1: 2}])
@@ -141,6 +189,33 @@ def test_garbage_is_refused_or_taken_and_never_another_error(name: str, garbage:
         parse(**{name: garbage})
     except ConfigurationError as error:
         assert name in str(error)  # noqa: PT017 - either outcome is fine
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_ROTATE_EVERY": "2 months"},
+            'set BLOOM_ROTATE_EVERY to "1 month" or "5 months", or BLOOM_RECRAWL_AFTER to "4 mon',
+        ),
+        ({"BLOOM_RECRAWL_AFTER": "1 run"}, '"1 run" counts runs, and BLOOM_RUN is not set'),
+        ({"BLOOM_WINDOWS": {"a": "2 runs"}}, r"BLOOM_WINDOWS\['a'\] = \"2 runs\" counts runs"),
+        ({"BLOOM_START_WINDOW": "daily"}, "BLOOM_START_WINDOW names the window 'daily', and there"),
+        ({"BLOOM_WINDOW_RULES": [("x", "daily")]}, "BLOOM_WINDOW_RULES names the window 'daily'"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse(**settings)
+
+
+def test_rules_are_compiled_in_their_order() -> None:
+    rules = parse(
+        BLOOM_WINDOWS={"a": "1 day"}, BLOOM_WINDOW_RULES='[["/a", "a"], ["/", "run"]]'
+    ).window_rules
+    assert [(pattern.pattern, name) for pattern, name in rules] == [("/a", "a"), ("/", "run")]
 
 
 def test_words_are_read_in_any_case() -> None:

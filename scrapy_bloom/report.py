@@ -1,0 +1,137 @@
+"""What a crawl says about its filters: log lines, warnings (each once) and ``bloom/`` stats."""
+
+import logging
+from collections import Counter
+from datetime import datetime, timezone
+from typing import Any
+
+from scrapy.settings import BaseSettings
+
+from scrapy_bloom import advice
+from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.filters import Filters
+from scrapy_bloom.info import FilterInfo
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.view import FILLING, FULL, GROWN, LOST, ROTATED
+from scrapy_bloom.windows import LASTING
+
+logger = logging.getLogger(__name__)
+
+
+class Report:
+    """Speaks for the filters of one crawl.
+
+    Args:
+        stats: the crawler's stats.
+    """
+
+    def __init__(self, stats: Any) -> None:
+        self._stats = stats
+        self._said: set[object] = set()
+        #: Rotations this process has done, per window and block.
+        self._rotations: Counter[tuple[str, int]] = Counter()
+
+    def count(self, name: str, window: str = LASTING) -> None:
+        """Add 1 to a stat."""
+        self._stats.inc_value(_stat(window, name))
+
+    def warn_once(self, topic: object, message: str) -> None:
+        """Log a warning, unless there was one on that topic."""
+        self._say_once(logging.WARNING, topic, message)
+
+    def opened(self, filters: Filters, settings: BaseSettings, fingerprinter: str) -> None:
+        """Say in a line what each filter holds, so that a second run does not look broken."""
+        for window, bloom in filters.by_window.items():
+            info = bloom.info()
+            logger.info("%r %s", bloom, _describe(info))
+            if bloom.replaced_config is not None:
+                logger.info("%r: %s", bloom, advice.on_change(bloom.replaced_config, info))
+            self._set(window, info)
+            stored = bloom.header.fingerprinter if bloom.header else ""
+            self._advise(bloom, advice.on_capacity(info))
+            self._advise(bloom, advice.on_fingerprinter(stored, fingerprinter))
+        self._advise(filters.lasting, advice.on_eviction(filters.lasting.eviction_policy()))
+        self._advise(filters.lasting, advice.on_http_cache(settings))
+
+    def closing(self, filters: Filters) -> None:
+        """Take down what the filters hold at the end."""
+        for window, bloom in filters.by_window.items():
+            self._set(window, bloom.info())
+
+    def happened(self, key: str, window: str, event: str, ring: Ring) -> None:
+        """Count and say what happened to a ring of the filter ``key``."""
+        generation = window, ring.active.number
+        if event == LOST:
+            self.count("lost_blocks", window)
+            message = (
+                "a part of it was gone: its URLs are crawled again. Was it evicted, flushed or "
+                "deleted? (bloom/lost_blocks counts on)"
+            )
+            self.warn_once((LOST, window), f"Bloom filter {key!r}: {message}")
+        elif event == ROTATED:
+            self._rotated(key, window, ring)
+        elif event == GROWN:
+            self.warn_once((GROWN, *generation), f"Bloom filter {key!r}: {advice.on_growth(ring)}")
+        elif event == FULL:
+            self.warn_once((FULL, *generation), f"Bloom filter {key!r}: {advice.on_full(ring)}")
+        elif event == FILLING and len(ring.active.layers) == 1:
+            level = logging.INFO if ring.config.growth else logging.WARNING
+            message = f"Bloom filter {key!r}: {advice.on_filling(ring)}"
+            self._say_once(level, (FILLING, *generation), message)
+
+    def _rotated(self, key: str, window: str, ring: Ring) -> None:
+        self._rotations[window, ring.block] += 1
+        times = max(count for (name, _), count in self._rotations.items() if name == window)
+        self._stats.set_value(_stat(window, "rotations"), times)
+        period = ring.period(ring.active)
+        if any(ring.period(generation) == period for generation in ring.generations[1:]):
+            topic = "early", window, period
+            self.warn_once(topic, f"Bloom filter {key!r}: {advice.on_early_rotation(ring)}")
+        else:
+            message = f"Bloom filter {key!r} has rotated: {_recrawl(ring)}"
+            self._say_once(logging.INFO, (ROTATED, window, period), message)
+
+    def _set(self, window: str, info: FilterInfo) -> None:
+        active = info.generations[0]
+        values = {
+            "generations": len(info.generations),
+            "layers": sum(generation.layers for generation in info.generations),
+            "fill_ratio": active.fill_ratio,
+            "estimated_error_rate": info.estimated_error_rate,
+        }
+        for name, value in values.items():
+            self._stats.set_value(_stat(window, name), value)
+
+    def _advise(self, bloom: BloomFilter, sentence: str | None) -> None:
+        if sentence:
+            logger.warning("Bloom filter %r: %s", bloom.key, sentence)
+
+    def _say_once(self, level: int, topic: object, message: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            logger.log(level, "%s", message)
+
+
+def _stat(window: str, name: str) -> str:
+    return f"bloom/{name}" if window == LASTING else f"bloom/{window}/{name}"
+
+
+def _describe(info: FilterInfo) -> str:
+    size = f"made for {info.capacity:,}, {info.blocks} blocks, {info.memory / (1 << 20):.1f} MiB"
+    if info.window is None:
+        return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
+    oldest = info.generations[-1]
+    until = _day(oldest.forgotten) if oldest.forgotten else "a run to come"
+    return (
+        f"remembers {info.count:,} URLs, which are crawled again after {info.window} (the oldest "
+        f"from {until} on; {size} a period of {info.period})"
+    )
+
+
+def _recrawl(ring: Ring) -> str:
+    oldest = ring.generations[-1].opened
+    return f"URLs that were first seen before {_day(oldest)} are crawled again"
+
+
+def _day(time: int) -> str:
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
