@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import redis
+from clock import MOVED_TO, MovedServer, why_not
 from example_site.build import Site
 from example_site.serve import SiteServer, serve
 from scrapy.utils.reactor import install_reactor
@@ -54,6 +55,25 @@ def client(server: Server) -> Iterator[redis.Redis]:
     with server.client() as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture(scope="session", params=sorted(SERVERS))
+def moved_server(request: pytest.FixtureRequest) -> Iterator[MovedServer]:
+    """The server behind ``moved``; where there can be none, CI fails."""
+    reason = why_not()
+    if reason:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    with MovedServer(SERVERS[request.param]) as running:
+        yield running
+
+
+@pytest.fixture
+def moved(moved_server: MovedServer) -> MovedServer:
+    """A server whose clock the test moves: empty, and at noon (UTC) on 15 January 2027."""
+    moved_server.set_time(MOVED_TO)
+    with moved_server.client() as client:
+        client.flushall()
+    return moved_server
 
 
 @pytest.fixture

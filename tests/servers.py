@@ -68,6 +68,7 @@ class Server:
         deadline = time.monotonic() + START_TIMEOUT
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()  # one that hangs would stay for ever
                 raise RuntimeError(f"no server:\n{(self.directory / 'log').read_text()}")
             time.sleep(0.01)
 
