@@ -163,6 +163,12 @@ def test_an_embedded_crawl_leaves_nothing_running(
         ("BLOOM_FLUSH", "garbage"),
         ("BLOOM_TIMEOUT", "garbage"),
         ("BLOOM_START_WINDOW", "garbage"),
+        ("BLOOM_RECRAWL_AFTER", "garbage"),
+        ("BLOOM_RECRAWL_AFTER", "1 run"),  # without BLOOM_RUN
+        ("BLOOM_ROTATE_EVERY", "1 month"),  # without a window
+        ("BLOOM_WINDOWS", '{"listing": "garbage"}'),
+        ("BLOOM_WINDOW_RULES", '[["/page/", "nowhere"]]'),
+        ("BLOOM_MAX_MEMORY", "1000"),
         ("BLOOM_REDIS_URL", "garbage"),
         ("BLOOM_REDIS_PARAMS", "garbage"),
         ("BLOOM_GARBAGE", "garbage"),
@@ -182,6 +188,8 @@ def test_settings_that_contradict_each_other_are_refused(web: SiteServer, redis_
     for settings in contradictions:
         refused(web, "BLOOM_TIMEOUT", **{"BLOOM_REDIS_URL": redis_url, **settings})
     refused(web, "512 MiB", BLOOM_REDIS_URL=redis_url, BLOOM_CAPACITY="1e9", BLOOM_BLOCKS="1")
+    window = {"BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_ROTATE_EVERY": "2 months"}
+    refused(web, 'set BLOOM_ROTATE_EVERY to "1 month"', BLOOM_REDIS_URL=redis_url, **window)
 
 
 def test_a_server_that_cannot_be_used_stops_the_crawl_before_it_fetches(
@@ -204,7 +212,9 @@ def test_a_replica_or_a_foreign_key_stops_the_crawl_before_it_fetches(
         assert client.get("{links:bloom:0}:header") == b"mine"
         client.delete("{links:bloom:0}:header")
         BloomFilter(client, "links:bloom").open()
-        refused(web, "BLOOM_BLOCKS", BLOOM_REDIS_URL=redis_url, BLOOM_BLOCKS="3")
+        for setting, value in (("BLOCKS", "3"), ("RING", "write-all"), ("STAGGER", "True")):
+            asked = {f"BLOOM_{setting}": value}
+            refused(web, f"BLOOM_{setting}", BLOOM_REDIS_URL=redis_url, **asked)
         client.replicaof("127.0.0.1", "1")
         refused(web, "read-only replica", BLOOM_REDIS_URL=redis_url)
 
