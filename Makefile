@@ -10,13 +10,14 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Twisted: Scrapy 2.13 itself does not start with the newest.
 LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
-.PHONY: help demo test test-lowest lint format bench clean
+.PHONY: help demo test test-lowest lint format bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site twice on a server of its own, and show what happened"
 	@echo "make test         run the tests on every server that is installed"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        run the benchmarks (minutes) and write docs/performance.md"
+	@echo "make bench-full   the same with the largest filters (20 minutes, 2 GB of memory)"
 	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
 
 demo: $(VENV)/demo
@@ -39,6 +40,9 @@ format: $(VENV)/dev
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
+
+bench-full: $(VENV)/bench
+	$(BIN)/python -m benchmarks --full
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest .*_cache .coverage .hypothesis

@@ -85,7 +85,7 @@ def build(name: str, redis_url: str, *, hiredis: bool = True) -> Contestant:
     with contextlib.redirect_stdout(io.StringIO()):  # one of them prints its settings
         dupefilter = load_object(CLASSES[name]).from_spider(crawler.spider)
     if name == "scrapy-bloom":
-        client = dupefilter._connection.client  # noqa: SLF001 - PING goes over the same connection
+        client = dupefilter.filters.connection.client  # PING goes over the same connection
         fingerprint = crawler.request_fingerprinter.fingerprint
     else:
         client, fingerprint = dupefilter.server, dupefilter.request_fingerprint

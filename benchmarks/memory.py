@@ -99,7 +99,9 @@ def _sha1(number: int, *, scrapy: bool) -> "hashlib._Hash":
 
 def _fill_ours(contestant: Contestant, batches: Iterable[list[int]]) -> None:
     for numbers in batches:
-        contestant.dupefilter.filter.extend(_sha1(n, scrapy=True).digest() for n in numbers)
+        contestant.dupefilter.filters.lasting.extend(
+            _sha1(n, scrapy=True).digest() for n in numbers
+        )
 
 
 def _fill_set(contestant: Contestant, batches: Iterable[list[int]]) -> None:

@@ -26,7 +26,7 @@ PACKAGES = (
 )
 
 #: Not narrower than the tables, whatever the terminal says.
-console = Console(width=max(110, Console().width))
+console = Console(width=max(140, Console().width))
 
 
 @dataclass
@@ -95,6 +95,11 @@ def machine() -> str:
 def packages() -> str:
     """Return the versions of all packages that matter, in a line."""
     return ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+
+
+def met(good: bool) -> str:
+    """Say whether a target is met."""
+    return "met" if good else "missed"
 
 
 def command() -> str:

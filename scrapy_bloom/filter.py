@@ -207,9 +207,15 @@ class BloomFilter:
         """Return what the filter, or one block of it, is and holds, read from the server now.
 
         Raises:
+            ConfigurationError: the filter has no such block.
             StorageError: the server did not answer.
         """
         snapshot = self._driver.run(self._view.read())
+        if block is not None and block not in snapshot.rings:
+            raise ConfigurationError(
+                f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
+                f"got {block!r:.40}"
+            )
         return describe(self.key, snapshot, self._view.lost_blocks, block)
 
     def look(self) -> Snapshot | None:
@@ -227,8 +233,12 @@ class BloomFilter:
             TypeError: the item is neither str nor bytes.
             StorageError: the server did not answer.
         """
-        ring, generation = self._driver.run(find(self._view, to_bytes(item)))
-        return describe_item(ring, generation)
+        return self.find_all([item])[0]
+
+    def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
+        """Do as ``find`` with many items, in one round trip."""
+        found = self._driver.run(find(self._view, _encode(items)))
+        return [describe_item(ring, generation) for ring, generation in found]
 
     def eviction_policy(self) -> str:
         """Return what the server does when its memory is full; "" where it does not say."""

@@ -1,5 +1,6 @@
 """What a filter is and holds, in numbers that people and scripts can read. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
@@ -11,13 +12,13 @@ from scrapy_bloom.view import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class GenerationInfo:
-    """The generations of all blocks that were opened in one period. Times are Unix seconds.
+    """The generations that the blocks opened for the same reason. Times are Unix seconds.
 
     Args:
         opened: when the first of them was opened.
         closes: when the period ends, in the last block; 0 for never, or with the next run.
         forgotten: when the last of them is forgotten; 0 for never, or with a run to come.
-        run: how many runs the filter had been shown, for windows in runs.
+        run: number of the run in which they were opened, for windows in runs.
         layers: layers of the block that has most of them.
         capacity: items they take in all.
         count: items recorded in them.
@@ -152,32 +153,36 @@ def describe_item(ring: Ring, generation: Generation | None) -> ItemInfo:
 
 
 def _generations(rings: Iterable[tuple[Ring, Counts]]) -> tuple[GenerationInfo, ...]:
-    by_period: dict[int, list[tuple[Ring, Counts, Generation]]] = {}
+    # By period, and within a period by what was opened later, early or by hand.
+    rows: dict[tuple[int, int], list[tuple[Ring, Counts, Generation]]] = {}
     for ring, counts in rings:
-        for generation in ring.generations:
-            by_period.setdefault(ring.period(generation), []).append((ring, counts, generation))
-    return tuple(_generation(by_period[period]) for period in sorted(by_period, reverse=True))
+        opened = Counter[int]()
+        for generation in reversed(ring.generations):
+            period = ring.period(generation)
+            rows.setdefault((period, opened[period]), []).append((ring, counts, generation))
+            opened[period] += 1
+    return tuple(_generation(rows[row]) for row in sorted(rows, reverse=True))
 
 
 def _generation(members: list[tuple[Ring, Counts, Generation]]) -> GenerationInfo:
     layers = [layer for _, _, generation in members for layer in generation.layers]
+    # A block that has rotated early has several generations of one period.
+    rates: dict[int, list[float]] = {}
+    for ring, counts, generation in members:
+        k = len(ring.header.seeds)
+        rates.setdefault(ring.block, []).extend(
+            predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, k)
+            for layer in generation.layers
+        )
     return GenerationInfo(
         opened=min(generation.opened for _, _, generation in members),
         closes=max(ring.closes(generation) for ring, _, generation in members),
         forgotten=max(ring.forgotten(generation) for ring, _, generation in members),
         run=max(generation.run for _, _, generation in members),
-        layers=max(len(generation.layers) for _, _, generation in members),
+        layers=max(map(len, rates.values())),
         capacity=sum(layer.capacity for layer in layers),
         count=sum(_count(generation, counts) for _, counts, generation in members),
-        estimated_error_rate=_mean(
-            any_of(
-                predicted_error_rate(
-                    counts.get(layer.name, 0), layer.num_bits, len(ring.header.seeds)
-                )
-                for layer in generation.layers
-            )
-            for ring, counts, generation in members
-        ),
+        estimated_error_rate=_mean(map(any_of, rates.values())),
         memory=sum(layer.memory for layer in layers),
     )
 

@@ -34,6 +34,8 @@ class Batch:
     packed: bytes
 
 
+#: An item's ring, and the generation that remembers it.
+Found = tuple[Ring, Generation | None]
 #: Makes the call for packed offsets under a ring.
 MakeCall = Callable[[Held, bytes], Call]
 
@@ -80,19 +82,28 @@ def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
     return (yield from _ask(view, items, Held.contains))
 
 
-def find(view: View, item: bytes) -> Steps[tuple[Ring, Generation | None]]:
-    """Return an item's ring and the generation that remembers it, the newest; None for none."""
+def find(view: View, items: Sequence[bytes]) -> Steps[list[Found]]:
+    """Return per item its ring, and the newest generation that remembers it, if one does."""
     for _ in range(MAX_ROUNDS):
         if not view.complete:
             yield from view.open()
-        held, packed = locate(view, item)
-        generations = held.ring.generations
-        replies = yield [held.contains_in(generation, packed) for generation in generations]
-        refused = [reply for reply in replies if not is_answer(reply, 1)]
+        batches = _batches(view, items, range(len(items)))
+        asked = [(b, generation) for b in batches for generation in b.held.ring.generations]
+        replies = yield [b.held.contains_in(generation, b.packed) for b, generation in asked]
+        found: dict[int, Found] = {}
+        refused = []
+        for (batch, generation), reply in zip(asked, replies, strict=True):
+            if not is_answer(reply, len(batch.places)):
+                refused.append((batch, reply))
+                continue
+            for place, verdict in zip(batch.places, reply.verdicts, strict=True):
+                if found.get(place, (None, None))[1] is None:
+                    there = generation if verdict == PRESENT else None
+                    found[place] = batch.held.ring, there
         if not refused:
-            found = zip(generations, replies, strict=True)
-            return held.ring, next((g for g, reply in found if reply.verdicts == PRESENT), None)
-        yield from view.refresh(held.ring.block, held.v, refused[0])
+            return [found[place] for place in range(len(items))]
+        for batch, reply in refused:
+            yield from view.refresh(batch.held.ring.block, batch.held.v, reply)
     raise view.unstable()
 
 

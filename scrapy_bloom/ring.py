@@ -5,12 +5,13 @@ ring, the server's clock and the number of URLs in each layer, and return the ne
 object if nothing is to be done. None does I/O.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.header import WRITE_ALL, Header
-from scrapy_bloom.schedule import Schedule
+from scrapy_bloom.schedule import MAX_GENERATIONS, Schedule
 from scrapy_bloom.sizing import (
     MAX_GROWN_BITS,
     any_of,
@@ -29,6 +30,8 @@ NO_COUNTS: Counts = {}
 
 #: Layers of a generation at most.
 MAX_LAYERS = 64
+#: Layers of a ring beyond one per generation, at most: in all, at most as many as a byte can count.
+MAX_FURTHER_LAYERS = 255 - MAX_GENERATIONS
 #: Ids of runs that a ring remembers, so that none of them rotates it a second time.
 RUNS_KEPT = 32
 #: Seconds that keys outlive what they hold: for a clock that goes back a little after a failover.
@@ -100,7 +103,7 @@ class Generation:
     Args:
         number: counts up through the life of a block; never used twice.
         opened: Unix time in seconds on the server's clock.
-        run: how many runs the filter had been shown, for windows in runs.
+        run: number of the run in which it was opened, for windows in runs.
         layers: oldest first; the last one is written.
     """
 
@@ -119,6 +122,7 @@ class Ring:
         config: what new layers are made by, and when generations are forgotten.
         block: the block.
         generations: at least one.
+        run: number of the current run: how many ids were shown to it before this one's.
         runs: the last ids of runs that it was shown, newest first.
     """
 
@@ -126,6 +130,7 @@ class Ring:
     config: Config
     block: int
     generations: tuple[Generation, ...]
+    run: int = 0
     runs: tuple[str, ...] = ()
 
     @classmethod
@@ -139,9 +144,9 @@ class Ring:
                 together the memory that is allowed.
         """
         runs = () if run is None else (run,)
-        empty = cls(header, config, block, (), runs)
+        empty = cls(header, config, block, (), 0, runs)
         empty._check_memory()
-        return replace(empty, generations=(empty._new_generation(0, now, 0),))
+        return replace(empty, generations=(empty._new_generation(0, now),))
 
     # -- what is where --
 
@@ -202,7 +207,9 @@ class Ring:
         schedule = self.config.schedule
         if schedule is None:
             return 0
-        return generation.run if schedule.counts_runs else self._index(generation.opened)
+        if schedule.counts_runs:
+            return generation.run // schedule.period.count
+        return self._index(generation.opened)
 
     @property
     def ends(self) -> int:
@@ -251,8 +258,9 @@ class Ring:
         if schedule.counts_runs:
             if run is None or run in self.runs:
                 return self
-            runs = (run, *self.runs)[:RUNS_KEPT]
-            return replace(self, runs=runs)._open(newest + 1, now, counts)
+            shown = self._show(run)
+            current = shown.run // schedule.period.count
+            return shown._open(current, now, counts) if current > newest else shown
         current = self._index(now)
         if current < newest - 1:
             return self._opened_by(now).advance(now, counts)
@@ -263,23 +271,30 @@ class Ring:
         schedule = self.config.schedule
         if schedule is None:
             return self
-        current = self.period(self.active) + schedule.counts_runs
-        return self._open(current, now, counts)
+        if not schedule.counts_runs:
+            return self._open(self._current(now), now, counts)
+        current = self.period(self.active) + 1
+        return replace(self, run=current * schedule.period.count)._open(current, now, counts)
 
     def grow(self, now: int, counts: Counts) -> "Ring":
-        """Return the ring with room in all layers that are written; the same if none can be made.
+        """Return the ring with room in a layer that is full; the same if none can be made.
 
-        A full layer is followed by a larger one. Where that is not allowed, the ring rotates early,
-        as long as that forgets nothing of the current period: else a crawl that is larger than the
-        filter would never end.
+        A full layer is followed by a larger one, one at a time. Where that is not allowed, the ring
+        rotates early, as long as that forgets nothing of the current period: else a crawl that is
+        larger than the filter would never end.
         """
-        full = {layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity}
+        full = self._full(counts)
         if not full:
             return self
-        grown = self._grown(full) if self.config.growth else self
+        grown = self._grown(full[0]) if self.config.growth else self
         if grown is not self and grown._fits and _within_bounds(grown):
             return grown
-        return self._rotate_early(now, counts)
+        rotated = self._rotate_early(now, counts)
+        # Under "write-all", younger generations may be full as well: forget nothing in vain.
+        ring, following = self, rotated
+        while following is not ring and following._full(counts):
+            ring, following = following, following.grow(now, counts)
+        return self if following is ring else rotated
 
     def reconfigure(self, config: Config) -> "Ring":
         """Return the ring under other settings: layers stay as they are, times move.
@@ -291,7 +306,9 @@ class Ring:
             return self
         ring = replace(self, config=config)
         ring._check_memory()
-        return replace(ring, generations=ring._live(ring.period(self.active))[: config.slots])
+        # Without a window, nothing is forgotten that is still there.
+        slots = config.slots if config.schedule else len(self.generations)
+        return replace(ring, generations=ring._live(ring.period(self.active))[:slots])
 
     def without(self, lost: Collection[str]) -> "Ring":
         """Return the ring without the layers that are lost; one that has to be there stays, empty.
@@ -302,8 +319,9 @@ class Ring:
         kept = []
         for generation in self.generations:
             left = tuple(layer for layer in generation.layers if layer.name not in lost)
-            if generation is self.active and left[-1:] != generation.layers[-1:]:
-                left = (*left, generation.layers[-1])
+            if generation is self.active:
+                last = generation.layers[-1]
+                left = left if last in left else (*left, last)
             elif self.header.order == WRITE_ALL and left != generation.layers:
                 left = ()
             if left:
@@ -312,8 +330,7 @@ class Ring:
 
     def cleared(self, now: int) -> "Ring":
         """Return the empty ring that follows this one, under a new generation number."""
-        number, run = self.active.number + 1, self.active.run
-        return replace(self, generations=(self._new_generation(number, now, run),))
+        return replace(self, generations=(self._new_generation(self.active.number + 1, now),))
 
     # -- how --
 
@@ -332,15 +349,17 @@ class Ring:
         """By which part of a period this block's boundaries are late."""
         return (self.block, self.header.blocks) if self.header.stagger else (0, 1)
 
+    def _show(self, run: str) -> "Ring":
+        """Return the ring that was shown the id of another run."""
+        return replace(self, run=self.run + 1, runs=(run, *self.runs)[:RUNS_KEPT])
+
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
-        counts_runs = self.config.schedule is not None and self.config.schedule.counts_runs
         kept = self._live(current)[: self.config.slots - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
         needed = max((_count(generation, counts) for generation in dropped), default=0)
-        run = current if counts_runs else self.active.run
         ring = replace(self, generations=kept)
-        new = ring._new_generation(self.active.number + 1, now, run, needed)
+        new = ring._new_generation(self.active.number + 1, now, needed)
         return replace(ring, generations=(new, *kept))
 
     def _live(self, current: int) -> tuple[Generation, ...]:
@@ -354,41 +373,55 @@ class Ring:
             generations=tuple(replace(g, opened=min(g.opened, now)) for g in self.generations),
         )
 
+    def _current(self, now: int) -> int:
+        """Return the period at a time, of runs the last one; never one before the active's."""
+        newest, schedule = self.period(self.active), self.config.schedule
+        return newest if schedule is None or schedule.counts_runs else max(newest, self._index(now))
+
+    def _full(self, counts: Counts) -> list[Layer]:
+        return [layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity]
+
     def _rotate_early(self, now: int, counts: Counts) -> "Ring":
-        current = self.period(self.active)
+        current = self._current(now)
+        if current > self.period(self.active):
+            return self._open(current, now, counts)  # it has just become due
         oldest = self.generations[-1]
         # Under "write-all" it is the oldest generation that is full first.
         room = len(self.generations) < self.config.slots and self.header.order != WRITE_ALL
-        if self.config.schedule is None or (self.period(oldest) == current and not room):
+        if self.config.schedule is None or (self.period(oldest) >= current and not room):
             return self
         kept = self if room else replace(self, generations=self.generations[:-1])
         return kept._open(current, now, counts)
 
-    def _new_generation(self, number: int, now: int, run: int, needed: int = 0) -> Generation:
+    def _new_generation(self, number: int, now: int, needed: int = 0) -> Generation:
         """Return an empty generation of the configured capacity, or of what is needed if more."""
         first = replace(self._base, generation=number)
         if needed > first.capacity and self.config.growth:
             larger = self._layer(number, 0, needed)
-            generation = Generation(number, now, run, (larger,))
+            generation = Generation(number, now, self.run, (larger,))
             fits = replace(self, generations=(generation, *self.generations))._fits
             first = larger if fits and larger.capacity > first.capacity else first
-        return Generation(number, now, run, (first,))
+        return Generation(number, now, self.run, (first,))
 
-    def _grown(self, full: Collection[Layer]) -> "Ring":
-        """Return the ring with a further layer in the generations whose last layer is full."""
+    def _grown(self, full: Layer) -> "Ring":
+        """Return the ring with a further layer in the generation whose last layer is full."""
         return replace(
             self,
             generations=tuple(
-                replace(g, layers=(*g.layers, self._next_layer(g))) if g.layers[-1] in full else g
+                replace(g, layers=(*g.layers, self._next_layer(g))) if g.layers[-1] == full else g
                 for g in self.generations
             ),
         )
 
     def _next_layer(self, generation: Generation) -> Layer:
         last = generation.layers[-1]
+        size: float = last.capacity
+        if last.index == 0:
+            # The first layer's head room, for the uneven spread over blocks, does not grow.
+            size -= self._share - self.config.capacity / self.header.blocks
         # The larger of growth and of what is missing to a capacity that was raised since.
         missing = self._share - sum(layer.capacity for layer in generation.layers)
-        wanted = max(round(last.capacity * self.config.growth), missing)
+        wanted = max(math.ceil(size * self.config.growth), missing, 1)
         return self._layer(generation.number, last.index + 1, wanted)
 
     def _layer(self, generation: int, index: int, capacity: int) -> Layer:
@@ -430,9 +463,8 @@ class Ring:
 
     def _check_memory(self) -> None:
         config = self.config
-        empty = replace(self, generations=())
-        if not empty._fits:
-            needed = config.slots * empty._base.memory * self.header.blocks
+        needed = config.slots * self._base.memory * self.header.blocks
+        if config.max_memory is not None and needed > config.max_memory:
             raise ConfigurationError(
                 f"BLOOM_MAX_MEMORY = {config.max_memory:,} is less than the {needed:,} bytes that "
                 f"BLOOM_CAPACITY = {config.capacity:,} takes in {config.slots} generation(s) "
@@ -445,4 +477,7 @@ def _count(generation: Generation, counts: Counts) -> int:
 
 
 def _within_bounds(ring: Ring) -> bool:
-    return all(generation.layers[-1].index < MAX_LAYERS for generation in ring.generations)
+    further = len(ring.layers) - len(ring.generations)
+    return further <= MAX_FURTHER_LAYERS and all(
+        generation.layers[-1].index < MAX_LAYERS for generation in ring.generations
+    )

@@ -6,7 +6,15 @@ from typing import Any
 
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.header import Header, check, in_range
-from scrapy_bloom.ring import MAX_LAYERS, RUNS_KEPT, Config, Generation, Layer, Ring
+from scrapy_bloom.ring import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    RUNS_KEPT,
+    Config,
+    Generation,
+    Layer,
+    Ring,
+)
 from scrapy_bloom.schedule import MAX_GENERATIONS, Schedule, parse_span
 from scrapy_bloom.sizing import MAX_LAYER_BITS
 
@@ -34,6 +42,7 @@ def dump(ring: Ring) -> str:
         },
         "block": ring.block,
         "generations": [asdict(generation) for generation in ring.generations],
+        "run": ring.run,
         "runs": ring.runs,
     }
     return json.dumps(state, separators=(",", ":"))
@@ -50,17 +59,19 @@ def parse(text: str) -> Ring:
         header = Header.from_fields(state["header"])
         config = _config(state["config"])
         generations = tuple(_generation(value) for value in state["generations"])
-        block, runs = state["block"], state["runs"]
+        block, run, runs = state["block"], state["run"], state["runs"]
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is damaged ({error!r:.80})") from None
     check(in_range(block, 0, header.blocks - 1), "block", block)
     check(1 <= len(generations) <= MAX_GENERATIONS, "generations", len(generations))
+    layers = sum(len(generation.layers) for generation in generations)
+    check(layers <= len(generations) + MAX_FURTHER_LAYERS, "layers", layers)
     numbers = [generation.number for generation in generations]
     check(numbers == sorted(set(numbers), reverse=True), "numbers of generations", numbers)
     check(isinstance(runs, list) and len(runs) <= RUNS_KEPT, "runs", runs)
-    for run in runs:
-        check(isinstance(run, str), "run", run)
-    return Ring(header, config, block, generations, tuple(runs))
+    check(all(isinstance(name, str) for name in runs), "runs", runs)
+    check(in_range(run, max(generation.run for generation in generations), _MANY), "run", run)
+    return Ring(header, config, block, generations, run, tuple(runs))
 
 
 def _config(value: dict[str, Any]) -> Config:
@@ -68,7 +79,8 @@ def _config(value: dict[str, Any]) -> Config:
     growth, max_memory = value["growth"], value["max_memory"]
     check(in_range(capacity, 1, _MANY), "capacity", capacity)
     check(isinstance(error_rate, float) and 0 < error_rate < 1, "error_rate", error_rate)
-    check(type(growth) in (int, float) and 0 <= growth <= MAX_GROWTH, "growth", growth)
+    good_growth = type(growth) in (int, float) and (growth == 0 or 1 <= growth <= MAX_GROWTH)
+    check(good_growth, "growth", growth)
     check(max_memory is None or in_range(max_memory, 1, _MANY), "max_memory", max_memory)
     schedule = _schedule(value["window"], value["period"])
     return Config(capacity, error_rate, schedule, growth, max_memory)
@@ -87,12 +99,15 @@ def _generation(value: dict[str, Any]) -> Generation:
     layers = tuple(Layer(**layer) for layer in value["layers"])
     generation = Generation(value["number"], value["opened"], value["run"], layers)
     check(layers, "layers", layers)
+    number = generation.number
+    check(in_range(number, 0, _MANY), "number", number)
     for layer in layers:
-        check(layer.generation == generation.number, "generation", layer.generation)
+        check(in_range(layer.generation, number, number), "generation", layer.generation)
         check(in_range(layer.index, 0, MAX_LAYERS - 1), "index", layer.index)
         check(in_range(layer.num_bits, 1, MAX_LAYER_BITS), "num_bits", layer.num_bits)
         check(in_range(layer.capacity, 1, _MANY), "capacity", layer.capacity)
-    check(in_range(generation.number, 0, _MANY), "number", generation.number)
+    indexes = [layer.index for layer in layers]
+    check(indexes == sorted(set(indexes)), "indexes", indexes)
     check(in_range(generation.opened, 0, _MAX_TIME), "opened", generation.opened)
     check(in_range(generation.run, 0, _MANY), "run", generation.run)
     return generation

@@ -38,6 +38,8 @@ LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filli
 #: Is told what happens to which ring (the new one; of a lost block, the old one).
 Notify = Callable[[str, Ring], None]
 
+#: Of a bitmap in a swap: no bytes, no time to expire at.
+GONE = 0, 0
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
 
@@ -120,8 +122,10 @@ class View:
             for block, reply in missing:
                 yield from self._create_ring(header, block, reply)
             if self.complete and (yield from self._settle()):
-                if writable or self.replaced_config:
-                    yield from self._touch_header(self._last_expiry())
+                expiry, known = self._last_expiry(), self._header_expiry
+                # A header restored from one ring may end before another ring does.
+                if writable or self.replaced_config or (known and (expiry > known or not expiry)):
+                    yield from self._touch_header(expiry)
                 return header
         raise self.unstable()
 
@@ -143,7 +147,8 @@ class View:
             answers = dict(zip(known, replies, strict=True))
             changed = [b for b in known if answers[b].v != known[b] or self._is_due(b, answers[b])]
             if not changed and self.header is not None:
-                return self._snapshot(self.header, answers)
+                rings = {block: held.ring for block, held in self.held.items()}
+                return self._snapshot(self.header, answers, rings)
             for block in changed:
                 yield from self.refresh(block, known[block], answers[block])
         raise self.unstable()
@@ -155,9 +160,10 @@ class View:
             return None
         header = self._parse(Header.from_fields, reply.fields, self.keys.header())
         replies = yield [self._read_call(block) for block in range(header.blocks)]
-        for block, answer in enumerate(replies):
-            self._hold(block, answer, header)
-        return self._snapshot(header, dict(enumerate(replies)))
+        answers = dict(enumerate(replies))
+        found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
+        rings = {block: ring for block, ring in found.items() if ring is not None}
+        return self._snapshot(header, answers, rings)
 
     def refresh(self, block: int, v: str, reply: Reply) -> Steps[None]:
         """Bring the view of a block up to date after a script refused ring ``v``."""
@@ -170,8 +176,6 @@ class View:
             yield from self.change(block, lambda ring, *_: ring.without(lost), v=v, lost=lost)
         elif not self._hold(block, reply, self.header):
             # The ring is gone, or the filter was deleted and created anew: look at the header.
-            if not held.ring.last_expiry or reply.now < held.ring.last_expiry:
-                self._note_lost(held.ring)
             yield from self.open()
         elif self._is_due(block, reply):
             yield from self.change(block, self._advance)
@@ -246,12 +250,14 @@ class View:
         if ring is None:
             header = self.header or self.wanted.new_header(self.default)
             ring = Ring.fresh(header, self.wanted.config(self.default), reply.now)
-        expiry = ring.last_expiry
+        # What this client holds may have expired long ago: with its end, so would the header.
+        expiry = max(ring.last_expiry, ring.cleared(reply.now).last_expiry)
         arguments: list[Argument] = [reply.v, expiry and expiry + SLACK]
         for pair in ring.header.to_fields().items():
             arguments += pair
-        yield [Call(load("create"), (self.keys.header(), self.keys.ring(0)), tuple(arguments))]
-        self._header_expiry = expiry
+        keys = (self.keys.header(), self.keys.ring(0))
+        (answer,) = yield [Call(load("create"), keys, tuple(arguments))]
+        self._header_expiry = expiry if answer.status == "ok" else None
 
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))
@@ -312,16 +318,17 @@ class View:
     def _settle(self) -> Steps[bool]:
         """Apply the user's settings, once, and rotate what is due; whether all went well."""
         stored = self.held[0].ring.config
+        settled = True
         for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
             ring = self.held[block].ring
-            if self._advance(ring, self._now) is ring:
-                continue
-            if not (yield from self.change(block, self._advance)):
-                return False
-        if not self._is_configured and self.held[0].ring.config != stored:
+            if self._advance(ring, self._now) is not ring:
+                # After a failure, the others: of all that are gone, one round is to tell.
+                settled = (yield from self.change(block, self._advance)) and settled
+        first = self.held.get(0)
+        if not self._is_configured and first is not None and first.ring.config != stored:
             self.replaced_config = stored
-        self._is_configured = True
-        return True
+        self._is_configured |= settled
+        return settled
 
     def _advance(self, ring: Ring, now: int, counts: Counts = NO_COUNTS) -> Ring:
         if not self._is_configured:
@@ -351,10 +358,13 @@ class View:
         Returns whether it worked; if not, the ring of whoever was faster is held, if it is usable.
         """
         expiry = ring.last_expiry
-        if self._header_expiry != 0 and (not expiry or expiry > (self._header_expiry or 0)):
+        known = self._header_expiry
+        # Not known, or another client may have given a window to a filter that had none.
+        if expiry != known and (not expiry or expiry > (known or 0)):
             yield from self._touch_header(expiry)
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()
-        bitmaps = {layer.name: (0, 0) for layer in there}
+        # What is lost goes too: its count, and whatever lies under its key.
+        bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
         for generation in ring.generations:
             time = ring.expires(generation)
             for layer in generation.layers:
@@ -370,18 +380,30 @@ class View:
             self._hold(block, reply, self.header)
             return False
         self.held[block] = Held.of(new_v, ring, self.keys)
+        for name, key in zip(bitmaps, keys[1:], strict=True):
+            if bitmaps[name] == GONE:
+                yield [Call(load("drop"), (keys[0], key), (new_v,))]
         return True
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
         """Hold the ring in a reply; not one that is missing or belongs to another filter."""
-        self.held.pop(block, None)
-        if not reply.state:
-            return False
-        ring = self._parse(state.parse, reply.state, self.keys.ring(block))
-        if header is None or ring.header.id != header.id or ring.block != block:
+        before = self.held.pop(block, None)
+        ring = self._ring(block, reply, header)
+        if ring is None:
+            expired = before is not None and 0 < before.ring.last_expiry <= reply.now
+            if before is not None and not expired:
+                self._note_lost(before.ring)
             return False
         self.held[block] = Held.of(reply.v, ring, self.keys)
         return True
+
+    def _ring(self, block: int, reply: Reply, header: Header | None) -> Ring | None:
+        """Return the ring in a reply; None if it is missing or belongs to another filter."""
+        if not reply.state:
+            return None
+        ring = self._parse(state.parse, reply.state, self.keys.ring(block))
+        good = header is not None and ring.header.id == header.id and ring.block == block
+        return ring if good else None
 
     def _last_expiry(self) -> int:
         expiries = [held.ring.last_expiry for held in self.held.values()]
@@ -390,9 +412,10 @@ class View:
     def _read_call(self, block: int) -> Call:
         return Call(load("read"), (self.keys.ring(block),), ())
 
-    def _snapshot(self, header: Header, replies: Mapping[int, Reply]) -> Snapshot:
+    def _snapshot(
+        self, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
+    ) -> Snapshot:
         now = max(reply.now for reply in replies.values())
-        rings = {block: self.held[block].ring for block in sorted(replies) if block in self.held}
         counts = {block: self._counts(ring, replies[block]) for block, ring in rings.items()}
         current = {block: ring.advance(now) for block, ring in rings.items()}
         return Snapshot(header, current, counts, now)

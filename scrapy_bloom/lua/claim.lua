@@ -35,7 +35,8 @@ end
 -- count[i], capacity[i], start[i]: of layer i, the number of URLs in it and that it takes, and where
 -- in a URL's offsets its own begin.
 local count, capacity, start = {}, {}, {}
-local whole = redis.call('EXISTS', unpack(KEYS, 2)) == #KEYS - 1
+local others = #KEYS - 1 - written
+local whole = others == 0 or redis.call('EXISTS', unpack(KEYS, written + 2)) == others
 for i = 1, #KEYS - 1 do
   start[i] = 4 * k * string.byte(groups, i)
   if i <= written then

@@ -7,12 +7,13 @@
 -- ARGV[3]     state of the new ring, JSON
 -- ARGV[4]     Unix time in seconds at which the ring expires, 0 for never
 -- ARGV[5..]   per bitmap three values: the layer's name; its bytes if it comes, 0 if it goes, -1 if
---             it stays; and the Unix time at which it expires, 0 for never
+--             it stays; and the Unix time at which it expires, 0 for never. What goes is deleted
+--             by drop.lua, one bitmap at a time, or else expires soon: in a minute
 --
 -- Reply       {"ok", "", "", now}       done
 --             {"stale", v, state, now}  somebody was faster: this is the ring now
--- Cost        allocates and frees whole bitmaps at once: about 3 ms and 0.6 ms for 8 MiB.
---             So: one swap at a time, never pipelined.
+-- Cost        allocates whole bitmaps at once, as a rule one: about 3 ms for 8 MiB. So: one swap at
+--             a time, never pipelined.
 local ring = KEYS[1]
 local now = redis.call('TIME')[1]
 local current = redis.call('HMGET', ring, 'v', 'state')
@@ -30,16 +31,18 @@ redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
 expire(ring, ARGV[4])
 for i = 2, #KEYS do
   local name, bytes, time = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
-  if bytes >= 0 then
-    -- Whatever lies under a new layer's key (after a restored backup, say) is not ours: it goes.
-    redis.call('DEL', KEYS[i])
+  if bytes == 0 then
     redis.call('HDEL', ring, 'n:' .. name)
+    redis.call('EXPIRE', KEYS[i], 60)
+  else
+    if bytes > 0 then
+      -- Whatever lies under a new layer's key (after a restored backup, say) is not ours: it goes.
+      redis.call('DEL', KEYS[i])
+      -- Writing the last bit allocates the bitmap once, at its final size.
+      redis.call('SETBIT', KEYS[i], bytes * 8 - 1, 0)
+      redis.call('HSET', ring, 'n:' .. name, 0)
+    end
+    expire(KEYS[i], time)
   end
-  if bytes > 0 then
-    -- Writing the last bit allocates the bitmap once, at its final size.
-    redis.call('SETBIT', KEYS[i], bytes * 8 - 1, 0)
-    redis.call('HSET', ring, 'n:' .. name, 0)
-  end
-  if bytes ~= 0 then expire(KEYS[i], time) end
 end
 return {'ok', '', '', now}

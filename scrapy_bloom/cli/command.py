@@ -1,0 +1,327 @@
+"""The command ``scrapy bloom``: plan a filter, look at it, ask it, rotate and clear it.
+
+Filters are used as they are stored: no setting of the project's changes them from here.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from scrapy.addons import AddonManager
+from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
+from scrapy.utils.log import configure_logging
+
+from scrapy_bloom.cli import lookup
+from scrapy_bloom.cli.session import (
+    NothingThereError,
+    Server,
+    Session,
+    complain,
+    iso,
+    print_json,
+    to_json,
+)
+from scrapy_bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.filter import DEFAULTS
+from scrapy_bloom.forecast import forecast
+from scrapy_bloom.info import FilterInfo, describe
+from scrapy_bloom.view import ROTATED, Snapshot
+from scrapy_bloom.wanted import Wanted
+from scrapy_bloom.windows import LASTING
+
+logger = logging.getLogger(__name__)
+
+FINE, NO, FAILED = 0, 1, 2
+EXIT_CODES = (
+    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, or you said no; 2 wrong "
+    "usage or settings, or the server cannot be used."
+)
+#: Options of ``plan``, each for the setting BLOOM_*.
+PLAN_OPTIONS = {
+    "capacity": "URLs a generation takes before it grows",
+    "error_rate": "share of new URLs that may be taken for seen, at most",
+    "recrawl_after": 'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
+    "rotate_every": "how often the filter rotates; it divides --recrawl-after",
+    "blocks": "bitmaps it is spread over",
+    "seeds": "how many hash functions",
+    "ring": "write-newest or write-all",
+    "growth": "size of the next layer in sizes of the last one; 0 never grows",
+    "max_memory": "bytes beyond which it does not grow",
+}
+
+
+class BloomCommand(ScrapyCommand):
+    """``scrapy bloom``, in a project and outside."""
+
+    requires_project = False
+    requires_crawler_process = False
+    default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
+
+    def syntax(self) -> str:
+        """Return what follows the command's name."""
+        return "<subcommand> [options]"
+
+    def short_desc(self) -> str:
+        """Return a line for Scrapy's list of commands."""
+        return "Plan, inspect, query, rotate and clear Bloom filters"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add Scrapy's options and the subcommands."""
+        super().add_options(parser)
+        parser.epilog = f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h"
+        commands = parser.add_subparsers(title="Subcommands", prog="scrapy bloom", dest="command")
+        for name, (run, add_options, text) in SUBCOMMANDS.items():
+            subcommand = commands.add_parser(
+                name,
+                help=text,
+                description=f"{text[0].upper()}{text[1:]}.",
+                epilog=EXIT_CODES,
+                formatter_class=parser.formatter_class,
+            )
+            subcommand.set_defaults(run=run)
+            add_options(subcommand)
+            _add_common_options(subcommand)
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Turn options into settings."""
+        opts.set = [*opts.set, *getattr(opts, "set_after", [])]
+        super().process_options(args, opts)
+        if args:
+            raise UsageError(f"unrecognized arguments: {' '.join(args)}")
+        if opts.command is None:
+            raise UsageError
+        given = {f"BLOOM_{name.upper()}": getattr(opts, name, None) for name in PLAN_OPTIONS}
+        given["BLOOM_KEY"] = getattr(opts, "key", None)
+        given = {name: value for name, value in given.items() if value is not None}
+        # Settings with a window in runs are refused without a run; no filter is shown this one.
+        given["BLOOM_RUN"] = "scrapy bloom"
+        # The standard output is for the answer.
+        given["LOG_STDOUT"] = False
+        assert self.settings is not None  # noqa: S101 - Scrapy sets it
+        self.settings.setdict(given, priority="cmdline")
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002 - all in opts
+        """Run a subcommand; sets the exit code."""
+        self.exitcode = FAILED
+        try:
+            self.exitcode = self._run(opts)
+        except NothingThereError as error:
+            self.exitcode = NO
+            complain(str(error))
+        except BloomError as error:
+            complain(str(error))
+        except KeyboardInterrupt:
+            complain("interrupted")
+        except BrokenPipeError:
+            # Whoever reads has had enough, as `head` has; Python would complain when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except Exception as error:
+            # Of a spider's module or a fingerprinter. Python exits with 1, which is "not seen".
+            logger.debug("scrapy bloom failed", exc_info=True)
+            complain(f"{type(error).__name__}: {error} (-L DEBUG shows where)")
+
+    def _run(self, opts: argparse.Namespace) -> int:
+        assert self.settings is not None  # noqa: S101 - Scrapy sets it
+        if self.crawler_process is None:
+            # Older versions of Scrapy do this for all commands, later ones for those that crawl.
+            configure_logging(self.settings)
+            AddonManager.load_pre_crawler_settings(self.settings)
+        exit_code: int = opts.run(Session(self.settings, opts))
+        return exit_code
+
+
+# -- options --
+
+
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--spider", metavar="NAME", help="default: the project's only spider")
+    # Scrapy's, which otherwise stand before the subcommand. Unset, they leave what stands there.
+    group = parser.add_argument_group("global options")
+    group.add_argument(
+        *("-s", "--set"),
+        dest="set_after",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set/override setting (may be repeated)",
+    )
+    suppress = argparse.SUPPRESS
+    group.add_argument("-L", "--loglevel", metavar="LEVEL", default=suppress, help="log level")
+    group.add_argument("--logfile", metavar="FILE", default=suppress, help="log file")
+    group.add_argument("--nolog", action="store_true", default=suppress, help="no log")
+
+
+def _plan_options(parser: argparse.ArgumentParser) -> None:
+    for name, text in PLAN_OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+
+
+def _filter_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", help="the filter's key; default: the project's BLOOM_KEY")
+    parser.add_argument("--window", metavar="NAME", help="the filter of a window of BLOOM_WINDOWS")
+
+
+def _info_options(parser: argparse.ArgumentParser) -> None:
+    _filter_options(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the blocks, too")
+
+
+def _check_options(parser: argparse.ArgumentParser) -> None:
+    _filter_options(parser)
+    parser.add_argument("urls", nargs="*", metavar="URL", help="- reads them from stdin")
+    parser.add_argument(
+        "--bloom-key",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help='meta["bloom_key"] of a request (may be repeated)',
+    )
+
+
+def _change_options(parser: argparse.ArgumentParser) -> None:
+    _filter_options(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
+
+
+# -- plan --
+
+
+def _plan(session: Session) -> int:
+    settings = session.settings
+    seeds = settings.seeds
+    wanted = Wanted(
+        capacity=settings.capacity,
+        error_rate=settings.error_rate,
+        blocks=settings.blocks,
+        seeds=seeds if isinstance(seeds, tuple) else None,
+        num_hashes=seeds if isinstance(seeds, int) else None,
+        window=settings.recrawl_after,
+        period=settings.rotate_every,
+        order=settings.ring,
+        growth=settings.growth,
+        max_memory=settings.max_memory,
+    )
+    result = forecast(wanted.new_header(DEFAULTS), wanted.config(DEFAULTS))
+    if session.tables is None:
+        print_json(to_json(result))
+    else:
+        session.tables.show_plan(result)
+    return FINE
+
+
+# -- info --
+
+
+def _info(session: Session) -> int:
+    windows = [session.window] if session.is_chosen else [LASTING, *session.settings.windows]
+    documents = []
+    with session.connect() as server:
+        for name in windows:
+            snapshot = server.look(name)
+            document = {"name": name, "key": server.key(name), "exists": snapshot is not None}
+            if snapshot is not None:
+                document |= _describe(session, server, name, snapshot)
+            elif session.tables is not None:
+                session.tables.show_absent(name, server.address, server.key(name))
+            documents.append(document)
+        if session.tables is None:
+            print_json({"address": server.address, "filters": documents})
+    return FINE if any(document["exists"] for document in documents) else NO
+
+
+def _describe(session: Session, server: Server, name: str, snapshot: Snapshot) -> dict[str, Any]:
+    """Show a filter, or return it as JSON has it."""
+    key, lost = server.key(name), snapshot.header.blocks - len(snapshot.rings)
+    info = describe(key, snapshot, lost)
+    numbers = sorted(snapshot.rings) if session.opts.verbose else []
+    blocks = {number: describe(key, snapshot, block=number) for number in numbers}
+    if session.tables is not None:
+        session.tables.show_info(name, server.address, info, blocks)
+        return {}
+    document: dict[str, Any] = to_json(info)
+    if blocks:
+        document["per_block"] = [{"block": n, **to_json(block)} for n, block in blocks.items()]
+    return document
+
+
+# -- rotate and clear --
+
+
+def _rotate(session: Session) -> int:
+    name = session.window
+    with session.connect() as server:
+        snapshot, key = server.read(name), server.key(name)
+        if describe(key, snapshot).window is None:
+            raise ConfigurationError(
+                f"the filter {key!r} is stored without a window, so it has nothing to rotate: set "
+                "BLOOM_RECRAWL_AFTER (the next crawl applies it), or clear the filter"
+            )
+        forgotten, text = _forgotten_by_rotation(snapshot)
+        if not session.confirm(f"Rotate {key!r} on {server.address}, which forgets {text}"):
+            return NO
+        with session.progress("rotating blocks", snapshot.header.blocks) as advance:
+            bloom = server.filter(name, lambda event, _: advance(event == ROTATED))
+            bloom.rotate()
+        return _report(session, server, name, bloom.info(), forgotten)
+
+
+def _forgotten_by_rotation(snapshot: Snapshot) -> tuple[int, str]:
+    """Return how many URLs a rotation forgets, and say which."""
+    count, opened = 0, []
+    for block, ring in snapshot.rings.items():
+        counts = snapshot.counts[block]
+        after = ring.rotate(snapshot.now, counts)
+        count += ring.count(counts) - after.count(counts)
+        opened += [old.opened for old in ring.generations if old not in after.generations]
+    if not opened:
+        return 0, "nothing (there are fewer generations than the window has)"
+    return count, f"the {count:,} URLs of the generation opened {iso(min(opened))}"
+
+
+def _clear(session: Session) -> int:
+    name = session.window
+    with session.connect() as server:
+        before, bloom = describe(server.key(name), server.read(name)), server.filter(name)
+        text = f"all its {before.count:,} URLs"
+        if not session.confirm(f"Clear {bloom.key!r} on {server.address}, which forgets {text}"):
+            return NO
+        bloom.clear()
+        return _report(session, server, name, bloom.info(), before.count)
+
+
+def _report(session: Session, server: Server, name: str, after: FilterInfo, forgotten: int) -> int:
+    """Say what a filter is after it was changed."""
+    if session.tables is None:
+        head = {"address": server.address, "name": name, "urls_forgotten": forgotten}
+        print_json(head | to_json(after))
+    else:
+        session.tables.show(
+            f"{after.key} on {server.address}: {forgotten:,} URLs forgotten, {after.count:,} "
+            "remembered"
+        )
+    return FINE
+
+
+# -- check --
+
+
+def _check(session: Session) -> int:
+    asked, seen = lookup.check(session)
+    return FINE if asked == seen else NO
+
+
+#: Name -> (function, its options, what it does).
+SUBCOMMANDS: dict[
+    str, tuple[Callable[[Session], int], Callable[[argparse.ArgumentParser], None], str]
+] = {
+    "plan": (_plan, _plan_options, "say what a filter would take; needs no server"),
+    "info": (_info, _info_options, "show what filters hold; changes nothing"),
+    "check": (_check, _check_options, "say whether URLs are seen, since when and until when"),
+    "rotate": (_rotate, _change_options, "open a new generation now; the oldest may be forgotten"),
+    "clear": (_clear, _change_options, "forget all URLs of a filter"),
+}

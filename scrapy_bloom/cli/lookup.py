@@ -1,0 +1,176 @@
+"""``scrapy bloom check``: whether URLs are seen, as a crawl of the project would say."""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from scrapy import Request
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_bloom import advice
+from scrapy_bloom.cli.session import Session, complain, to_json
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.hashing import to_bytes
+from scrapy_bloom.info import ItemInfo
+from scrapy_bloom.windows import LASTING, RUN, Windows
+
+#: URLs that are looked up together.
+BATCH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: whether a request was seen.
+
+    Args:
+        kind: ``url`` or ``bloom_key``.
+        text: that URL or key.
+        window: the window of the request.
+        item: what the filter of the window has of it.
+    """
+
+    kind: str
+    text: str
+    window: str
+    item: bytes
+
+
+class Identifier:
+    """Knows of requests what a crawl does: their windows and fingerprints."""
+
+    def __init__(self, session: Session) -> None:
+        crawler, settings = session.crawler, session.settings
+        fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+        self._fingerprinter: Any = build_from_crawler(fingerprinter, crawler)
+        self.name = global_object_name(type(self._fingerprinter))
+        self._default = session.window
+        self._windows = Windows(
+            settings.windows, LASTING, () if session.is_chosen else settings.window_rules
+        )
+
+    @property
+    def windows(self) -> set[str]:
+        """The windows that requests may have, and that have a filter."""
+        return {self._default, *(name for _, name in self._windows.rules)} - {RUN}
+
+    def question(self, kind: str, text: str) -> Question:
+        """Make a question.
+
+        Raises:
+            ConfigurationError: the text is no URL.
+        """
+        if kind == "bloom_key":
+            return Question(kind, text, self._default, b"bloom_key:" + to_bytes(text))
+        try:
+            request = Request(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{text!r:.100} is no URL: {error}") from None
+        window = self._windows.of(request, None)
+        window = self._default if window == LASTING else window
+        return Question(kind, text, window, self._fingerprinter.fingerprint(request))
+
+
+def check(session: Session) -> tuple[int, int]:
+    """Answer what the options ask; return how many were asked about, and how many are seen.
+
+    Raises:
+        NothingThereError: there is no filter.
+        ConfigurationError: nothing is asked, or a URL is none.
+        StorageError: the server did not answer.
+    """
+    opts = session.opts
+    if not opts.urls and not opts.bloom_key:
+        raise ConfigurationError("give URLs to check, - to read them from stdin, or --bloom-key")
+    identifier = Identifier(session)
+    with session.connect() as server:
+        for name in identifier.windows:
+            stored = server.read(name).header.fingerprinter
+            warning = advice.on_fingerprinter(stored, identifier.name)
+            if warning:
+                complain(warning)
+        filters = {name: server.filter(name) for name in identifier.windows}
+        questions = (identifier.question(kind, text) for kind, text in _questions(opts))
+        answers = (_answer(batch, filters) for batch in _batches(questions))
+        return _print_answers(session, server.address, answers)
+
+
+def _questions(opts: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    yield from (("bloom_key", key) for key in opts.bloom_key)
+    for url in opts.urls:
+        lines = sys.stdin if url == "-" else [url]
+        yield from (("url", line.strip()) for line in lines if line.strip())
+
+
+def _batches(questions: Iterator[Question]) -> Iterator[list[Question]]:
+    while batch := list(islice(questions, BATCH)):
+        yield batch
+
+
+#: Questions, each with its answer.
+Answers = Sequence[tuple[Question, ItemInfo]]
+
+
+def _answer(questions: Sequence[Question], filters: Mapping[str, BloomFilter]) -> Answers:
+    places = defaultdict(list)
+    for place, question in enumerate(questions):
+        places[question.window].append(place)
+    # What is remembered for a run is in no filter.
+    answers = [ItemInfo(seen=False, since=0, until=0, window=RUN)] * len(questions)
+    for name in places.keys() - {RUN}:
+        infos = filters[name].find_all(questions[place].item for place in places[name])
+        for place, info in zip(places[name], infos, strict=True):
+            answers[place] = info
+    return list(zip(questions, answers, strict=True))
+
+
+def _print_answers(session: Session, address: str, batches: Iterator[Answers]) -> tuple[int, int]:
+    """Print answers as they come; return how many there were, and how many were "seen"."""
+    show = _AnswersAsJson(address) if session.tables is None else _AnswersAsText(session.tables)
+    asked = seen = 0
+    # On a terminal, the answers themselves say how far it is.
+    is_shown = sys.stdout.isatty()
+    with nullcontext(lambda _: None) if is_shown else session.progress("URLs checked") as advance:
+        for answers in batches:
+            for question, info in answers:
+                show.answer(question, info)
+                seen += info.seen
+            asked += len(answers)
+            advance(len(answers))
+    show.end(asked, seen)
+    return asked, seen
+
+
+class _AnswersAsText:
+    def __init__(self, tables: Any) -> None:
+        self._line = tables.item_line
+        sys.stdout.write(f"{tables.ITEM_HEADING}\n")
+
+    def answer(self, question: Question, info: ItemInfo) -> None:
+        sys.stdout.write(f"{self._line(question.text, info)}\n")
+
+    def end(self, asked: int, seen: int) -> None:
+        sys.stdout.write(f"{seen:,} of {asked:,} are seen\n")
+
+
+class _AnswersAsJson:
+    """One document, printed piece by piece: there may be millions of answers."""
+
+    def __init__(self, address: str) -> None:
+        self._separator = f'{{"address": {json.dumps(address)}, "answers": [\n'
+
+    def answer(self, question: Question, info: ItemInfo) -> None:
+        document = {question.kind: question.text, "name": question.window, **to_json(info)}
+        sys.stdout.write(f"{self._separator}  {json.dumps(document)}")
+        self._separator = ",\n"
+
+    def end(self, asked: int, seen: int) -> None:
+        start = "" if asked else self._separator
+        sys.stdout.write(f'{start}\n], "asked": {asked}, "seen": {seen}}}\n')

@@ -1,0 +1,243 @@
+"""What ``scrapy bloom`` shows in a terminal. Needs rich (``pip install 'scrapy-bloom[cli]'``)."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from scrapy_bloom.forecast import Forecast, Load
+from scrapy_bloom.info import FilterInfo, GenerationInfo, ItemInfo
+from scrapy_bloom.schedule import Schedule, parse_span
+
+#: Columns of a table that goes to a file or a pipe.
+PLAIN_WIDTH = 120
+#: Columns that go on in a second line where a terminal is narrow; numbers do not.
+TEXTS = ("opened (UTC)", "closes", "forgotten", "out of room")
+
+
+def show_plan(forecast: Forecast) -> None:
+    """Print what a filter will take."""
+    f = forecast
+    rows = [
+        ("window", _window(f.window, f.period, f.ring)),
+        ("a page is crawled again", f.recrawl),
+        ("generations", f"{f.generations}"),
+        ("hash functions (k)", f"{f.num_hashes}"),
+        ("blocks", f"{f.blocks:,}"),
+        ("a bitmap", f"{size(f.num_bits / 8)} ({f.num_bits:,} bits)"),
+        ("a generation", size(f.memory)),
+        ("all generations", f"{size(f.loads[0].memory)} at capacity"),
+        ("limit", "none" if f.max_memory is None else size(f.max_memory)),
+        ("bits per URL", f"{f.loads[0].bits_per_url:.1f} at capacity"),
+        ("new pages missed", _missed(f)),
+    ]
+    heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
+    _show_facts(heading, rows)
+    table = _table(
+        *("URLs a\ngeneration", "a\ngeneration", "all", "bits per\nURL"),
+        *("error\nrate", "pages\nmissed", "out of room"),
+    )
+    for load in f.loads:
+        table.add_row(*_load_row(f, load))
+    console().print(table)
+
+
+def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, FilterInfo]) -> None:
+    """Print what a filter is and holds; and each of the given blocks."""
+    rate = f"{_rate(info.estimated_error_rate)} now, {_rate(info.error_rate)} at most asked for"
+    growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
+    rows = [
+        ("window", f"{_window(info.window, info.period, info.ring)}"),
+        ("URLs", f"{info.count:,} (made for {info.capacity:,} a generation)"),
+        ("error rate", f"{rate}, {_rate(info.error_bound)} when all layers are full"),
+        ("memory", f"{size(info.memory)} in {info.blocks:,} blocks"),
+        ("bits per URL", f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions"),
+        ("grows", growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}")),
+    ]
+    if info.lost_blocks:
+        rows.append(("lost blocks", f"{info.lost_blocks} (evicted or deleted)"))
+    _show_facts(f"{info.key} on {address} (window {name!r})", rows)
+    table = _table(
+        *("opened (UTC)", "closes", "forgotten", "URLs", "fill", "rate\nnow", "layers", "memory")
+    )
+    for generation in info.generations:
+        table.add_row(*_generation_row(info, generation))
+    console().print(table)
+    if blocks:
+        table = _table("block", "generations", "URLs", "fill", "rate\nnow", "layers", "memory")
+        for number, block in blocks.items():
+            table.add_row(*_block_row(number, block))
+        console().print(table)
+
+
+def show_absent(name: str, address: str, key: str) -> None:
+    """Print that there is no filter."""
+    show(f"{key} on {address} (window {name!r}): there is no such filter")
+
+
+def item_line(item: str, info: ItemInfo) -> str:
+    """Return a line about an item, which comes last because it may be long."""
+    verdict, since, until = "new", "", ""
+    if info.seen:
+        verdict, since = "seen", minute(info.since)
+        until = minute(info.until) or ("never" if info.window is None else "in a later run")
+    return f"{verdict:4}  {since:16}  {until:16}  {item}"
+
+
+#: What the columns of ``item_line`` are.
+ITEM_HEADING = f"{'':4}  {'since (UTC)':16}  new again (UTC)"
+
+
+def show(text: str) -> None:
+    """Print text as it is, in lines of any length."""
+    console().print(text, soft_wrap=True)
+
+
+def console() -> Console:
+    """Return the console of the standard output as it is now; nothing in a text is markup."""
+    fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+    return Console(markup=False, highlight=False, emoji=False, width=fixed)
+
+
+@contextmanager
+def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show on the standard error, if it is a terminal, how far something is.
+
+    Yields a function that counts on. The bar appears with its second call: what is over by then
+    needs none.
+    """
+    err = Console(stderr=True)
+    bar = Progress(
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+        # Else what is printed meanwhile would go to the standard error.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = bar.add_task(title, total=total)
+
+    def advance(count: int) -> None:
+        if bar.tasks[0].completed:
+            bar.start()
+        bar.update(task, advance=count)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def minute(time: int) -> str:
+    """Return a Unix time as the minute in UTC; "" for 0."""
+    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M}" if time else ""
+
+
+def size(count: float) -> str:
+    """Return a number of bytes to three digits or so."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
+    show(heading)
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(f"  {name}", value)
+    console().print(table)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=heading not in TEXTS, overflow="fold")
+    return table
+
+
+def _window(window: str | None, period: str | None, ring: str) -> str:
+    return f"{window}, rotated every {period} ({ring})" if window else "never forgets"
+
+
+def _missed(f: Forecast) -> str:
+    load = f.loads[0]
+    window = f" in the first {f.window}, {_count(load.missed)} in later ones" if f.window else ""
+    return (
+        f"{_count(load.missed_first)}{window}, of {load.urls:,} (expected); "
+        f"{_count(f.missed_at_most)} at most (error rate x URLs)"
+    )
+
+
+def _load_row(f: Forecast, load: Load) -> list[str]:
+    room = "forgets early" if load.rotates_early else ""
+    if load.unrecorded:
+        room = f"{load.unrecorded:,} over"
+    return [
+        f"{load.factor * f.capacity:,}",
+        size(load.generation_memory),
+        size(load.memory),
+        f"{load.bits_per_url:.1f}",
+        _rate(load.error_rate),
+        _count(load.missed_first if load.missed is None else load.missed),
+        room or "no",
+    ]
+
+
+def _generation_row(info: FilterInfo, generation: GenerationInfo) -> list[str]:
+    closes, forgotten = minute(generation.closes), minute(generation.forgotten)
+    if info.window is None or info.period is None:
+        closes = forgotten = "never"
+    elif not closes:
+        closes, forgotten = _in_runs(info, generation)
+    return [
+        minute(generation.opened),
+        closes,
+        forgotten,
+        f"{generation.count:,}",
+        f"{generation.fill_ratio:.1%}",
+        _rate(generation.estimated_error_rate),
+        str(generation.layers),
+        size(generation.memory),
+    ]
+
+
+def _in_runs(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
+    """Say when a generation closes and is forgotten where no time tells."""
+    schedule = Schedule(parse_span("window", info.window), parse_span("period", info.period))
+    age = info.generations[0].run - generation.run
+    left = schedule.generations - age
+    forgotten = "with the next run" if left == 1 else f"{left} runs from now"
+    return "closed" if age else "with the next run", forgotten
+
+
+def _block_row(number: int, block: FilterInfo) -> list[str]:
+    capacity = sum(generation.capacity for generation in block.generations)
+    layers = sum(generation.layers for generation in block.generations)
+    return [
+        str(number),
+        str(len(block.generations)),
+        f"{block.count:,}",
+        f"{sum(generation.count for generation in block.generations) / capacity:.1%}",
+        _rate(block.estimated_error_rate),
+        str(layers),
+        size(block.memory),
+    ]
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.2g}"
+
+
+def _count(count: float | None) -> str:
+    """Return an expected number of pages."""
+    return "0" if not count else f"{count:,.0f}" if count >= 100 else f"{count:.2g}"
