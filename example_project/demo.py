@@ -1,47 +1,212 @@
-"""Two crawls of a small site: the first fetches all of it, the second only what is new.
+"""Half a year of a small site: what is crawled once, what in each run, and what again, and when.
 
     python example_project/demo.py
 
-Exits with 0 when both crawls did what is promised, 1 when not, 2 when they could not be run.
+Exits with 0 when all crawls did what is promised, 1 when not, 2 when they could not be run.
 """
 
 import argparse
+import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent
 sys.path.insert(0, str(PROJECT))
 
 try:
-    from example_site.build import Site, Truth
+    from example_site.build import STORIES, Site, Truth
     from example_site.serve import SiteServer, serve
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from scrapy_bloom import BloomError, BloomFilter, FilterInfo
-    from scrapy_bloom.connection import connect
+    from scrapy_bloom import BloomError, BloomFilter
+    from scrapy_bloom.connection import Connection, connect
 except ImportError as error:
     print(f"{error}. The demo needs: pip install 'scrapy-bloom[cli,embedded]'", file=sys.stderr)
     sys.exit(2)
 
-#: Stories that are published between the two crawls.
-NEW_STORIES = 3
+#: Months of a year in which the site is crawled, one after the other.
+MONTHS = ("January", "February", "March", "April", "May", "June", "July")
+YEAR = 2027
+#: Pages are crawled again so many months, or runs, after they were first seen.
+WINDOW = 5
+#: Stories that are published before a month's crawl.
+PUBLISHED = {"February": 3}
 #: Seconds a crawl may take; it takes about three.
 CRAWL_TIMEOUT = 120
+#: Seconds the server gets to show the time it was set to.
+MOVE_TIMEOUT = 5
 #: The filter's key, so that `--redis-url` does not touch anybody's crawl.
 KEY = "scrapy-bloom-demo"
 
 
 class DemoError(Exception):
     """The demo cannot be run; the message says why."""
+
+
+class ClockError(Exception):
+    """The server's clock cannot be moved; the message says why."""
+
+
+# -- the server, and its clock --
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of the demo's own server: libfaketime adds what is in a file to the real time.
+
+    Attributes:
+        file: Holds the seconds to add.
+        library: libfaketime's.
+    """
+
+    file: Path
+    library: Path
+
+    @classmethod
+    def make(cls, directory: Path) -> "Clock":
+        """A clock that is right so far."""
+        found = importlib.util.find_spec("libfaketime")
+        if sys.platform != "linux" or not found or not found.origin:
+            raise ClockError("that takes Linux and pip install libfaketime")
+        library = Path(found.origin).parent / "vendor/libfaketime/src/libfaketime.so.1"
+        if not library.is_file():
+            raise ClockError(f"there is no {library.name}")
+        clock = cls(directory / "clock", library)
+        clock.file.write_text("+0")
+        return clock
+
+    @contextmanager
+    def preloaded(self) -> Iterator[None]:
+        """A server that is started in this context goes by this clock."""
+        before = dict(os.environ)
+        os.environ |= {
+            "LD_PRELOAD": str(self.library),
+            "FAKETIME_TIMESTAMP_FILE": str(self.file),
+            "FAKETIME_NO_CACHE": "1",
+            # Only the date moves: with this clock jumping, the server's timers would.
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ |= before
+
+    def set(self, moment: datetime, connection: Connection) -> None:
+        """Set it, and wait until the server goes by it."""
+        new = self.file.with_suffix(".new")
+        new.write_text(f"{moment.timestamp() - time.time():+.0f}")
+        new.replace(self.file)
+        deadline = time.monotonic() + MOVE_TIMEOUT
+        while abs(connection.client.time()[0] - moment.timestamp()) > MOVE_TIMEOUT + 1:
+            if time.monotonic() > deadline:
+                raise ClockError("the server does not go by libfaketime")
+            time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the filter is.
+
+    Attributes:
+        url: The server's address.
+        connection: Keeps the demo's own server running as long as it is open.
+        clock: The server's clock; None where it cannot be moved.
+        why_not: Why it cannot.
+    """
+
+    url: str
+    connection: Connection
+    clock: Clock | None = None
+    why_not: str = ""
+
+    @property
+    def unit(self) -> str:
+        return "months" if self.clock else "runs"
+
+    def settings(self, month: str) -> dict[str, str]:
+        """Scrapy's settings for the crawl of a month; sets the clock."""
+        settings = {
+            "BLOOM_REDIS_URL": self.url,
+            "BLOOM_KEY": KEY,
+            "BLOOM_RECRAWL_AFTER": f"{WINDOW} {self.unit}",
+        }
+        if self.clock is None:
+            return settings | {"BLOOM_RUN": month}
+        self.clock.set(middle_of(month), self.connection)
+        return settings
+
+    def count(self) -> int:
+        """How many URLs the filter remembers."""
+        return BloomFilter(self.connection.client, KEY, label=self.connection.label).info().count
+
+    def clear(self) -> None:
+        """Leave nothing of the demo on a server; also shows whether there is one."""
+        client = self.connection.client
+        BloomFilter(client, KEY, label=self.connection.label).open()
+        for key in client.scan_iter(f"{{{KEY}:*", count=1000):
+            client.delete(key)
+
+
+def middle_of(month: str) -> datetime:
+    return datetime(YEAR, MONTHS.index(month) + 1, 15, 12, tzinfo=timezone.utc)
+
+
+@contextmanager
+def open_storage(directory: Path, redis_url: str | None) -> Iterator[Storage]:
+    """The server at an address, or one of our own; the filter is removed before and after."""
+    storage = (
+        Storage(redis_url, connect(redis_url), why_not="it is not the demo's own server")
+        if redis_url
+        else start_server(directory)
+    )
+    with closing(storage.connection):
+        storage.clear()
+        try:
+            yield storage
+        finally:
+            storage.clear()
+
+
+def start_server(directory: Path) -> Storage:
+    """A server of the demo's own, with a clock that can be moved if that is possible here."""
+    url = f"embedded:{directory / 'valkey'}"
+    try:
+        clock = Clock.make(directory)
+        return Storage(url, connect_moved(url, clock), clock)
+    except ClockError as error:
+        return Storage(url, connect(url), why_not=str(error))
+
+
+def connect_moved(url: str, clock: Clock) -> Connection:
+    """Start a server that goes by a clock, and make sure that it does."""
+    try:
+        with clock.preloaded():
+            connection = connect(url)
+    except BloomError as error:
+        raise ClockError("the server does not start with libfaketime") from error
+    try:
+        clock.set(middle_of(MONTHS[0]), connection)
+    except ClockError:
+        connection.close()
+        raise
+    return connection
+
+
+# -- the crawls --
 
 
 @dataclass(frozen=True)
@@ -54,7 +219,8 @@ class Crawl:
         expected: The URLs it should have fetched, each once.
         hits: What the site's server counted.
         stats: What Scrapy counted.
-        filter: The filter afterwards.
+        new: Stories among the expected that no crawl has fetched before.
+        remembered: URLs in the filter afterwards.
     """
 
     title: str
@@ -62,7 +228,8 @@ class Crawl:
     expected: frozenset[str]
     hits: Counter[str]
     stats: dict[str, int]
-    filter: FilterInfo
+    new: int = 0
+    remembered: int = 0
 
     @property
     def stories(self) -> int:
@@ -89,49 +256,74 @@ class Crawl:
         return [f"{self.title}: {problem}" for problem in problems]
 
 
+@dataclass
+class Promise:
+    """What scrapy-bloom should remember, by its definition: when each URL was first seen.
+
+    Being seen again changes nothing; after `WINDOW` months, a URL is new again.
+    """
+
+    first_seen: dict[str, int] = field(default_factory=dict)
+
+    def crawl(self, truth: Truth, month: int) -> frozenset[str]:
+        """Every URL that the crawl of a month should fetch, each of them once."""
+        due = {
+            url
+            for url in truth.lasting
+            if url not in self.first_seen or self.first_seen[url] + WINDOW <= month
+        }
+        self.first_seen |= dict.fromkeys(due, month)
+        return due | truth.hubs | {"/robots.txt"}
+
+
 class Demo:
     """A site, its server and a filter; `crawl` is one run of the spider.
 
     Args:
         directory: For stats and logs.
         server: Serves the site.
-        redis_url: Where the filter is.
+        storage: Where the filter is.
         progress: Shows how far a crawl is.
     """
 
     def __init__(
-        self, directory: Path, server: SiteServer, redis_url: str, progress: Progress
+        self, directory: Path, server: SiteServer, storage: Storage, progress: Progress
     ) -> None:
         self.directory = directory
         self.server = server
-        self.redis_url = redis_url
+        self.storage = storage
         self.progress = progress
+        self.promise = Promise()
 
-    def crawl(self, title: str, truth: Truth, known: Truth | None = None) -> Crawl:
-        """Run `scrapy crawl links`; `known` is what earlier crawls have seen of the site."""
-        expected = truth.crawl(known)
+    def crawl(self, month: str, truth: Truth) -> Crawl:
+        """Run `scrapy crawl links` in the middle of a month."""
+        known = frozenset(self.promise.first_seen)
+        expected = self.promise.crawl(truth, MONTHS.index(month))
         before = self.server.hits()
-        stats = self._run_scrapy(title, len(expected))
-        hits = self.server.hits() - before
-        return Crawl(title, truth, expected, hits, stats, read_filter(self.redis_url))
+        stats = self._run_scrapy(month, len(expected))
+        return Crawl(
+            title=month,
+            truth=truth,
+            expected=expected,
+            hits=self.server.hits() - before,
+            stats=stats,
+            new=len((expected & truth.stories) - known),
+            remembered=self.storage.count(),
+        )
 
-    def _run_scrapy(self, title: str, total: int) -> dict[str, int]:
+    def _run_scrapy(self, month: str, total: int) -> dict[str, int]:
         stats, log = self.directory / "stats.json", self.directory / "crawl.log"
-        settings = {
-            "SITE_URL": self.server.url,
-            "BLOOM_REDIS_URL": self.redis_url,
-            "BLOOM_KEY": KEY,
-            "STATS_FILE": stats,
-        }
-        command = [sys.executable, "-m", "scrapy", "crawl", "links"]
-        for name, value in settings.items():
-            command += ["-s", f"{name}={value}"]
+        settings = {"SITE_URL": self.server.url, "STATS_FILE": str(stats)}
+        stats.unlink(missing_ok=True)
         with log.open("wb") as output:
             crawler = subprocess.Popen(
-                command, cwd=PROJECT, stdout=output, stderr=subprocess.STDOUT
+                scrapy_crawl(settings | self.storage.settings(month)),
+                cwd=PROJECT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
             try:
-                self._watch(crawler, title, total)
+                self._watch(crawler, month, total)
             finally:
                 crawler.kill()
                 crawler.wait()
@@ -154,37 +346,32 @@ class Demo:
         self.progress.update(task, completed=self.server.hits().total() - before)
 
 
-def read_filter(redis_url: str) -> FilterInfo:
-    """What the filter holds and takes."""
-    with closing(connect(redis_url)) as connection:
-        return BloomFilter(connection.client, KEY, label=connection.label).info()
+def scrapy_crawl(settings: Mapping[str, str]) -> list[str]:
+    """The command line."""
+    options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
+    return [sys.executable, "-m", "scrapy", "crawl", "links", *options]
 
 
-def remove_filter(redis_url: str) -> None:
-    """Leave nothing of the demo on a server; also shows whether there is one."""
-    with closing(connect(redis_url)) as connection:
-        BloomFilter(connection.client, KEY, label=connection.label).open()
-        for key in connection.client.scan_iter(f"{{{KEY}:*", count=1000):
-            connection.client.delete(key)
-
-
-def run(console: Console, port: int, redis_url: str | None) -> list[Crawl]:
-    """Build the site and crawl it twice, in a directory of its own."""
+def run(console: Console, options: argparse.Namespace) -> tuple[list[Crawl], Storage]:
+    """Build the site and crawl it month by month, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="scrapy-bloom-demo-") as name:
         directory = Path(name)
-        url = redis_url or f"embedded:{directory / 'valkey'}"
-        remove_filter(url)
-        site = Site.build(directory / "site")
-        try:
-            with serve(site.directory, port) as server, progress_bar(console) as progress:
-                demo = Demo(directory, server, url, progress)
-                known = site.truth()
-                first = demo.crawl("Run 1", known)
-                site.publish(NEW_STORIES)
-                truth = Site.open(site.directory).truth()
-                return [first, demo.crawl("Run 2", truth, known)]
-        finally:
-            remove_filter(url)
+        site = Site.build(directory / "site", options.stories)
+        with (
+            open_storage(directory, options.redis_url) as storage,
+            serve(site.directory, options.port) as server,
+            progress_bar(console) as progress,
+        ):
+            demo = Demo(directory, server, storage, progress)
+            crawls = []
+            for month in MONTHS:
+                if month in PUBLISHED:
+                    site = site.publish(PUBLISHED[month])
+                crawls.append(demo.crawl(month, site.truth()))
+            return crawls, storage
+
+
+# -- what is printed --
 
 
 def progress_bar(console: Console) -> Progress:
@@ -193,30 +380,34 @@ def progress_bar(console: Console) -> Progress:
     return Progress(*columns, TimeElapsedColumn(), console=console)
 
 
-def report(console: Console, crawls: list[Crawl]) -> None:
+def report(console: Console, crawls: list[Crawl], storage: Storage) -> None:
     """A table of the crawls and what it means."""
-    table = Table(title="scrapy crawl links, twice", title_justify="left")
-    for heading in ("", "Pages fetched", "Stories", "Listings"):
+    title = f'scrapy crawl links, with BLOOM_RECRAWL_AFTER = "{WINDOW} {storage.unit}"'
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for heading in ("Listings\nread", "Stories\nnew", "Stories\nagain"):
         table.add_column(heading, justify="right")
-    for heading in ("Duplicates\ndropped", "URLs\nremembered", "Bits per\nURL"):
+    for heading in ("Duplicates\ndropped", "URLs\nremembered"):
         table.add_column(heading, justify="right")
     for crawl in crawls:
-        pages, dropped = crawl.stories + crawl.listings, crawl.stats.get("dupefilter/filtered", 0)
-        numbers = pages, crawl.stories, crawl.listings, dropped, crawl.filter.count
-        bits = f"{crawl.filter.bits_per_url:.1f}"
-        table.add_row(crawl.title, *(f"{number:,}" for number in numbers), bits)
+        dropped = crawl.stats.get("dupefilter/filtered", 0)
+        stories = crawl.new, crawl.stories - crawl.new
+        numbers = crawl.listings, *stories, dropped, crawl.remembered
+        table.add_row(crawl.title, *(f"{number:,}" for number in numbers))
     console.print(table)
-    first, second = crawls
+    console.print(EXPLANATION)
     console.print(
-        f"Run 1 found {first.stories} stories and read each of them once. Then {NEW_STORIES} more "
-        f"were published, and run 2 read the {second.stories} new ones and the listings, which "
-        "it needs to find what is new."
+        "The months passed on the clock of the demo's own server, which it moved."
+        if storage.clock
+        else f"The server's clock could not be moved ({storage.why_not}), so the filter counted "
+        "runs instead of months: each crawl had a BLOOM_RUN of its own."
     )
-    console.print(
-        "What both runs know is in Redis: the stories, and the moved and dead addresses that they "
-        f"link. The filter has room for {second.filter.capacity:,} URLs in "
-        f"{second.filter.memory / 1e6:.1f} MB."
-    )
+
+
+EXPLANATION = """\
+Every crawl reads the listings, to find what is new, and each new story once.
+In June the stories of January are due: they are read again, although all crawls
+have met their links. In July those that were published in February follow."""
 
 
 def main() -> int:
@@ -224,18 +415,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--port", type=int, default=0, help="the site's; default: any free one")
     parser.add_argument("--redis-url", help="default: a server of the demo's own (embedded:)")
+    parser.add_argument("--stories", type=int, default=STORIES, help="size of the site")
     options = parser.parse_args()
+    # Being told to end is like Ctrl-C: the crawl and the server end first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
     try:
-        crawls = run(console, options.port, options.redis_url)
-    except (DemoError, BloomError) as error:
+        crawls, storage = run(console, options)
+    except (ClockError, DemoError, BloomError) as error:
         console.print(f"The demo cannot run: {error}", style="red", markup=False)
         return 2
     except (OSError, OverflowError) as error:
         hint = f" (the site's port: {options.port})" if options.port else ""
         console.print(f"The demo cannot run: {error}{hint}", style="red", markup=False)
         return 2
-    report(console, crawls)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 2
+    report(console, crawls, storage)
     problems = [problem for crawl in crawls for problem in crawl.problems()]
     for problem in problems:
         console.print(f"Not as promised: {problem}", style="red", markup=False)

@@ -67,6 +67,21 @@ def test_it_is_the_same_set(cluster: redis.RedisCluster) -> None:
     assert bloom.info().blocks == 16
 
 
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_it_grows_rotates_and_forgets(cluster: redis.RedisCluster, ring: str) -> None:
+    options = {"capacity": 500, "error_rate": 1e-9, "ring": ring}
+    bloom = BloomFilter(cluster, "shop", window="2 runs", run="a", **options)
+    assert bloom.claim(URLS) == [True] * 1_000
+    assert bloom.info().generations[0].layers >= 2
+    assert BloomFilter(cluster, "shop", run="b").claim(URLS) == [False] * 1_000
+    assert BloomFilter(cluster, "shop", run="c").claim(URLS) == [True] * 1_000
+    assert bloom.claim(URLS) == [False] * 1_000
+    snapshot = bloom.look()
+    assert snapshot is not None
+    assert len(snapshot.rings) == 16
+    assert bloom.find(URLS[0]).seen
+
+
 def test_blocks_are_spread_over_the_nodes(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
     BloomFilter(cluster, "shop").open()
     for server in nodes:

@@ -8,6 +8,7 @@ from servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.scripts import Reply
+from scrapy_bloom.view import GROWN, ROTATED
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
@@ -32,6 +33,31 @@ def open_and_claim(url: str, barrier: Barrier) -> tuple[str, int]:
         bloom = BloomFilter(client, "fresh", blocks=64)
         new = sum(bloom.claim(URLS))
         return bloom.open().id, new
+
+
+def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
+    """Claim the same items as the others, in another order, of a filter that is much too small."""
+    with redis.Redis.from_url(url) as client:
+        told: list[str] = []
+        options = {"capacity": 50, "error_rate": 1e-9, "blocks": 2}
+        bloom = BloomFilter(client, "g", notify=lambda what, _: told.append(what), **options)
+        turn = barrier.wait() * len(URLS) // PROCESSES
+        order = [*range(turn, len(URLS)), *range(turn)]
+        verdicts = dict(zip(order, bloom.claim(URLS[i] for i in order), strict=True))
+        return [verdicts[i] for i in range(len(URLS))], told.count(GROWN), bloom.unrecorded
+
+
+def rotate_for_a_run(url: str, barrier: Barrier) -> int:
+    with redis.Redis.from_url(url) as client:
+        told: list[str] = []
+        barrier.wait()
+        for run in range(10):
+            bloom = BloomFilter(
+                client, "r", run=f"run {run}", notify=lambda what, _: told.append(what)
+            )
+            bloom.claim(URLS[:50])
+            barrier.wait()
+        return told.count(ROTATED)
 
 
 def clear_and_claim(url: str, barrier: Barrier) -> int:
@@ -71,8 +97,8 @@ def test_eight_processes_in_lock_step_never_agree_on_new(
     verdicts = run(claim_in_lock_step, server.url)
     assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
     assert all(sum(row) > 0 for row in verdicts), "they were not in lock step"
-    # At open: the header and 16 rings. Then one command per call.
-    assert commands(client) == PROCESSES * (1 + 16 + len(URLS))
+    # At open: the header, 16 rings, and the header again, to be kept. Then one command per call.
+    assert commands(client) == PROCESSES * (1 + 16 + 1 + len(URLS))
 
 
 def test_processes_that_create_a_filter_together_create_one(
@@ -84,12 +110,37 @@ def test_processes_that_create_a_filter_together_create_one(
     assert len(client.keys("*:0.0")) == 64
 
 
+def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
+    server: Server, client: redis.Redis
+) -> None:
+    """Every URL is new exactly once, though the layers change under everyone's hands."""
+    verdicts, grown, unrecorded = zip(*run(grow_in_turns, server.url), strict=True)
+    assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
+    assert sum(unrecorded) == 0
+    bloom = BloomFilter(client, "g")
+    assert len(bloom) == len(URLS)
+    layers = [bloom.info(block).generations[0].layers for block in range(2)]
+    assert sum(grown) == sum(layers) - 2
+    assert len(client.keys("*.[0-9]")) == sum(layers)
+
+
+def test_a_run_of_four_processes_rotates_each_block_once(
+    server: Server, client: redis.Redis
+) -> None:
+    BloomFilter(client, "r", window="3 runs", error_rate=1e-9, blocks=4).open()
+    assert sum(run(rotate_for_a_run, server.url, 4)) == 10 * 4
+    bloom = BloomFilter(client, "r")
+    assert [generation.run for generation in bloom.info().generations] == [10, 9, 8]
+
+
 def test_clearing_by_many_at_once_ends_with_one_ring_per_block(
     server: Server, client: redis.Redis
 ) -> None:
     results = run(clear_and_claim, server.url, 4)
     assert sum(results) >= 100
-    assert len(client.keys()) == 1 + 4 * 2
+    # Bitmaps of rings that were replaced in the same moment again go within a minute.
+    lasting = [key for key in client.keys() if not 0 <= client.ttl(key) <= 60]
+    assert len(lasting) == 1 + 4 * 2
     bloom = BloomFilter(client, "cleared")
     assert sum(bloom.contains(URLS[:100])) == len(bloom)
 

@@ -1,14 +1,31 @@
 """The example project: its site tells the truth, and crawls of it fetch what they should."""
 
 import http.client
+import importlib.util
 import json
 import os
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
-from crawling import PLAIN_SCRAPY, crawl, needs_embedded, options, run, run_together
+from clock import MovedServer
+from conftest import SERVERS
+from crawling import (
+    CRAWL_TIMEOUT,
+    PLAIN_SCRAPY,
+    PROJECT,
+    crawl,
+    needs_embedded,
+    options,
+    run,
+    run_together,
+)
 from example_site import urls
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, read_hits, serve
@@ -228,29 +245,120 @@ def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
 def test_workers_share_the_stories(
     site: Site, web: SiteServer, redis_url: str, tmp_path: Path
 ) -> None:
-    """Two workers on one scrapy-redis queue: each story is fetched by one of them."""
+    """Two workers on one scrapy-redis queue: each page is fetched by one of them."""
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
-    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2})
+    # An hour could end while they run.
+    windows = json.dumps({"listing": "5 months"})
+    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_WINDOWS": windows})
     command = ["-m", "scrapy", "crawl", "queue", *settings]
     run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", REDIS_URL=redis_url)
 
     hits, truth = web.hits(), site.truth()
-    assert {url: hits[url] for url in truth.lasting} == dict.fromkeys(truth.lasting, 1)
-    # Each worker looks at a listing for itself. The home page comes once more, from the start list.
-    assert {hits[url] for url in truth.hubs - {"/"}} <= {1, 2}
-    assert hits["/"] in {2, 3}
+    del hits["/robots.txt"]  # each worker reads it
+    # The home page comes once more, from the start list.
+    assert hits == Counter(truth.lasting | truth.hubs) + Counter(["/"])
+
+
+@pytest.mark.parametrize("moved_server", sorted(SERVERS)[:1], indirect=True)
+def test_a_worker_looks_at_the_listings_again_after_an_hour(
+    site: Site, web: SiteServer, moved: MovedServer
+) -> None:
+    """A queue spider never restarts: a named window lets it find what is new."""
+    known = site.truth()
+    # From the start list, and from links.
+    pages = Counter(known.lasting | known.hubs | {"/robots.txt"}) + Counter(["/"])
+    with worker(web, moved.url), moved.client() as client:
+        start = json.dumps({"url": f"{web.url}/"})
+        client.rpush("queue:start_urls", start)
+        wait_for(web, pages)
+
+        truth = site.publish(3).truth()
+        moved.move(3600)
+        client.rpush("queue:start_urls", start)
+        pages += Counter(truth.hubs | truth.lasting - known.lasting) + Counter(["/"])
+        wait_for(web, pages)
+    assert web.hits() == pages
+
+
+@contextmanager
+def worker(web: SiteServer, redis_url: str) -> Iterator[None]:
+    """Run a queue spider; at the end, ask it to stop, and wait until it has."""
+    settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 600}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scrapy", "crawl", "queue", *options(web, settings)],
+        cwd=PROJECT,
+        env=os.environ | {"SCRAPY_PROJECT": "distributed", "REDIS_URL": redis_url},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        process.terminate()
+        assert process.wait(CRAWL_TIMEOUT) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(web: SiteServer, pages: Counter[str]) -> None:
+    """Wait until the site has served these pages."""
+    deadline = time.monotonic() + CRAWL_TIMEOUT
+    while not pages <= web.hits() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert web.hits() == pages
 
 
 # -- the demo --
 
+#: The size of the demo's site; the demo by itself crawls the whole.
+DEMO_STORIES = ("--stories", "40")
+#: A package of the name without its library, as on a machine that it was not built for.
+NO_LIBRARY = "fake/libfaketime/__init__.py"
+
 
 @needs_embedded
+@pytest.mark.skipif(
+    importlib.util.find_spec("libfaketime") is None, reason="no libfaketime to move a clock with"
+)
 def test_demo_keeps_its_promise() -> None:
-    done = run("demo.py")
+    done = run("demo.py", *DEMO_STORIES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Not as promised" not in done.stdout
-    assert "Run 2" in done.stdout
+    assert '"5 months"' in done.stdout
+    assert numbers_of("January", done.stdout) == ["31", "40", "0"]
+    assert numbers_of("February", done.stdout) == ["31", "3", "0"]
+    assert numbers_of("May", done.stdout) == ["31", "0", "0"]
+    assert numbers_of("June", done.stdout) == ["31", "0", "40"]
+    assert numbers_of("July", done.stdout) == ["31", "0", "3"]
+
+
+def numbers_of(month: str, output: str) -> list[str]:
+    """The first numbers in the table's row of a month: listings, new stories, stories again."""
+    row = next(line for line in output.splitlines() if line.startswith(f"│ {month}"))
+    return [cell.strip() for cell in row.split("│")[2:5]]
+
+
+@needs_embedded
+def test_demo_counts_runs_where_the_clock_cannot_be_moved(tmp_path: Path) -> None:
+    package = tmp_path / NO_LIBRARY
+    package.parent.mkdir(parents=True)
+    package.touch()
+    path = [str(tmp_path / "fake"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = run("demo.py", *DEMO_STORIES, PYTHONPATH=os.pathsep.join(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"5 runs"' in done.stdout
+    assert "could not be moved" in done.stdout
+    assert numbers_of("June", done.stdout) == ["31", "0", "40"]
+
+
+def test_demo_leaves_nothing_on_a_server(redis_url: str) -> None:
+    """On a server that is not its own, it neither moves the clock nor touches other keys."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("mine", "1")
+        done = run("demo.py", *DEMO_STORIES, "--redis-url", redis_url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert '"5 runs"' in done.stdout
+        assert client.keys() == [b"mine"]
 
 
 def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
@@ -263,13 +371,26 @@ def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
     hits["/gear/"] += 1
     hits["/strange"] += 1
     stats = {"pages/stories": len(truth.stories), "pages/listings": len(truth.hubs)}
-    crawl = Crawl("Run 1", truth, truth.crawl(), hits, stats, None)
+    crawl = Crawl("May", truth, truth.crawl(), hits, stats)
     assert crawl.problems() == [
-        "Run 1: 1 URLs not fetched, such as /jobs",
-        "Run 1: 1 URLs fetched without need, such as /strange",
-        "Run 1: 1 URLs fetched more than once, such as /gear/",
-        "Run 1: Scrapy counted (128, 45) stories and listings, the server (128, 46)",
+        "May: 1 URLs not fetched, such as /jobs",
+        "May: 1 URLs fetched without need, such as /strange",
+        "May: 1 URLs fetched more than once, such as /gear/",
+        "May: Scrapy counted (128, 45) stories and listings, the server (128, 46)",
     ]
+
+
+def test_demo_promises_what_the_definition_says(site: Site) -> None:
+    """Pages are due five months after they were first seen, whatever was seen in between."""
+    from demo import Promise  # noqa: PLC0415
+
+    promise, known = Promise(), site.truth()
+    assert promise.crawl(known, 0) == known.crawl()
+    truth = site.publish(3).truth()
+    assert promise.crawl(truth, 1) == truth.crawl(known)
+    assert promise.crawl(truth, 4) == truth.crawl(truth)
+    assert promise.crawl(truth, 5) == known.lasting | truth.crawl(truth)
+    assert promise.crawl(truth, 6) == truth.crawl(known)
 
 
 @needs_embedded

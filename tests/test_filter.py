@@ -18,8 +18,10 @@ from scrapy_bloom import (
     FilterMismatchError,
     StorageError,
 )
+from scrapy_bloom.membership import find
 from scrapy_bloom.scripts import Reply
 from scrapy_bloom.sizing import plan
+from scrapy_bloom.view import FILLING, FULL, GROWN, LOST, ROTATED
 
 URLS = [f"https://example.com/{i}" for i in range(1000)]
 
@@ -27,6 +29,10 @@ URLS = [f"https://example.com/{i}" for i in range(1000)]
 def small(client: redis.Redis, **options: object) -> BloomFilter:
     options = {"capacity": 10_000, "error_rate": 1e-6, **options}
     return BloomFilter(client, "shop:bloom", **options)
+
+
+def finds(bloom: BloomFilter, items: list[str]) -> list[bool]:
+    return [bloom.find(item).seen for item in items]
 
 
 def test_claim_says_new_once(client: redis.Redis) -> None:
@@ -130,15 +136,20 @@ def test_clear_forgets_for_every_client(client: redis.Redis) -> None:
     assert other.claim(URLS) == [False] * len(URLS)
 
 
-def test_clear_applies_a_changed_size_and_leaves_no_key_behind(client: redis.Redis) -> None:
+def test_another_size_counts_from_the_next_bitmaps_on_and_leaves_no_key_behind(
+    client: redis.Redis,
+) -> None:
     small(client).extend(URLS)
     keys = len(client.keys())
     larger = small(client, capacity=100_000, error_rate=1e-4)
-    larger.open()
-    assert larger.info().capacity == 10_000
+    before = larger.info()
+    assert (before.capacity, before.error_rate, before.count) == (100_000, 1e-4, 1_000)
+    assert before.memory == plan(10_000, 1e-6).memory
     larger.clear()
-    assert (larger.info().capacity, larger.info().error_rate) == (100_000, 1e-4)
-    assert larger.info().num_hashes == 20  # seeds are for the filter's whole life
+    after = larger.info()
+    assert (after.capacity, after.error_rate, after.count) == (100_000, 1e-4, 0)
+    assert after.memory == plan(100_000, 1e-4, blocks=16, num_hashes=21).memory
+    assert after.num_hashes == 21  # seeds are for the filter's whole life
     assert len(client.keys()) == keys
 
 
@@ -148,7 +159,7 @@ def test_info_says_what_is_there(client: redis.Redis) -> None:
     info = bloom.info()
     planned = plan(10_000, 1e-6)
     assert (info.key, info.capacity, info.error_rate) == ("shop:bloom", 10_000, 1e-6)
-    assert (info.blocks, info.num_hashes) == (16, 20)
+    assert (info.blocks, info.num_hashes) == (16, 21)
     assert info.memory == planned.memory == sum(map(client.strlen, client.keys("*:0.0")))
     assert info.bits_per_url == planned.bits_per_url
     assert info.count == len(bloom) == 1000
@@ -207,8 +218,10 @@ def test_unset_parameters_are_taken_as_stored(client: redis.Redis) -> None:
     ("asked", "message"),
     [
         ({"blocks": 8}, r"stored with 16 blocks, but BLOOM_BLOCKS is 8: remove BLOOM_BLOCKS"),
-        ({"seeds": 3}, r"stored with 20 seeds, but BLOOM_SEEDS is 3"),
-        ({"seeds": [1, 2]}, r"stored with 20 other seeds, but BLOOM_SEEDS is a list of 2"),
+        ({"seeds": 3}, r"stored with 21 seeds, but BLOOM_SEEDS is 3"),
+        ({"seeds": [1, 2]}, r"stored with 21 other seeds, but BLOOM_SEEDS is a list of 2"),
+        ({"ring": "write-all"}, r"ring order 'write-newest', but BLOOM_RING is 'write-all'"),
+        ({"stagger": True}, r"stagger = False, but BLOOM_STAGGER is True"),
     ],
 )
 def test_another_geometry_than_stored_is_refused(
@@ -239,6 +252,30 @@ def test_another_geometry_than_stored_is_refused(
         ("blocks", 16_385),
         ("seeds", 0),
         ("seeds", 65),
+        ("window", 0),
+        ("window", -1),
+        ("window", "soon"),
+        ("window", "1.5 months"),
+        ("window", True),
+        ("period", "often"),
+        ("period", "never"),
+        ("ring", "write-some"),
+        ("ring", 1),
+        ("stagger", "maybe"),
+        ("stagger", 2),
+        ("growth", 0.5),
+        ("growth", -1),
+        ("growth", 65),
+        ("growth", "fast"),
+        ("growth", float("inf")),
+        ("max_memory", 0),
+        ("max_memory", "1 GB"),
+        ("max_memory", 1.5),
+        ("run", ""),
+        ("run", " "),
+        ("run", True),
+        ("run", 1.5),
+        ("run", "x" * 101),
         ("key", ""),
         ("key", "a{b}"),
         ("key", None),
@@ -251,8 +288,37 @@ def test_bad_parameters_are_refused_by_name_and_value(
     with pytest.raises(ConfigurationError) as caught:
         BloomFilter(client, **options)
     assert parameter in str(caught.value)
-    assert str(value) in str(caught.value).replace(",", "") or repr(value) in str(caught.value)
+    assert f"{value!r:.100}" in str(caught.value) or str(value) in str(caught.value).replace(
+        ",", ""
+    )
     assert not client.keys()
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        "capacity",
+        "error_rate",
+        "blocks",
+        "seeds",
+        "window",
+        "period",
+        "ring",
+        "stagger",
+        "growth",
+        "max_memory",
+        "run",
+    ],
+)
+def test_a_value_that_cannot_be_shown_is_refused_by_name(parameter: str) -> None:
+    """Python writes no int of more than 4,300 digits."""
+    values: list[object] = [10**5000, -(10**5000)]
+    values += [[10**5000]] if parameter == "seeds" else []
+    for value in values:
+        with pytest.raises(ConfigurationError, match=f"^{parameter} .*something of type"):
+            BloomFilter(None, "k", **{parameter: value})
+    with pytest.raises(ConfigurationError, match=f"^{parameter} "):
+        BloomFilter(None, "k", **{parameter: "1" * 5000})
 
 
 @pytest.mark.parametrize(
@@ -277,7 +343,7 @@ def test_bad_seeds_are_refused_by_what_is_wrong_and_the_others_are_not_shown(
 
 def test_seeds_and_error_rate_that_contradict_each_other_are_refused(client: redis.Redis) -> None:
     """One seed at 1e-5 would take 12 GB for a million items."""
-    with pytest.raises(ConfigurationError, match="BLOOM_SEEDS.*contradict.*take about 17"):
+    with pytest.raises(ConfigurationError, match="BLOOM_SEEDS.*contradict.*take about 18"):
         BloomFilter(client, "k", seeds=1).open()
     assert not client.keys()
 
@@ -324,7 +390,7 @@ def test_scripts_are_loaded_again_after_a_script_flush(client: redis.Redis) -> N
 
 
 def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:
-    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1)
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, growth=0)
     items = [str(i) for i in range(1000)]
     assert bloom.claim(items) == [True] * 1000
     assert bloom.unrecorded == 900
@@ -337,12 +403,494 @@ def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:
 
 def test_a_full_filter_whose_count_is_lost_is_not_filled_again(client: redis.Redis) -> None:
     """Its error rate would be anything."""
-    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1)
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, growth=0)
     bloom.claim(map(str, range(200)))
     client.hdel("{k:0}:ring", "n:0.0")
     assert bloom.claim(map(str, range(100))) == [True] * 100
     assert bloom.lost_blocks == 1
     assert len(bloom) == 100
+
+
+def test_a_full_filter_grows_and_every_item_is_new_once(client: redis.Redis) -> None:
+    """Two clients take turns; neither is told anything wrong while the layers change."""
+    filters = [BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=2) for _ in "ab"]
+    taken = [filters[turn % 2].claim(URLS[: 10 * turn + 10]) for turn in range(100)]
+    assert taken == [[False] * 10 * turn + [True] * 10 for turn in range(100)]
+    for bloom in filters:
+        assert bloom.claim(URLS) == [False] * 1000
+        assert (len(bloom), bloom.unrecorded) == (1000, 0)
+    info = filters[0].info()
+    assert info.generations[0].layers >= 3
+    assert info.count <= info.generations[0].capacity
+    assert info.estimated_error_rate <= info.error_bound <= 1e-9
+
+
+def test_a_filter_grows_under_single_items_too(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k", capacity=10, error_rate=1e-9, blocks=1)
+    assert [bloom.add(str(i)) for i in range(200)] == [True] * 200
+    assert [bloom.add(str(i)) for i in range(200)] == [False] * 200
+    assert (len(bloom), bloom.unrecorded) == (200, 0)
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_growth_stops_at_the_memory_allowed(client: redis.Redis, ring: str) -> None:
+    limit = 20_000
+    bloom = BloomFilter(
+        client, "k", capacity=100, error_rate=1e-9, blocks=2, ring=ring, max_memory=limit
+    )
+    assert bloom.claim(map(str, range(10_000))) == [True] * 10_000
+    info = bloom.info()
+    assert info.generations[0].layers > 1
+    assert sum(map(client.strlen, client.keys("*.[0-9]"))) == info.memory <= limit
+    assert bloom.unrecorded == 10_000 - len(bloom) > 0
+    assert info.error_bound <= 1e-9
+
+
+def test_what_does_not_fit_in_the_memory_allowed_is_refused(client: redis.Redis) -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_MAX_MEMORY = 1,000 is less than"):
+        small(client, max_memory=1_000).open()
+    assert not client.keys()
+    small(client).open()
+    with pytest.raises(ConfigurationError, match="BLOOM_MAX_MEMORY = 1,000 is less than"):
+        small(client, max_memory=1_000).open()
+    assert small(client).info().max_memory is None
+
+
+def test_a_full_filter_that_may_not_grow_rotates_early(client: redis.Redis) -> None:
+    """Its oldest items go, and what is of this period stays, until nothing else is left."""
+    options = {"capacity": 100, "error_rate": 1e-9, "blocks": 1, "growth": 0}
+    bloom = BloomFilter(client, "k", window="3 runs", run="a", **options)
+    old, new = [f"old {i}" for i in range(100)], [f"new {i}" for i in range(300)]
+    bloom.claim(old)
+    bloom = BloomFilter(client, "k", run="b")
+    assert bloom.claim(new[:200]) == [True] * 200
+    assert bloom.contains(old) == [True] * 100
+    assert bloom.claim(new[200:]) == [True] * 100
+    assert bloom.contains(old) == [False] * 100
+    assert bloom.contains(new) == [True] * 300
+    assert bloom.unrecorded == 0
+    # Three generations of this run: there is no other to forget.
+    assert bloom.claim(old) == [True] * 100
+    assert bloom.claim(old) == [True] * 100
+    assert bloom.unrecorded == 200
+    assert BloomFilter(client, "k", run="c").claim(old) == [True] * 100
+
+
+def test_a_full_filter_where_all_are_written_forgets_the_oldest_only_if_it_is_older(
+    client: redis.Redis,
+) -> None:
+    options = {"capacity": 100, "error_rate": 1e-9, "blocks": 1, "growth": 0, "ring": "write-all"}
+    bloom = BloomFilter(client, "k", window="2 runs", run="a", **options)
+    assert bloom.claim(map(str, range(150))) == [True] * 150
+    assert bloom.unrecorded == 50
+    bloom = BloomFilter(client, "k", run="b")
+    assert bloom.claim(["x"]) == [True]
+    assert bloom.contains(["0", "x"]) == [False, True]
+    assert bloom.claim(["x"]) == [False]
+    assert bloom.unrecorded == 0
+
+
+# -- what is told --
+
+
+def watched(client: redis.Redis, told: list[tuple[str, int]], **options: object) -> BloomFilter:
+    return BloomFilter(
+        client, "k", notify=lambda what, ring: told.append((what, ring.block)), **options
+    )
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_filling_growth_and_fullness_are_told_once(client: redis.Redis, singly: bool) -> None:
+    def claim(items: range) -> list[bool]:
+        texts = list(map(str, items))
+        return [bloom.add(text) for text in texts] if singly else bloom.claim(texts)
+
+    told: list[tuple[str, int]] = []
+    options = {"capacity": 100, "error_rate": 1e-9, "blocks": 1}
+    bloom = watched(client, told, **options)
+    assert claim(range(79)) == [True] * 79
+    assert not told
+    assert claim(range(79, 100)) == [True] * 21
+    assert told == [(FILLING, 0)]
+    assert claim(range(100, 200)) == [True] * 100
+    assert told == [(FILLING, 0), (GROWN, 0)]
+    told.clear()
+    client.flushall()
+    bloom = watched(client, told, **options, growth=0)
+    assert claim(range(200)) == [True] * 200
+    assert claim(range(100, 200)) == [True] * 100
+    assert told == [(FILLING, 0), (FULL, 0)]
+    assert bloom.unrecorded == 200
+
+
+def test_rotations_are_told_for_each_block_by_who_does_them(client: redis.Redis) -> None:
+    mine: list[tuple[str, int]] = []
+    others: list[tuple[str, int]] = []
+    first = watched(client, mine, window="2 runs", run="a")
+    first.claim(URLS)
+    second = watched(client, others, run="b")
+    second.claim(URLS)
+    first.claim(URLS)
+    assert mine == []
+    assert sorted(others) == [(ROTATED, block) for block in range(16)]
+    first.rotate()
+    assert sorted(mine) == sorted(others)
+
+
+def test_losses_are_told_once_by_who_finds_them(client: redis.Redis) -> None:
+    told: list[tuple[str, int]] = []
+    bloom = watched(client, told)
+    bloom.claim(URLS)
+    client.delete("{k:3}:0.0", "{k:5}:ring")
+    bloom.claim(URLS)
+    bloom.claim(URLS)
+    assert sorted(told) == [(LOST, 3), (LOST, 5)]
+    assert bloom.lost_blocks == 2
+
+
+def test_clearing_is_no_news(client: redis.Redis) -> None:
+    told: list[tuple[str, int]] = []
+    bloom = watched(client, told, window="2 runs", run="a")
+    bloom.claim(URLS)
+    bloom.clear()
+    assert not told
+
+
+# -- windows --
+
+
+def test_settings_that_are_unset_are_taken_as_stored(client: redis.Redis) -> None:
+    BloomFilter(
+        client,
+        "a",
+        window="6 months",
+        period="2 months",
+        ring="write-all",
+        stagger=True,
+        growth=1.5,
+        max_memory=1 << 30,
+    ).open()
+    other = BloomFilter(client, "a")
+    info = other.info()
+    assert (info.window, info.period, info.ring) == ("6 months", "2 months", "write-all")
+    assert (info.stagger, info.growth, info.max_memory) == (True, 1.5, 1 << 30)
+    assert other.replaced_config is None
+
+
+def test_a_new_filter_remembers_for_ever_grows_and_knows_no_limit(client: redis.Redis) -> None:
+    info = BloomFilter(client, "a").info()
+    assert (info.window, info.period, info.ring) == (None, None, "write-newest")
+    assert (info.stagger, info.growth, info.max_memory) == (False, 2, None)
+
+
+def test_explicit_settings_are_applied_once_by_the_last_to_open(client: redis.Redis) -> None:
+    first = small(client, window="2 runs")
+    first.claim(URLS)
+    stored = first.config
+    second = small(
+        client, capacity=20_000, error_rate=1e-5, window="6 days", period="1 day", growth=1
+    )
+    second.open()
+    assert second.replaced_config == stored != second.config
+    assert first.claim(URLS) == [False] * 1000
+    for bloom in (first, second, BloomFilter(client, "shop:bloom")):
+        info = bloom.info()
+        assert (info.capacity, info.error_rate, info.growth) == (20_000, 1e-5, 1)
+        assert (info.window, info.period) == ("6 days", "1 day")
+    assert first.replaced_config is None
+    third = small(client, capacity=20_000, error_rate=1e-5, window="6 days")
+    third.open()
+    assert third.replaced_config is None
+
+
+def test_opening_a_filter_as_it_is_changes_no_ring(client: redis.Redis) -> None:
+    small(client, window="2 runs", run="a").open()
+    before = {key: client.dump(key) for key in client.keys("*:ring")}
+    small(client, window="2 runs", period="1 run", run="a", growth=2).open()
+    assert {key: client.dump(key) for key in client.keys("*:ring")} == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"window": "5 months", "period": "2 months"}, {"window": "1 day", "period": "1 run"}],
+)
+def test_a_window_and_a_period_that_do_not_go_together_are_refused(
+    client: redis.Redis, options: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigurationError, match="does not go together with"):
+        BloomFilter(client, "k", **options).open()
+    assert not client.keys()
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_items_are_forgotten_by_the_run_and_not_kept_by_being_seen(
+    client: redis.Redis, ring: str
+) -> None:
+    runs = [small(client, window="2 runs", ring=ring, run=name) for name in "abcd"]
+    assert runs[0].claim(["x"]) == [True]
+    assert runs[1].claim(["x", "y"]) == [False, True]
+    assert runs[2].claim(["x", "y"]) == [True, False]
+    assert runs[3].claim(["x", "y"]) == [False, True]
+    assert len(runs[3]) == 2
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_a_new_run_rotates_once_and_a_known_one_never(client: redis.Redis, ring: str) -> None:
+    """However many workers a run has, and in whatever order those of two runs come."""
+    first, second = (small(client, window="3 runs", ring=ring, run="a") for _ in range(2))
+    first.claim(URLS)
+    assert second.claim(URLS) == [False] * 1000
+    assert generations(second) == [0]
+    later = [small(client, run="b") for _ in range(2)]
+    for bloom in (*later, first, second, small(client, run="a"), small(client), *later):
+        assert bloom.claim(URLS) == [False] * 1000
+        assert generations(bloom) == [1, 0]
+    assert generations(small(client, run="c")) == [2, 1, 0]
+
+
+def generations(bloom: BloomFilter) -> list[int]:
+    """Return the runs in which the generations of all blocks were opened."""
+    return [generation.run for generation in bloom.info().generations]
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_find_says_which_generation_has_an_item(client: redis.Redis, ring: str) -> None:
+    for run in "abc":
+        bloom = small(client, window="3 runs", ring=ring, run=run)
+        bloom.claim(["of all runs", f"of run {run}"])
+    finds = [bloom.find(f"of run {run}") for run in "abc"]
+    assert all(found.seen and found.window == "3 runs" for found in finds)
+    opened = [generation.opened for generation in bloom.info().generations]
+    assert [found.since for found in finds] == sorted(opened)
+    assert bloom.find("of all runs") == finds[0]
+    missing = bloom.find("never seen")
+    assert (missing.seen, missing.since, missing.until) == (False, 0, 0)
+    assert len(bloom) == 4
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_find_tells_generations_apart(client: redis.Redis, ring: str) -> None:
+    """By number, as runs of one second have the same time."""
+    for run in "abc":
+        bloom = small(client, window="3 runs", ring=ring, run=run)
+        bloom.claim([f"of run {run}"])
+    found = {run: bloom._driver.run(find(bloom._view, f"of run {run}".encode())) for run in "abc"}
+    numbers = {run: generation.run for run, (_, generation) in found.items() if generation}
+    assert numbers == {"a": 0, "b": 1, "c": 2}
+
+
+def test_find_says_until_when_an_item_is_remembered(client: redis.Redis) -> None:
+    bloom = small(client, window="3 days", period="1 day")
+    bloom.add("a")
+    found = bloom.find("a")
+    assert found.until == bloom.info().generations[0].forgotten
+    assert 2 * 86_400 <= found.until - found.since <= 3 * 86_400
+
+
+def stored(client: redis.Redis) -> dict[bytes, tuple[bytes, int]]:
+    return {key: (client.dump(key), client.expiretime(key)) for key in client.keys()}
+
+
+def test_looking_changes_nothing(client: redis.Redis) -> None:
+    looking = small(client, capacity=1, window="9 runs", run="z")
+    assert looking.look() is None
+    assert not client.keys()
+    small(client, window="2 runs", run="a").claim(URLS)
+    before = stored(client)
+    for _ in range(2):
+        snapshot = looking.look()
+        assert snapshot is not None
+        assert sum(ring.count(snapshot.counts[b]) for b, ring in snapshot.rings.items()) == 1000
+        assert snapshot.rings[0].config.capacity == 10_000
+    assert stored(client) == before
+
+
+def test_looking_at_a_damaged_filter_repairs_nothing(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.claim(URLS)
+    client.delete("{shop:bloom:3}:ring", "{shop:bloom:5}:0.0")
+    before = stored(client)
+    snapshot = bloom.look()
+    assert snapshot is not None
+    assert sorted(snapshot.rings) == [b for b in range(16) if b != 3]
+    assert stored(client) == before
+    assert bloom.lost_blocks == 0
+
+
+def test_looking_at_a_filter_created_anew_leaves_the_next_claim_right(client: redis.Redis) -> None:
+    """Its rings under the old filter's seeds would record each item in the wrong places."""
+    bloom, other = small(client), small(client)
+    bloom.claim(URLS)
+    client.flushall()
+    other.claim(URLS[:500])
+    assert bloom.look() is not None
+    assert bloom.claim(URLS) == [False] * 500 + [True] * 500
+    assert other.claim(URLS) == [False] * 1000
+
+
+def test_one_block_can_be_asked_about(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.claim(URLS)
+    infos = [bloom.info(block) for block in range(16)]
+    assert sum(info.count for info in infos) == 1000
+    assert sum(info.memory for info in infos) == bloom.info().memory
+    for block in (16, -1, "0"):
+        with pytest.raises(ConfigurationError, match=f"from 0 to 15; got {block!r}"):
+            bloom.info(block)  # type: ignore[arg-type]
+
+
+def test_rotation_by_hand_forgets_the_oldest_generation(client: redis.Redis) -> None:
+    first, second = small(client, window="2 runs"), small(client)
+    first.claim(["x"])
+    second.rotate()
+    assert first.claim(["x", "y"]) == [False, True]
+    first.rotate()
+    assert second.claim(["x", "y"]) == [True, False]
+
+
+def test_a_filter_without_a_window_has_nothing_to_rotate(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.claim(URLS)
+    with pytest.raises(ConfigurationError, match="BLOOM_RECRAWL_AFTER.*nothing to rotate"):
+        bloom.rotate()
+    assert bloom.claim(URLS) == [False] * 1000
+
+
+# -- when keys expire --
+
+
+def expiries(client: redis.Redis) -> set[int]:
+    """Return when keys expire; -1 is never. The header's is told first to be the last."""
+    header = client.expiretime("{shop:bloom:0}:header")
+    others = {client.expiretime(key) for key in client.keys() if not key.endswith(b"header")}
+    assert header == -1 or header >= max(others)
+    return {header, *others}
+
+
+WINDOWS = [
+    ({"window": "3 runs"}, 0),
+    ({"window": "3 days", "period": "1 day"}, 2 * 86_400),
+    ({"window": "3 days", "period": "1 day", "stagger": True}, 2 * 86_400),
+    ({"window": "2 months", "ring": "write-all"}, 28 * 86_400),
+]
+
+
+@pytest.mark.parametrize(("options", "least"), WINDOWS)
+def test_with_a_window_every_key_expires_after_what_it_holds(
+    client: redis.Redis, options: dict[str, object], least: int
+) -> None:
+    bloom = small(client, **options, run="a", capacity=500)
+    now = int(client.time()[0])
+    bloom.open()
+    assert min(expiries(client)) > now + least
+    bloom.claim(URLS)  # it grows
+    bloom.rotate()
+    bloom.claim(URLS)
+    client.delete("{shop:bloom:3}:1.0", "{shop:bloom:4}:ring")
+    bloom.claim(URLS)
+    bloom.clear()
+    bloom.claim(URLS)
+    assert min(expiries(client)) > now
+
+
+@pytest.mark.parametrize(("options", "least"), WINDOWS[:3])
+def test_a_window_that_comes_or_goes_sets_or_lifts_the_expiry_of_all_keys(
+    client: redis.Redis, options: dict[str, object], least: int
+) -> None:
+    options = dict(options)
+    stagger = options.pop("stagger", None)
+    small(client, stagger=stagger).claim(URLS)
+    assert expiries(client) == {-1}
+    for _ in range(2):
+        small(client, **options).open()
+        assert min(expiries(client)) > int(client.time()[0]) + least
+        small(client, window="never").open()
+        assert expiries(client) == {-1}
+    assert small(client).claim(URLS) == [False] * 1000
+
+
+def test_a_client_of_a_filter_that_got_a_window_keeps_the_header_alive(client: redis.Redis) -> None:
+    """It knew the header to live for ever, and is the last to work on."""
+    bloom = small(client)
+    bloom.claim(URLS)
+    small(client, window="3 days", period="1 day").open()
+    client.expire("{shop:bloom:0}:header", 3600)
+    bloom.rotate()
+    assert min(expiries(client)) > int(client.time()[0]) + 2 * 86_400
+
+
+def test_a_longer_window_keeps_what_is_there_for_longer(client: redis.Redis) -> None:
+    small(client, window="2 days", period="1 day").claim(URLS)
+    before = expiries(client)
+    small(client, window="4 days", period="1 day").open()
+    assert min(expiries(client)) >= max(before)
+
+
+# -- losses of older generations --
+
+
+@pytest.mark.parametrize("call", [BloomFilter.claim, BloomFilter.contains, finds])
+def test_a_lost_older_bitmap_costs_its_items_only(
+    client: redis.Redis, call: Callable[[BloomFilter, list[str]], list[bool]]
+) -> None:
+    told: list[tuple[str, int]] = []
+    old, new = URLS[:500], URLS[500:]
+    small(client, window="3 runs", run="a").claim(old)
+    bloom = small(client, run="b", notify=lambda what, ring: told.append((what, ring.block)))
+    bloom.claim(new)
+    told.clear()
+    client.delete("{shop:bloom:3}:0.0")
+    call(bloom, old)
+    assert told == [(LOST, 3)]
+    assert bloom.lost_blocks == 1
+    call(bloom, old)
+    assert told == [(LOST, 3)]
+    assert bloom.contains(new) == [True] * 500
+    missing = [] if call is BloomFilter.claim else bloom.claim(old)
+    assert call is BloomFilter.claim or 10 < sum(missing) < 70
+    assert client.hget("{shop:bloom:3}:ring", "n:0.0") is None
+
+
+@pytest.mark.parametrize(("lost", "forgotten"), [("0.0", "a"), ("1.0", ""), ("2.0", "")])
+def test_where_all_generations_are_written_others_make_up_for_a_loss(
+    client: redis.Redis, lost: str, forgotten: str
+) -> None:
+    """The oldest has all; the next one has all but what is older than itself."""
+    items = {run: [f"{run} {i}" for i in range(300)] for run in "abc"}
+    for run, own in items.items():
+        bloom = small(client, window="3 runs", ring="write-all", run=run)
+        bloom.claim(own)
+    for block in range(16):
+        client.delete(f"{{shop:bloom:{block}}}:{lost}")
+    for run, own in items.items():
+        assert bloom.claim(own) == [run == forgotten] * 300
+    assert bloom.lost_blocks == 16
+    assert bloom.claim(["another"]) == [True]
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+@pytest.mark.parametrize("layer", ["0.0", "0.1"])
+def test_any_lost_layer_of_the_only_generation_is_survived(
+    client: redis.Redis, ring: str, layer: str
+) -> None:
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, ring=ring)
+    bloom.claim(URLS[:300])
+    assert client.delete(f"{{k:0}}:{layer}")
+    forgotten = sum(bloom.claim(URLS[:300]))
+    assert 0 < forgotten < 300
+    assert bloom.claim(URLS) == [False] * 300 + [True] * 700
+    assert (len(bloom), bloom.lost_blocks) == (1000, 1)
+
+
+def test_a_bitmap_of_another_size_in_the_place_of_a_lost_one_goes(client: redis.Redis) -> None:
+    """It would stay for ever: nothing else knows its name."""
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, window="2 runs")
+    bloom.claim(URLS[:50])
+    client.set("{k:0}:0.0", b"mine")
+    assert bloom.claim(URLS[:50]) == [True] * 50
+    bloom.rotate()
+    bloom.rotate()
+    assert client.keys("{k:0}:0.0") == []
 
 
 # -- what others do to the keys --
@@ -501,7 +1049,7 @@ def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", "9", "its format is '9', and this version reads 1"),
+        ("format", "9", "its format is '9', and this version reads 2"),
         ("scheme", "md5", "its hash scheme is 'md5'"),
         ("seeds", "[]", "damaged"),
     ],

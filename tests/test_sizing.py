@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.sizing import (
     COMFORTABLE_LAYER_BYTES,
+    MAX_GROWN_BITS,
     MAX_LAYER_BITS,
+    any_of,
     block_capacity,
     default_blocks,
     layer_bytes,
+    layer_capacity,
+    layer_error_rate,
     optimal_hashes,
     plan,
     predicted_error_rate,
@@ -82,11 +86,23 @@ def test_optimal_hashes_need_the_fewest_bits(n: int, p: float) -> None:
         assert required_bits(n, p, best) <= required_bits(n, p, k) * (1 + 1e-6) + k
 
 
-@given(st.integers(1, 10**7), st.floats(1e-9, 0.5), st.integers(1, 300))
-def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int) -> None:
-    planned = plan(n, p, blocks=blocks)
-    assert planned.predicted_error_rate <= p
-    assert predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes) <= p
+@given(
+    st.integers(1, 10**7),
+    st.floats(1e-9, 0.5),
+    st.integers(1, 300),
+    st.integers(1, 64),
+    st.booleans(),
+)
+def test_plan_keeps_the_error_rate(
+    n: int, p: float, blocks: int, tested: int, growing: bool
+) -> None:
+    """Of all generations that are tested; where layers may follow, half of it is theirs."""
+    planned = plan(n, p, tested=tested, growing=growing, blocks=blocks)
+    share = p / 2 if growing else p
+    assert planned.predicted_error_rate <= share * (1 + 1e-9)
+    full = predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes)
+    assert full <= share / tested
+    assert (planned.tested, planned.growing) == (tested, growing)
     assert planned.blocks * planned.block_capacity >= n
     assert planned.memory == blocks * math.ceil(planned.num_bits / 8)
     assert planned.bits_per_url == pytest.approx(planned.memory * 8 / n)
@@ -95,8 +111,11 @@ def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int) -> None:
 def test_default_plan() -> None:
     """The numbers that the README quotes."""
     planned = plan(1_000_000, 1e-5)
-    assert (planned.blocks, planned.num_hashes) == (16, 17)
-    assert planned.bits_per_url < 24.5
+    assert (planned.blocks, planned.num_hashes) == (16, 18)
+    assert planned.bits_per_url < 26
+    fixed = plan(1_000_000, 1e-5, growing=False)
+    assert (fixed.blocks, fixed.num_hashes) == (16, 17)
+    assert fixed.bits_per_url < 24.5
 
 
 def test_blocks_grow_until_a_layer_is_comfortable() -> None:
@@ -123,9 +142,67 @@ def test_layer_over_512_mib_is_an_error_that_names_the_remedy() -> None:
 
 def test_layer_of_exactly_512_mib_is_allowed() -> None:
     n, k = 178_000_000, 17
-    assert plan(n, 1e-5, blocks=1, num_hashes=k).num_bits <= MAX_LAYER_BITS
+    assert plan(n, 1e-5, growing=False, blocks=1, num_hashes=k).num_bits <= MAX_LAYER_BITS
 
 
 def test_a_bitmap_of_one_bit() -> None:
     assert predicted_error_rate(0, 1, 3) == 0
     assert predicted_error_rate(1, 1, 3) == 1
+
+
+# -- generations and layers --
+
+
+@given(st.floats(1e-12, 0.999), st.integers(1, 64), st.integers(1, 64))
+def test_layers_of_all_generations_share_one_error_rate(p: float, tested: int, layers: int) -> None:
+    """However many layers there are: the sum of their shares is what was asked for, at most."""
+    rates = [layer_error_rate(p, tested, index, growing=True) for index in range(layers)]
+    assert rates == sorted(rates, reverse=True)
+    assert math.fsum(rates) * tested == pytest.approx(p * layers / (layers + 1))
+    assert any_of(rates * tested) <= p
+
+
+def test_a_generation_that_never_grows_has_its_whole_share() -> None:
+    assert layer_error_rate(1e-3, 4, 0, growing=False) == 1e-3 / 4
+    assert layer_error_rate(1e-3, 4, 0, growing=True) == 1e-3 / 8
+
+
+def test_more_generations_to_test_need_more_bits() -> None:
+    sizes = [plan(100_000, 1e-4, tested=tested).bits_per_url for tested in (1, 2, 6, 64)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] - sizes[0] < 1.6 * math.log2(64)  # 1.44 bits a halving, and head room
+
+
+@given(st.integers(1, 10**8), st.floats(1e-9, 0.9), st.integers(1, 40))
+def test_layer_capacity_turns_required_bits_round(n: int, p: float, k: int) -> None:
+    bits = required_bits(n, p, k)
+    assume(bits < 2**45)
+    most = layer_capacity(bits, p, k)
+    assert most >= n * (1 - 1e-6) - 1
+    assert most == 1 or required_bits(most, p, k) <= bits * (1 + 1e-9) + 1
+
+
+@given(st.integers(2, MAX_GROWN_BITS), st.floats(1e-9, 0.9), st.integers(1, 20))
+def test_a_layer_of_a_given_size_keeps_its_rate(bits: int, p: float, k: int) -> None:
+    n = layer_capacity(bits, p, k)
+    assume(n > 1)  # it has to take one, whatever that costs
+    assert predicted_error_rate(n, bits, k) <= p * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rates", "chance"), [([], 0), ([0, 0], 0), ([0.5, 0.5], 0.75), ([1, 0.1], 1), ([1e-20], 1e-20)]
+)
+def test_chance_of_any(rates: list[float], chance: float) -> None:
+    assert any_of(rates) == pytest.approx(chance, rel=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_chance_of_any_is_between_the_largest_and_the_sum(rates: list[float]) -> None:
+    assert max(rates, default=0) * (1 - 1e-12) <= any_of(rates) <= min(1, sum(rates)) + 1e-12
+
+
+def test_seeds_that_contradict_the_error_rate_of_a_layer_are_refused() -> None:
+    """The more generations are tested, the less a layer may have, and the more seeds it needs."""
+    assert plan(1_000_000, 1e-3, num_hashes=2)
+    with pytest.raises(ConfigurationError, match=r"2 seeds .* 7.8125e-06 a layer .* take about 17"):
+        plan(1_000_000, 1e-3, tested=64, num_hashes=2)

@@ -10,8 +10,10 @@ class QueueSpider(RedisSpider, SiteSpider):
 
     To start the crawl: `redis-cli rpush queue:start_urls '{"url": "http://127.0.0.1:8000/"}'`
 
-    Stories are fetched once, by whichever worker is first. The window "run" is each worker's own
-    memory, so a listing may be fetched once by each of them; they need a restart to look again.
+    Each page is fetched by whichever worker is first. The listings have the window "listing" of
+    `settings_distributed.py`: with "run", which is a worker's own memory for as long as it lives,
+    each worker would fetch them once, and then never look again.
     """
 
     name = "queue"
+    listing_window = "listing"

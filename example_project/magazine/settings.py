@@ -1,4 +1,4 @@
-"""Settings for one crawling process; those of scrapy-bloom are in the second paragraph."""
+"""Settings for one crawling process; those of scrapy-bloom come second and third."""
 
 BOT_NAME = "magazine"
 SPIDER_MODULES = ["magazine.spiders"]
@@ -11,6 +11,11 @@ BLOOM_REDIS_URL = "embedded:"
 # That is all: whatever a run has scheduled, the next one does not fetch again. Start requests and
 # sitemaps are the exception, because they change; for listings the spider asks for the same with
 # meta={"bloom_window": "run"} (see magazine/site_spider.py).
+
+# With this, a page that was first seen in January is fetched again from the 1st of June on, however
+# often it is seen until then. Instead of months there are days, hours, ... and runs: "5 runs" goes
+# with -s BLOOM_RUN=2027-01-31, an id that is new for each run and the same for all its workers.
+# BLOOM_RECRAWL_AFTER = "5 months"
 
 # The site, which `python -m example_site serve DIRECTORY` puts there; or `-s SITE_URL=...`.
 SITE_URL = "http://127.0.0.1:8000"

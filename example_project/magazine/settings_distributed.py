@@ -19,5 +19,10 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 # May be another server than the queue's.
 BLOOM_REDIS_URL = os.environ.get("BLOOM_REDIS_URL", REDIS_URL)
 
+# A run of the queue spider has no end, so "for this run only" says nothing there. Its listings are
+# forgotten at each full hour instead: push the start URL again, and the workers look for new
+# stories. The window has a filter of its own, which is small.
+BLOOM_WINDOWS = {"listing": {"recrawl_after": "1 hour", "capacity": 10_000}}
+
 # A worker ends when it had nothing to do for so many seconds.
 MAX_IDLE_TIME_BEFORE_CLOSE = 10

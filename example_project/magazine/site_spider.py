@@ -22,6 +22,9 @@ class SiteSpider(Spider):
     site_url: str
     allowed_domains: list[str | None]
     links = LinkExtractor()
+    #: How long a listing is remembered: for this run only, as it is where the next one finds new
+    #: stories.
+    listing_window = "run"
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "SiteSpider":
@@ -41,11 +44,8 @@ class SiteSpider(Spider):
             yield self.follow(link.url)
 
     def follow(self, url: str) -> Request:
-        """The request for a link. Duplicates are the dupefilter's business, not the spider's.
-
-        A listing is remembered for this run only: it is where the next run finds new stories.
-        """
-        meta = {"bloom_window": "run"} if is_listing(url) else {}
+        """The request for a link. Duplicates are the dupefilter's business, not the spider's."""
+        meta = {"bloom_window": self.listing_window} if is_listing(url) else {}
         return Request(url, callback=self.parse, meta=meta)
 
 
