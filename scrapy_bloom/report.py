@@ -88,7 +88,8 @@ class Report:
             topic = "early", window, period
             self.warn_once(topic, f"Bloom filter {key!r}: {advice.on_early_rotation(ring)}")
         else:
-            message = f"Bloom filter {key!r} has rotated: {_recrawl(ring)}"
+            since = _day(ring.generations[-1].opened)
+            message = f"Bloom filter {key!r} has rotated: it remembers what was seen since {since}"
             self._say_once(logging.INFO, (ROTATED, window, period), message)
 
     def _set(self, window: str, info: FilterInfo) -> None:
@@ -120,17 +121,12 @@ def _describe(info: FilterInfo) -> str:
     size = f"made for {info.capacity:,}, {info.blocks} blocks, {info.memory / (1 << 20):.1f} MiB"
     if info.window is None:
         return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
-    oldest = info.generations[-1]
-    until = _day(oldest.forgotten) if oldest.forgotten else "a run to come"
+    due = info.generations[-1].forgotten
+    since = f", the oldest from {_day(due)} on" if due else ""
     return (
-        f"remembers {info.count:,} URLs, which are crawled again after {info.window} (the oldest "
-        f"from {until} on; {size} a period of {info.period})"
+        f"remembers {info.count:,} URLs, which are crawled again after {info.window}{since} ({size}, "
+        f"rotated every {info.period})"
     )
-
-
-def _recrawl(ring: Ring) -> str:
-    oldest = ring.generations[-1].opened
-    return f"URLs that were first seen before {_day(oldest)} are crawled again"
 
 
 def _day(time: int) -> str:

@@ -180,7 +180,11 @@ def _window(name: str, window: str, value: Any) -> NamedWindow:
     span = parse_span(name, given["recrawl_after"])
     period = given.get("rotate_every")
     period = None if period is None else parse_span(f"{name}['rotate_every']", period)
-    Schedule.of(span, period)
+    try:
+        Schedule.of(span, period)
+    except ConfigurationError as error:
+        # It calls them by the names of the settings of the main filter.
+        raise ConfigurationError(f"{name} = {value!r:.100}: {error}") from None
     capacity = given.get("capacity")
     if capacity is not None:
         capacity = values.capacity(f"{name}['capacity']", capacity)
