@@ -166,23 +166,23 @@ def _generations(rings: Iterable[tuple[Ring, Counts]]) -> tuple[GenerationInfo, 
 
 def _generation(members: list[tuple[Ring, Counts, Generation]]) -> GenerationInfo:
     layers = [layer for _, _, generation in members for layer in generation.layers]
-    # A block that has rotated early has several generations of one period.
-    rates: dict[int, list[float]] = {}
-    for ring, counts, generation in members:
-        k = len(ring.header.seeds)
-        rates.setdefault(ring.block, []).extend(
-            predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, k)
-            for layer in generation.layers
-        )
     return GenerationInfo(
         opened=min(generation.opened for _, _, generation in members),
         closes=max(ring.closes(generation) for ring, _, generation in members),
         forgotten=max(ring.forgotten(generation) for ring, _, generation in members),
         run=max(generation.run for _, _, generation in members),
-        layers=max(map(len, rates.values())),
+        layers=max(len(generation.layers) for _, _, generation in members),
         capacity=sum(layer.capacity for layer in layers),
         count=sum(_count(generation, counts) for _, counts, generation in members),
-        estimated_error_rate=_mean(map(any_of, rates.values())),
+        estimated_error_rate=_mean(
+            any_of(
+                predicted_error_rate(
+                    counts.get(layer.name, 0), layer.num_bits, len(ring.header.seeds)
+                )
+                for layer in generation.layers
+            )
+            for ring, counts, generation in members
+        ),
         memory=sum(layer.memory for layer in layers),
     )
 

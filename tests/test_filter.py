@@ -663,6 +663,7 @@ def test_find_says_which_generation_has_an_item(client: redis.Redis, ring: str) 
     opened = [generation.opened for generation in bloom.info().generations]
     assert [found.since for found in finds] == sorted(opened)
     assert bloom.find("of all runs") == finds[0]
+    assert bloom.find_all(["of run c", "of run a"]) == [finds[2], finds[0]]
     missing = bloom.find("never seen")
     assert (missing.seen, missing.since, missing.until) == (False, 0, 0)
     assert len(bloom) == 4
@@ -674,9 +675,9 @@ def test_find_tells_generations_apart(client: redis.Redis, ring: str) -> None:
     for run in "abc":
         bloom = small(client, window="3 runs", ring=ring, run=run)
         bloom.claim([f"of run {run}"])
-    found = {run: bloom._driver.run(find(bloom._view, f"of run {run}".encode())) for run in "abc"}
-    numbers = {run: generation.run for run, (_, generation) in found.items() if generation}
-    assert numbers == {"a": 0, "b": 1, "c": 2}
+    items = [f"of run {run}".encode() for run in "abc"]
+    found = bloom._driver.run(find(bloom._view, items))
+    assert [generation.number for _, generation in found if generation] == [0, 1, 2]
 
 
 def test_find_says_until_when_an_item_is_remembered(client: redis.Redis) -> None:

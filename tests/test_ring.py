@@ -188,7 +188,8 @@ def check(history: History) -> None:
     ring = history.ring
     budgets = {history.made_by[layer.name] for layer in ring.tested}
     assert ring.error_bound <= sum(config.error_rate for config in budgets) * (1 + 1e-9)
-    assert 1 <= len(ring.generations) <= ring.config.slots
+    most = ring.config.slots if ring.config.schedule else MAX_GENERATIONS
+    assert 1 <= len(ring.generations) <= most
     assert numbers(ring) == sorted(set(numbers(ring)), reverse=True)
     assert len({layer.name for layer in ring.layers}) == len(ring.layers) <= 255
     assert len(ring.layers) - len(ring.generations) <= MAX_FURTHER_LAYERS
@@ -218,14 +219,15 @@ def check_times(ring: Ring) -> None:
 
 
 def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
-    """Check that there is room now, or that nothing has changed because none could be made."""
-    full = [layer for layer in old.written if counts[layer.name] >= layer.capacity]
+    """Check that a ring changes only where that makes room, in the end if not at once."""
+    full = full_layers(old, counts)
     if not full:
         assert new is old
         return
     if new is old:
         return
-    assert not any(counts.get(layer.name, 0) >= layer.capacity for layer in new.written)
+    if new.active.number > old.active.number:
+        assert not full_layers(until_it_stays(new, now, counts), counts), "forgotten in vain"
     newest = old.period(old.active)
     ended = 0 < old.ends <= now
     current = {g.number for g in old.generations if old.period(g) >= newest and not ended}
@@ -234,14 +236,28 @@ def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
         check_larger(old, new, full)
 
 
+def full_layers(ring: Ring, counts: Counts) -> list[Layer]:
+    return [layer for layer in ring.written if counts.get(layer.name, 0) >= layer.capacity]
+
+
+def until_it_stays(ring: Ring, now: int, counts: Counts) -> Ring:
+    """Return the ring that is left when there is room, or none can be made."""
+    for _ in range(1_000):
+        ring, before = ring.grow(now, counts), ring
+        if ring is before:
+            return ring
+    raise AssertionError("it never ends")
+
+
 def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
     config = old.config
     assert config.growth
     assert [g.number for g in new.generations] == numbers(old)
+    assert len(new.layers) == len(old.layers) + 1
     for before, after in zip(old.generations, new.generations, strict=True):
-        if before.layers[-1] not in full:
-            assert after == before
+        if after == before:
             continue
+        assert before.layers[-1] in full
         assert after.layers[:-1] == before.layers
         last, added = after.layers[-2:]
         assert added.index == last.index + 1
@@ -345,26 +361,32 @@ def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
 
 
 @settings(max_examples=100)
-@given(st.sampled_from(ORDERS), st.integers(1, 5), st.lists(st.integers(0, 8), max_size=40))
-def test_in_runs_a_url_is_forgotten_by_the_gth_new_run(
-    order: str, window: int, shown: list[int]
+@given(
+    st.sampled_from(ORDERS),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 8), max_size=40),
+)
+def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
+    order: str, window: int, period: int, shown: list[int]
 ) -> None:
     """The same as above; a run that was shown before, as by a second worker, rotates nothing."""
-    ring = fresh(order, schedule=schedule(window, 1, RUNS))
+    ring = fresh(order, schedule=schedule(window * period, period, RUNS))
     held: dict[str, set[str]] = {}
     seen_in: dict[str, int] = {}
     known: list[str] = []
     for number, run in enumerate(map(str, shown)):
         known += [run] if run not in known else []
         ring = ring.advance(NOW + number, run=run)
-        assert ring.period(ring.active) == len(known)
+        current = len(known) // period
+        assert ring.period(ring.active) == current
         assert list(ring.runs) == known[::-1]
         held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
         remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if len(known) < p + window}
+        assert remembered == {u for u, p in seen_in.items() if current < p + window}
         for url in (run, "home page"):
             if url not in remembered:
-                seen_in[url] = len(known)
+                seen_in[url] = current
                 for layer in ring.written:
                     held[layer.name].add(url)
 
@@ -412,10 +434,11 @@ def test_rotation_while_the_clock_is_a_little_back_keeps_what_is_newer(order: st
     """Full, and unable to grow: a generation of the period to come is none of those that may go."""
     ring = fresh(order, growth=0, schedule=schedule(2 * DAY, DAY))
     ring = ring.advance(NOW + DAY)  # the clock was wrong
+    assert ring.active.number == 1
     for now in (NOW, NOW - 1, NOW):
-        before = ring
         ring = ring.grow(now, all_full(ring))
-        assert before.active in ring.generations
+        assert 1 in numbers(ring)
+    assert ring.grow(NOW, all_full(ring)) is ring
 
 
 @pytest.mark.parametrize("change", [Ring.rotate, Ring.grow])
@@ -473,6 +496,14 @@ def test_rotation_by_hand_opens_one_and_forgets_the_oldest_of_g(order: str) -> N
         ring = ring.rotate(NOW)
         assert numbers(ring) == expected
     assert len({ring.period(generation) for generation in ring.generations}) == 1
+
+
+def test_without_a_window_again_nothing_is_forgotten_that_is_there() -> None:
+    ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY).advance(NOW + 2 * DAY)
+    lasting = ring.reconfigure(replace(ring.config, schedule=None))
+    assert lasting.generations == ring.generations
+    assert lasting.advance(NOW + 50 * YEAR) is lasting
+    assert lasting.tested == ring.tested
 
 
 def test_rotation_by_hand_counts_as_a_run_where_runs_count() -> None:
@@ -548,11 +579,14 @@ def test_only_what_is_full_grows() -> None:
     assert len(ring.grow(NOW, {"0.0": ring.layers[0].capacity}).layers) == 2
 
 
-def test_no_layer_is_added_above_32_mib() -> None:
-    ring = Ring.fresh(replace(HEADER, blocks=1), Config(10_000_000, 1e-6, growth=64), NOW)
-    for _ in range(3):
+@pytest.mark.parametrize("growth", [1.1, 1.5, 64])
+def test_no_layer_is_added_above_32_mib(growth: float) -> None:
+    config = Config(8_000_000, 1e-6, growth=growth)
+    ring = Ring.fresh(replace(HEADER, blocks=1), config, NOW)
+    for _ in range(5):
         ring = ring.grow(NOW, all_full(ring))
-    assert [layer.num_bits for layer in ring.layers[1:]] == [MAX_GROWN_BITS] * 3
+    sizes = [layer.num_bits for layer in ring.layers]
+    assert max(sizes[1:]) == sizes[-1] == MAX_GROWN_BITS
     assert ring.error_bound <= 1e-6
 
 
@@ -663,7 +697,7 @@ def test_early_rotation_forgets_nothing_of_the_current_period(
         assert kept <= set(numbers(rotated))
         if rotated is not ring:
             assert rotated.active.number > ring.active.number
-            assert not any(counts.get(layer.name, 0) >= layer.capacity for layer in rotated.written)
+            assert not full_layers(until_it_stays(rotated, now, counts), counts)
 
 
 def test_a_full_filter_rotates_early_until_all_is_of_this_period() -> None:
@@ -690,7 +724,9 @@ def test_nothing_is_forgotten_where_that_would_make_no_room() -> None:
     assert ring.grow(NOW + 2 * DAY, all_full(ring)) is ring
     younger = Counter(all_full(ring))
     del younger["2.0"]
-    assert numbers(ring.grow(NOW + 2 * DAY, younger))[-1] == 2
+    left = until_it_stays(ring, NOW + 2 * DAY, younger)
+    assert numbers(left)[-1] == 2
+    assert not full_layers(left, younger)
 
 
 def test_without_a_window_a_full_filter_stays_as_it_is() -> None:

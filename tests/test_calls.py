@@ -1,0 +1,125 @@
+"""A ring as script calls: which keys, in which order, and which offsets belong to which layer."""
+
+from dataclasses import replace
+from struct import Struct
+
+import pytest
+
+from scrapy_bloom.calls import Held
+from scrapy_bloom.hashing import offsets
+from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.ring import Config, Layer, Ring
+from scrapy_bloom.schedule import SECONDS, Schedule, Span
+from scrapy_bloom.scripts import Call
+
+NOW, DAY = 1_700_000_000, 86_400
+HASHES = [2**64 - 1, 12345678901234567890, 42]
+HEADER = Header("0" * 32, 8, (5, 7, 11))
+
+
+def ring(order: str) -> Ring:
+    """Two generations: the older one has grown, the younger one is twice as large as that was."""
+    schedule = Schedule(Span(2 * DAY, SECONDS), Span(DAY, SECONDS))
+    fresh = Ring.fresh(replace(HEADER, order=order), Config(800, 1e-2, schedule), NOW, block=3)
+    grown = fresh.grow(NOW, {"0.0": fresh.layers[0].capacity})
+    config = replace(fresh.config, capacity=1_600)
+    return grown.reconfigure(config).advance(NOW + DAY)
+
+
+def held(order: str) -> Held:
+    return Held.of("v", ring(order), Keys("k"))
+
+
+def names(call: Call) -> list[str]:
+    return [key.removeprefix("{k:3}:") for key in call.keys]
+
+
+def offsets_by_layer(groups: object, packed: object, layers: list[Layer]) -> list[list[int]]:
+    """Read a URL's offsets as the scripts do."""
+    assert isinstance(groups, bytes)
+    assert isinstance(packed, bytes)
+    assert len(groups) == len(layers)
+    return [list(Struct("<3I").unpack_from(packed, 12 * group)) for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("order", "written", "tested"),
+    [(WRITE_NEWEST, ["1.0"], ["0.0", "0.1"]), (WRITE_ALL, ["0.1", "1.0"], ["0.0"])],
+)
+def test_a_claim_names_the_written_layers_first_and_then_those_only_tested(
+    order: str, written: list[str], tested: list[str]
+) -> None:
+    mine = held(order)
+    call = mine.claim(mine.pack(HASHES))
+    assert names(call) == ["ring", *written, *tested]
+    v, ends, k, groups, room, packed, sizes, *counts = call.args
+    assert (v, ends, k, sizes) == ("v", mine.ring.ends, 3, 3)
+    assert counts == [f"n:{name}" for name in written]
+    layers = {layer.name: layer for layer in mine.ring.layers}
+    assert room == b"".join(
+        Struct("<IQ").pack(layers[name].memory, layers[name].capacity) for name in written
+    )
+    named = [layers[name] for name in [*written, *tested]]
+    expected = [offsets(HASHES, layer.num_bits) for layer in named]
+    assert offsets_by_layer(groups, packed, named) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "tested"), [(WRITE_NEWEST, ["1.0", "0.0", "0.1"]), (WRITE_ALL, ["0.0", "0.1"])]
+)
+def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None:
+    mine = held(order)
+    call = mine.contains(mine.pack(HASHES))
+    assert names(call) == ["ring", *tested]
+    v, ends, k, groups, sizes, packed = call.args
+    assert (v, ends, k, sizes) == ("v", mine.ring.ends, 3, 3)
+    layers = list(mine.ring.tested)
+    expected = [offsets(HASHES, layer.num_bits) for layer in layers]
+    assert offsets_by_layer(groups, packed, layers) == expected
+
+
+@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
+def test_any_one_generation_can_be_asked(order: str) -> None:
+    mine = held(order)
+    for generation in mine.ring.generations:
+        call = mine.contains_in(generation, mine.pack(HASHES))
+        assert names(call) == ["ring", *(layer.name for layer in generation.layers)]
+        _, _, _, groups, _, packed = call.args
+        layers = list(generation.layers)
+        expected = [offsets(HASHES, layer.num_bits) for layer in layers]
+        assert offsets_by_layer(groups, packed, layers) == expected
+
+
+def test_layers_of_one_size_share_their_offsets() -> None:
+    """A ring that does not grow costs as many bytes a URL as a single bitmap."""
+    schedule = Schedule(Span(64 * DAY, SECONDS), Span(DAY, SECONDS))
+    full = Ring.fresh(HEADER, Config(800, 0.5, schedule, growth=0), NOW)
+    for _ in range(63):
+        full = full.rotate(NOW)
+    mine = Held.of("v", full, Keys("k"))
+    assert len(mine.claim_keys) == 65
+    assert len(mine.pack(HASHES)) == 12
+    assert mine.max_urls < Held.of("v", full.cleared(NOW), Keys("k")).max_urls
+
+
+def test_255_layers_of_as_many_sizes_can_be_told_apart() -> None:
+    """That is as many as a ring may have, and a byte can name."""
+    generations = tuple(
+        replace(ring(WRITE_NEWEST).active, number=63 - i, layers=layers)
+        for i, layers in enumerate(wide_layers())
+    )
+    widest = replace(ring(WRITE_NEWEST), generations=generations)
+    assert len({layer.num_bits for layer in widest.layers}) == 255
+    mine = Held.of("v", widest, Keys("k"))
+    groups = mine.claim(mine.pack(HASHES)).args[3]
+    assert groups == bytes(range(255))
+
+
+def wide_layers() -> list[tuple[Layer, ...]]:
+    counts = [4] * 63 + [3]
+    sizes = iter(range(1_000, 2_000))
+    return [
+        tuple(Layer(63 - i, index, next(sizes), 10) for index in range(count))
+        for i, count in enumerate(counts)
+    ]
