@@ -124,7 +124,7 @@ class View:
             if self.complete and (yield from self._settle()):
                 expiry, known = self._last_expiry(), self._header_expiry
                 # A header restored from one ring may end before another ring does.
-                if writable or self.replaced_config or (known and (expiry > known or not expiry)):
+                if writable or self.replaced_config or known not in (None, expiry):
                     yield from self._touch_header(expiry)
                 return header
         raise self.unstable()
@@ -358,9 +358,8 @@ class View:
         Returns whether it worked; if not, the ring of whoever was faster is held, if it is usable.
         """
         expiry = ring.last_expiry
-        known = self._header_expiry
-        # Not known, or another client may have given a window to a filter that had none.
-        if expiry != known and (not expiry or expiry > (known or 0)):
+        # Also if less is needed than was once: another client may have made the header anew since.
+        if expiry != self._header_expiry:
             yield from self._touch_header(expiry)
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()
         # What is lost goes too: its count, and whatever lies under its key.

@@ -70,10 +70,14 @@ def assert_keys(
     assert client.exists(*expected) == (len(expected) if rings else 0)
 
 
-def assert_ttls(client: redis.Redis, key: str = KEY) -> None:
+def assert_ttls(client: redis.Redis, key: str = KEY, *, left: Collection[str] = ()) -> None:
     """With a window each key has a TTL, the header's being the longest; without one none has."""
     keys, rings = Keys(key), stored_rings(client, key)
-    ends = {name.decode(): client.expiretime(name) for name in client.scan_iter()}
+    names = {name.decode() for name in client.scan_iter()}
+    named = {
+        keys.layer(block, layer.name) for block, ring in rings.items() for layer in ring.layers
+    }
+    ends = {name: client.expiretime(name) for name in names - (set(left) - named)}
     for block, ring in rings.items():
         expected = {
             keys.layer(block, layer.name): ring.expires(generation) or -1
@@ -837,6 +841,25 @@ def test_a_lost_header_is_restored_from_the_rings(
         assert newcomer.header == header
         assert newcomer.lost_blocks == 0
         assert_ttls(client)
+
+
+def test_a_header_made_anew_outlives_the_rings_of_who_knew_a_longer_lived_one(
+    moved: MovedServer, client: redis.Redis
+) -> None:
+    """The clock goes back by a year, all is flushed, and two workers restore one block each."""
+    workers = [connect(client, "2 months", stagger=True) for _ in range(2)]
+    for worker in workers:
+        worker.open()
+    hasher = Hasher(SEEDS, 2)
+    moved.set_time(at(2026, 1, 30))
+    workers[0].info()
+    client.flushall()
+    for number, moment in enumerate((at(2026, 1, 30), at(2026, 3, 5))):
+        moved.set_time(moment)
+        workers[number].add(next(url for url in URLS if hasher.hashes(url.encode())[0] == number))
+    assert client.exists(KEYS.header())
+    assert_keys(client)
+    assert_ttls(client)
 
 
 # -- other settings --

@@ -420,7 +420,7 @@ class RotationMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_stored_is_what_the_rings_name(self) -> None:
         assert_keys(self.server, left=self.left)
-        assert_ttls(self.server)
+        assert_ttls(self.server, left=self.left)
         rings = stored_rings(self.server)
         expected = [len(block.generations) for block in self.blocks]
         assert [len(rings[n].generations) for n in range(len(self.blocks))] == expected
@@ -441,7 +441,7 @@ def test_the_filter_is_the_model(moved: MovedServer, order: str) -> None:
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=40,
+                max_examples=50,
                 stateful_step_count=30,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -385,7 +385,7 @@ FORGETFUL = {lose_active_layer, lose_ring, lose_all, lose_header_and_ring}
 def test_two_clients_at_once_end_with_one_ring_and_no_bitmap_too_many(
     moved: MovedServer, client: redis.Redis, name: str, order: str
 ) -> None:
-    """In every interleaving of their first steps, and some of the next: every item is new to exactly one of them."""
+    """In every interleaving of their first steps; every item is new to exactly one of them."""
     duel = DUELS[name]
     basic = {"ring": order, "capacity": 40}
     first_options = {"window": "5 months", **basic}
