@@ -2,18 +2,23 @@
 
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.generations import Config
 from scrapy_bloom.info import FilterInfo
-from scrapy_bloom.ring import Config, Ring
+from scrapy_bloom.ring import Ring
 
 
-def on_eviction(policy: str) -> str | None:
-    """Advise on the server's ``maxmemory-policy``."""
-    if not policy.startswith("allkeys"):
+def on_eviction(policy: str, *, has_window: bool) -> str | None:
+    """Advise on the server's ``maxmemory-policy``.
+
+    Keys of a filter with a window have a time to live: ``volatile-*`` evicts them, and them only.
+    """
+    harmless = ("", "noeviction") if has_window else ("", "noeviction", "volatile-")
+    if any(policy == name or (name.endswith("-") and policy.startswith(name)) for name in harmless):
         return None
     return (
         f"the Redis server's maxmemory-policy is {policy}: when its memory is full it may delete a "
-        "part of the filter, and the URLs in it are crawled again. Set it to noeviction (or a "
-        "volatile-* policy), or give the filter a server of its own with BLOOM_REDIS_URL"
+        "part of the filter, and the URLs in it are crawled again. Set it to noeviction, or give "
+        "the filter a server of its own with BLOOM_REDIS_URL"
     )
 
 
@@ -35,7 +40,7 @@ def on_fingerprinter(stored: str, ours: str) -> str | None:
     if stored in ("", ours):
         return None
     return (
-        f"the filter was filled with fingerprints of {stored}, and this crawl uses {ours} "
+        f"the filter was filled with fingerprints of {stored!r:.200}, and this crawl uses {ours} "
         "(REQUEST_FINGERPRINTER_CLASS): URLs that are in it look new. Use the same class, or "
         "another BLOOM_KEY"
     )
@@ -60,12 +65,12 @@ _ON_FULL = (
 
 def on_filling(ring: Ring) -> str:
     """Advise on a generation that is filled to 80% of its capacity."""
-    config = ring.config
+    urls = ring.header.blocks * sum(layer.capacity for layer in ring.active.layers)
     text = (
-        f"a generation is filled to 80% of BLOOM_CAPACITY = {config.capacity:,} (predicted "
-        f"false-positive rate when it is full: {ring.error_bound:.2g})"
+        f"a generation is filled to 80% of its {urls:,} URLs (predicted false-positive rate when "
+        f"it is full: {ring.error_bound:.2g})"
     )
-    if config.growth:
+    if ring.config.growth:
         return f"{text}; then it grows. A larger BLOOM_CAPACITY takes less memory"
     return f"{text}, and BLOOM_GROWTH = 0: {_ON_FULL}. Set a larger BLOOM_CAPACITY"
 
@@ -73,7 +78,7 @@ def on_filling(ring: Ring) -> str:
 def on_growth(ring: Ring) -> str:
     """Advise on a generation that has outgrown its capacity."""
     return (
-        f"a generation holds more URLs than BLOOM_CAPACITY = {ring.config.capacity:,}, and grows "
+        f"a generation holds more URLs than BLOOM_CAPACITY = {ring.config.capacity:,} and grows "
         f"(the false-positive rate stays below {ring.error_bound:.2g}). A BLOOM_CAPACITY that fits "
         "takes less memory; it counts from the next generation on"
     )
@@ -96,8 +101,8 @@ def on_full(ring: Ring) -> str:
 def on_early_rotation(ring: Ring) -> str:
     """Advise on a generation that was closed before its time."""
     return (
-        "a generation was full and could not grow, so the filter rotated early: its oldest URLs "
-        "may be crawled again before their time. Set a larger BLOOM_CAPACITY (now "
+        "a generation was full and could not grow, so the filter rotated early: what it remembers "
+        "may be crawled again a period before its time. Set a larger BLOOM_CAPACITY (now "
         f"{ring.config.capacity:,}), BLOOM_GROWTH or BLOOM_MAX_MEMORY"
     )
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
+from scrapy_bloom.generations import Generation, Layer
 from scrapy_bloom.hashing import offset_packer, offsets
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.ring import Generation, Layer, Ring
+from scrapy_bloom.ring import Ring
 from scrapy_bloom.scripts import Argument, Call, load
 
 #: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.

@@ -8,8 +8,8 @@ from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable
+from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, Reply
-from scrapy_bloom.view import Steps
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from scrapy_bloom import values
 from scrapy_bloom.driver import Driver
 from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.generations import Config
 from scrapy_bloom.hashing import Item, to_bytes
 from scrapy_bloom.header import Header
 from scrapy_bloom.info import FilterInfo, ItemInfo, describe, describe_item
@@ -21,9 +22,10 @@ from scrapy_bloom.membership import (
     locate,
     verdict_on_one,
 )
-from scrapy_bloom.ring import Config, Ring
-from scrapy_bloom.schedule import parse_span
-from scrapy_bloom.view import Snapshot, View
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.rings import Snapshot
+from scrapy_bloom.schedule import RUNS, Span, parse_span
+from scrapy_bloom.view import View
 from scrapy_bloom.wanted import Wanted
 
 T = TypeVar("T")
@@ -56,15 +58,15 @@ class BloomFilter:
             stored, else never.
             An item seen at ``t`` becomes new again between ``t + window - period`` and
             ``t + window``, whether it is seen meanwhile or not.
-        period: how often a new generation is opened; it divides the window. None as stored, else 1
-            month for windows of two months and more, 1 run for runs, else the window itself.
+        period: how often a new generation is opened; it divides the window. None as stored with
+            that window, else 1 month for windows in months, 1 run for runs, else the window itself.
         ring: ``"write-newest"`` or ``"write-all"``, which takes more memory and tests less.
         stagger: whether the blocks rotate one after the other, spread over the period.
         growth: size of the next layer in sizes of the last one, 1 to 64; 0 never grows. A filter
             that cannot grow forgets its oldest generation early if there is an older one than this
             period's; else it records no more and goes on answering "new". It never hides anything.
-        max_memory: bytes of all bitmaps beyond which no layer is added; None as stored, else no
-            limit.
+        max_memory: bytes of all bitmaps beyond which no layer is added; 0 for no limit, None as
+            stored, else no limit.
         run: id of this run, for windows in runs: the first client that shows a new one rotates.
         notify: is called with what happens (``view.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
             ``FILLING``) and the ring of the block.
@@ -111,6 +113,11 @@ class BloomFilter:
             run=_optional(values.run, "run", run),
             fingerprinter=fingerprinter,
         )
+        if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
+            raise ConfigurationError(
+                f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
+                "of a run and another one in each run"
+            )
         self.key = key
         self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
         self._driver = Driver(client, label)

@@ -8,8 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 from math import fsum
 
+from scrapy_bloom.generations import Config
 from scrapy_bloom.header import WRITE_ALL, Header
-from scrapy_bloom.ring import Config, Ring
+from scrapy_bloom.ring import Ring
 from scrapy_bloom.schedule import RUNS, Schedule, Span
 from scrapy_bloom.sizing import any_of, predicted_error_rate
 

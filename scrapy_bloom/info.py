@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 
-from scrapy_bloom.ring import Counts, Generation, Ring
+from scrapy_bloom.generations import Counts, Generation
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.rings import Snapshot
 from scrapy_bloom.sizing import any_of, predicted_error_rate
-from scrapy_bloom.view import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

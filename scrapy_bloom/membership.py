@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from scrapy_bloom.calls import Held
 from scrapy_bloom.errors import StorageError
-from scrapy_bloom.ring import Generation, Ring
+from scrapy_bloom.generations import Generation
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.rings import FILLING, MAX_ROUNDS, Steps
 from scrapy_bloom.scripts import Call, Reply
-from scrapy_bloom.view import FILLING, MAX_ROUNDS, Steps, View
+from scrapy_bloom.view import View
 
 #: URLs whose calls are sent together.
 MAX_URLS_PER_ROUND = 8_192

@@ -12,7 +12,7 @@ from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters
 from scrapy_bloom.info import FilterInfo
 from scrapy_bloom.ring import Ring
-from scrapy_bloom.view import FILLING, FULL, GROWN, LOST, ROTATED
+from scrapy_bloom.rings import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.windows import LASTING
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,12 @@ class Report:
             stored = bloom.header.fingerprinter if bloom.header else ""
             self._advise(bloom, advice.on_capacity(info))
             self._advise(bloom, advice.on_fingerprinter(stored, fingerprinter))
-        self._advise(filters.lasting, advice.on_eviction(filters.lasting.eviction_policy()))
+        has_window = any(
+            bloom.config is not None and bloom.config.schedule is not None
+            for bloom in filters.by_window.values()
+        )
+        policy = filters.lasting.eviction_policy()
+        self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
         self._advise(filters.lasting, advice.on_http_cache(settings))
 
     def closing(self, filters: Filters) -> None:
@@ -75,9 +80,8 @@ class Report:
         elif event == FULL:
             self.warn_once((FULL, *generation), f"Bloom filter {key!r}: {advice.on_full(ring)}")
         elif event == FILLING and len(ring.active.layers) == 1:
-            level = logging.INFO if ring.config.growth else logging.WARNING
             message = f"Bloom filter {key!r}: {advice.on_filling(ring)}"
-            self._say_once(level, (FILLING, *generation), message)
+            self.warn_once((FILLING, *generation), message)
 
     def _rotated(self, key: str, window: str, ring: Ring) -> None:
         self._rotations[window, ring.block] += 1
@@ -118,14 +122,14 @@ def _stat(window: str, name: str) -> str:
 
 
 def _describe(info: FilterInfo) -> str:
-    size = f"made for {info.capacity:,}, {info.blocks} blocks, {info.memory / (1 << 20):.1f} MiB"
+    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks, made for {info.capacity:,}"
     if info.window is None:
         return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {_day(due)} on" if due else ""
     return (
-        f"remembers {info.count:,} URLs, which are crawled again after {info.window}{since} ({size}, "
-        f"rotated every {info.period})"
+        f"remembers {info.count:,} URLs, which are crawled again after {info.window}{since} "
+        f"({size} a period of {info.period})"
     )
 
 

@@ -5,28 +5,14 @@ ring, the server's clock and the number of URLs in each layer, and return the ne
 object if nothing is to be done. None does I/O.
 """
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.generations import NO_COUNTS, Config, Counts, Generation, Layer
+from scrapy_bloom.geometry import Geometry
 from scrapy_bloom.header import WRITE_ALL, Header
-from scrapy_bloom.schedule import MAX_GENERATIONS, Schedule
-from scrapy_bloom.sizing import (
-    MAX_GROWN_BITS,
-    any_of,
-    block_capacity,
-    layer_bytes,
-    layer_capacity,
-    layer_error_rate,
-    plan,
-    predicted_error_rate,
-    required_bits,
-)
-
-#: URLs recorded per layer, by the layer's name.
-Counts = Mapping[str, int]
-NO_COUNTS: Counts = {}
+from scrapy_bloom.schedule import MAX_GENERATIONS
+from scrapy_bloom.sizing import any_of, predicted_error_rate
 
 #: Layers of a generation at most.
 MAX_LAYERS = 64
@@ -34,83 +20,14 @@ MAX_LAYERS = 64
 MAX_FURTHER_LAYERS = 255 - MAX_GENERATIONS
 #: Ids of runs that a ring remembers, so that none of them rotates it a second time.
 RUNS_KEPT = 32
-#: Seconds that keys outlive what they hold: for a clock that goes back a little after a failover.
+#: Seconds that bitmaps outlive what they hold: for clocks that go back a little (a failover).
 SLACK = 86_400
-#: Seconds that the keys of a filter whose window is in runs outlive its last rotation.
+#: Seconds that a ring, with all that is known of the filter, outlives its last bitmap.
+RING_OUTLIVES = 400 * 86_400
+#: Seconds that the keys of a filter whose window is in runs outlive its last use, and how much of
+#: them may be over before its expiry is put off.
 RUNS_EXPIRE = 400 * 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What may change during a filter's life.
-
-    Args:
-        capacity: URLs a generation of the whole filter takes before it grows.
-        error_rate: bound on the filter's false-positive rate, 0 < p < 1.
-        schedule: window and period; None remembers for ever.
-        growth: size of the next layer in sizes of the last one; 0 never grows.
-        max_memory: bytes of all bitmaps of the filter beyond which no layer is added; None is no
-            limit.
-    """
-
-    capacity: int
-    error_rate: float
-    schedule: Schedule | None = None
-    growth: float = 2
-    max_memory: int | None = None
-
-    @property
-    def slots(self) -> int:
-        """Generations that are live at once, at most."""
-        return self.schedule.generations if self.schedule else 1
-
-    def tested(self, order: str) -> int:
-        """Return how many generations are tested for a URL, at most."""
-        return 1 if order == WRITE_ALL else self.slots
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One bitmap of a block.
-
-    Args:
-        generation: number of the generation it belongs to.
-        index: its place among the generation's layers.
-        num_bits: its size in bits.
-        capacity: URLs it takes.
-    """
-
-    generation: int
-    index: int
-    num_bits: int
-    capacity: int
-
-    @property
-    def name(self) -> str:
-        """The last part of its Redis key, ``<generation>.<index>``."""
-        return f"{self.generation}.{self.index}"
-
-    @property
-    def memory(self) -> int:
-        """Bytes of its bitmap."""
-        return layer_bytes(self.num_bits)
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """The layers that collect URLs during one rotation period.
-
-    Args:
-        number: counts up through the life of a block; never used twice.
-        opened: Unix time in seconds on the server's clock.
-        run: number of the run in which it was opened, for windows in runs.
-        layers: oldest first; the last one is written.
-    """
-
-    number: int
-    opened: int
-    run: int
-    layers: tuple[Layer, ...]
+RENEW_AFTER = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +39,20 @@ class Ring:
         config: what new layers are made by, and when generations are forgotten.
         block: the block.
         generations: at least one.
+        since: number of the generation that was active when the configuration changed last.
         run: number of the current run: how many ids were shown to it before this one's.
         runs: the last ids of runs that it was shown, newest first.
+        changed: Unix time at which it was changed last; windows in runs expire by it.
     """
 
     header: Header
     config: Config
     block: int
     generations: tuple[Generation, ...]
+    since: int = 0
     run: int = 0
     runs: tuple[str, ...] = ()
+    changed: int = 0
 
     @classmethod
     def fresh(
@@ -144,9 +65,15 @@ class Ring:
                 together the memory that is allowed.
         """
         runs = () if run is None else (run,)
-        empty = cls(header, config, block, (), 0, runs)
-        empty._check_memory()
+        empty = cls(header, config, block, (), runs=runs, changed=now)
+        empty._geometry.check()
         return replace(empty, generations=(empty._new_generation(0, now),))
+
+    def sibling(self, block: int, now: int) -> "Ring":
+        """Return the empty ring of another block of the same filter."""
+        return replace(
+            self, block=block, generations=(self._new_generation(0, now),), since=0, changed=now
+        )
 
     # -- what is where --
 
@@ -209,7 +136,7 @@ class Ring:
             return 0
         if schedule.counts_runs:
             return generation.run // schedule.period.count
-        return self._index(generation.opened)
+        return self._index(generation.dated)
 
     @property
     def ends(self) -> int:
@@ -225,17 +152,23 @@ class Ring:
         return self._start(self.period(generation) + self.config.slots)
 
     def expires(self, generation: Generation) -> int:
-        """Return the Unix time at which its keys go if nobody comes back; 0 is never."""
+        """Return the Unix time at which its bitmaps go if nobody comes back; 0 is never."""
         if self.config.schedule is None:
             return 0
         if self.config.schedule.counts_runs:
-            return self.active.opened + RUNS_EXPIRE
+            return self.changed + RUNS_EXPIRE
         return self.forgotten(generation) + SLACK
 
+    def expired(self, now: int) -> set[str]:
+        """Return the names of the layers whose bitmaps have expired by a time."""
+        gone = [g for g in self.generations if 0 < self.expires(g) <= now]
+        return {layer.name for generation in gone for layer in generation.layers}
+
     @property
-    def last_expiry(self) -> int:
-        """Unix time at which its last layer goes if nobody comes back; 0 is never."""
-        return max(self.expires(generation) for generation in self.generations)
+    def expiry(self) -> int:
+        """Unix time at which the ring itself goes if nobody comes back; 0 is never."""
+        last = max(self.expires(generation) for generation in self.generations)
+        return last and last + RING_OUTLIVES
 
     # -- what comes next --
 
@@ -257,8 +190,8 @@ class Ring:
         newest = self.period(self.active)
         if schedule.counts_runs:
             if run is None or run in self.runs:
-                return self
-            shown = self._show(run)
+                return self._renewed(now)
+            shown = replace(self._show(run), changed=now)
             current = shown.run // schedule.period.count
             return shown._open(current, now, counts) if current > newest else shown
         current = self._index(now)
@@ -283,32 +216,36 @@ class Ring:
         rotates early, as long as that forgets nothing of the current period: else a crawl that is
         larger than the filter would never end.
         """
-        full = self._full(counts)
-        if not full:
-            return self
-        grown = self._grown(full[0]) if self.config.growth else self
-        if grown is not self and grown._fits and _within_bounds(grown):
-            return grown
-        rotated = self._rotate_early(now, counts)
+        first = self._make_room(now, counts)
+        if first.active.number == self.active.number:
+            return first
         # Under "write-all", younger generations may be full as well: forget nothing in vain.
-        ring, following = self, rotated
+        ring, following = self, first
         while following is not ring and following._full(counts):
-            ring, following = following, following.grow(now, counts)
-        return self if following is ring else rotated
+            ring, following = following, following._make_room(now, counts)
+        return self if following is ring else first
 
-    def reconfigure(self, config: Config) -> "Ring":
+    def reconfigure(self, config: Config, now: int) -> "Ring":
         """Return the ring under other settings: layers stay as they are, times move.
+
+        A generation that took in more than one period of the new schedule counts for the last of
+        them: nothing is forgotten before its time, and some a little after it. The error budget of
+        the layers made before comes on top of the new one, until they are forgotten.
 
         Raises:
             ConfigurationError: as ``fresh`` does.
         """
         if config == self.config:
             return self
-        ring = replace(self, config=config)
-        ring._check_memory()
-        # Without a window, nothing is forgotten that is still there.
-        slots = config.slots if config.schedule else len(self.generations)
-        return replace(ring, generations=ring._live(ring.period(self.active))[:slots])
+        generations = self.generations
+        if config.schedule != self.config.schedule:
+            ends = (now + 1, *(generation.opened for generation in generations))
+            generations = tuple(map(self._dated, generations, ends))
+        ring = replace(self, config=config, generations=generations, since=self.active.number)
+        ring._geometry.check()
+        if config.schedule is None:
+            return ring  # nothing is forgotten that is still there
+        return replace(ring, generations=ring._live(ring.period(ring.active)))
 
     def without(self, lost: Collection[str]) -> "Ring":
         """Return the ring without the layers that are lost; one that has to be there stays, empty.
@@ -330,7 +267,8 @@ class Ring:
 
     def cleared(self, now: int) -> "Ring":
         """Return the empty ring that follows this one, under a new generation number."""
-        return replace(self, generations=(self._new_generation(self.active.number + 1, now),))
+        generations = (self._new_generation(self.active.number + 1, now),)
+        return replace(self, generations=generations, changed=now)
 
     # -- how --
 
@@ -349,13 +287,22 @@ class Ring:
         """By which part of a period this block's boundaries are late."""
         return (self.block, self.header.blocks) if self.header.stagger else (0, 1)
 
+    def _renewed(self, now: int) -> "Ring":
+        """Return the ring that lives on although no new run is shown; the same for some time."""
+        return replace(self, changed=now) if now > self.changed + RENEW_AFTER else self
+
     def _show(self, run: str) -> "Ring":
         """Return the ring that was shown the id of another run."""
-        return replace(self, run=self.run + 1, runs=(run, *self.runs)[:RUNS_KEPT])
+        runs = (run, *self.runs)[:RUNS_KEPT]
+        return replace(self, run=self.run + 1, runs=runs)
 
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
-        kept = self._live(current)[: self.config.slots - 1]
+        live = self._live(current)
+        # Those made under this configuration have one error budget together: for so many.
+        own = [g for g in live if g.number >= self.since][: self.config.slots - 1]
+        before = [g for g in live if g.number < self.since]
+        kept = (*own, *before)[: MAX_GENERATIONS - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
         needed = max((_count(generation, counts) for generation in dropped), default=0)
         ring = replace(self, generations=kept)
@@ -370,8 +317,16 @@ class Ring:
     def _opened_by(self, now: int) -> "Ring":
         return replace(
             self,
-            generations=tuple(replace(g, opened=min(g.opened, now)) for g in self.generations),
+            generations=tuple(
+                replace(g, opened=min(g.opened, now), dated=min(g.dated, now))
+                for g in self.generations
+            ),
         )
+
+    def _dated(self, generation: Generation, end: int) -> Generation:
+        """Return a generation that counts as made when it was written last, before ``end``."""
+        last = min(end, self.closes(generation) or end) - 1
+        return replace(generation, dated=max(generation.dated, last))
 
     def _current(self, now: int) -> int:
         """Return the period at a time, of runs the last one; never one before the active's."""
@@ -381,95 +336,60 @@ class Ring:
     def _full(self, counts: Counts) -> list[Layer]:
         return [layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity]
 
+    def _make_room(self, now: int, counts: Counts) -> "Ring":
+        """Return the ring after one step to more room; the same if there is none to take."""
+        full = self._full(counts)
+        if not full:
+            return self
+        grown = self._grown(full[0]) if self.config.growth else self
+        if grown is not self and grown._fits and _within_bounds(grown):
+            return grown
+        return self._rotate_early(now, counts)
+
     def _rotate_early(self, now: int, counts: Counts) -> "Ring":
+        if self.config.schedule is None:
+            return self
         current = self._current(now)
         if current > self.period(self.active):
             return self._open(current, now, counts)  # it has just become due
-        oldest = self.generations[-1]
         # Under "write-all" it is the oldest generation that is full first.
-        room = len(self.generations) < self.config.slots and self.header.order != WRITE_ALL
-        if self.config.schedule is None or (self.period(oldest) >= current and not room):
+        rest = self.generations[:-1] if self.header.order == WRITE_ALL else self.generations
+        if not rest:
             return self
-        kept = self if room else replace(self, generations=self.generations[:-1])
-        return kept._open(current, now, counts)
+        opened = replace(self, generations=rest)._open(current, now, counts)
+        dropped = [g for g in self.generations if g not in opened.generations]
+        return self if any(self.period(g) >= current for g in dropped) else opened
+
+    @property
+    def _geometry(self) -> Geometry:
+        return Geometry(self.header, self.config)
 
     def _new_generation(self, number: int, now: int, needed: int = 0) -> Generation:
         """Return an empty generation of the configured capacity, or of what is needed if more."""
-        first = replace(self._base, generation=number)
+        first = self._geometry.first(number)
         if needed > first.capacity and self.config.growth:
-            larger = self._layer(number, 0, needed)
-            generation = Generation(number, now, self.run, (larger,))
+            larger = self._geometry.first_for(number, needed)
+            generation = Generation(number, now, now, self.run, (larger,))
             fits = replace(self, generations=(generation, *self.generations))._fits
             first = larger if fits and larger.capacity > first.capacity else first
-        return Generation(number, now, self.run, (first,))
+        return Generation(number, now, now, self.run, (first,))
 
     def _grown(self, full: Layer) -> "Ring":
         """Return the ring with a further layer in the generation whose last layer is full."""
+        further = {g: self._geometry.next(g) for g in self.generations if g.layers[-1] == full}
         return replace(
             self,
             generations=tuple(
-                replace(g, layers=(*g.layers, self._next_layer(g))) if g.layers[-1] == full else g
+                replace(g, layers=(*g.layers, further[g])) if g in further else g
                 for g in self.generations
             ),
         )
 
-    def _next_layer(self, generation: Generation) -> Layer:
-        last = generation.layers[-1]
-        size: float = last.capacity
-        if last.index == 0:
-            # The first layer's head room, for the uneven spread over blocks, does not grow.
-            size -= self._share - self.config.capacity / self.header.blocks
-        # The larger of growth and of what is missing to a capacity that was raised since.
-        missing = self._share - sum(layer.capacity for layer in generation.layers)
-        wanted = max(math.ceil(size * self.config.growth), missing, 1)
-        return self._layer(generation.number, last.index + 1, wanted)
-
-    def _layer(self, generation: int, index: int, capacity: int) -> Layer:
-        """Return a layer for so many URLs, or of the largest size that layers grow to."""
-        k = len(self.header.seeds)
-        tested, growing = self.config.tested(self.header.order), bool(self.config.growth)
-        rate = layer_error_rate(self.config.error_rate, tested, index, growing=growing)
-        bits = required_bits(capacity, rate, k)
-        if bits > MAX_GROWN_BITS:
-            bits, capacity = MAX_GROWN_BITS, layer_capacity(MAX_GROWN_BITS, rate, k)
-        return Layer(generation, index, bits, capacity)
-
-    @property
-    def _share(self) -> int:
-        """URLs of a generation that this block takes."""
-        return block_capacity(self.config.capacity, self.header.blocks)
-
-    @property
-    def _base(self) -> Layer:
-        """The layer that a generation starts with as configured."""
-        sized = plan(
-            self.config.capacity,
-            self.config.error_rate,
-            tested=self.config.tested(self.header.order),
-            growing=bool(self.config.growth),
-            blocks=self.header.blocks,
-            num_hashes=len(self.header.seeds),
-        )
-        return Layer(0, 0, sized.num_bits, sized.block_capacity)
-
     @property
     def _fits(self) -> bool:
         """Whether its bitmaps, and those of the generations to come, are within the limit."""
-        limit = self.config.max_memory
-        if limit is None:
-            return True
         to_come = max(0, self.config.slots - len(self.generations))
-        return (self.memory + to_come * self._base.memory) * self.header.blocks <= limit
-
-    def _check_memory(self) -> None:
-        config = self.config
-        needed = config.slots * self._base.memory * self.header.blocks
-        if config.max_memory is not None and needed > config.max_memory:
-            raise ConfigurationError(
-                f"BLOOM_MAX_MEMORY = {config.max_memory:,} is less than the {needed:,} bytes that "
-                f"BLOOM_CAPACITY = {config.capacity:,} takes in {config.slots} generation(s) "
-                "before any growth: raise it, or set a smaller capacity"
-            )
+        return self._geometry.fits(self.memory, to_come)
 
 
 def _count(generation: Generation, counts: Counts) -> int:

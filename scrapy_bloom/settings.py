@@ -24,12 +24,12 @@ class NamedWindow:
     """A window that has a filter of its own.
 
     Args:
-        recrawl_after: how long URLs are remembered.
+        recrawl_after: how long URLs are remembered; ``"never"`` re-crawls nothing.
         rotate_every: how often its filter rotates; None as stored, else by the window.
         capacity: URLs a generation takes; None as stored, else 1,000,000.
     """
 
-    recrawl_after: Span
+    recrawl_after: Span | str
     rotate_every: Span | None = None
     capacity: int | None = None
 
@@ -112,7 +112,7 @@ class BloomSettings:
                     f"{setting} names the window {name!r:.60}, and there are "
                     f"{', '.join(map(repr, names))}: add it to BLOOM_WINDOWS, or correct the name"
                 )
-        spans = {"BLOOM_RECRAWL_AFTER": self.recrawl_after}
+        spans: dict[str, Span | str | None] = {"BLOOM_RECRAWL_AFTER": self.recrawl_after}
         spans |= {
             f"BLOOM_WINDOWS[{n!r}]": window.recrawl_after for n, window in self.windows.items()
         }
@@ -177,11 +177,12 @@ def _window(name: str, window: str, value: Any) -> NamedWindow:
             f'{name} is a window such as "1 day", or a dict with "recrawl_after" and, if wanted, '
             f'"rotate_every" and "capacity"; got {value!r:.100}'
         )
-    span = parse_span(name, given["recrawl_after"])
+    span = values.window(name, given["recrawl_after"])
     period = given.get("rotate_every")
     period = None if period is None else parse_span(f"{name}['rotate_every']", period)
     try:
-        Schedule.of(span, period)
+        if isinstance(span, Span):
+            Schedule.of(span, period)
     except ConfigurationError as error:
         # It calls them by the names of the settings of the main filter.
         raise ConfigurationError(f"{name} = {value!r:.100}: {error}") from None

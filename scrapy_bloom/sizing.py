@@ -22,6 +22,8 @@ MAX_GROWN_BITS = 32 << 23
 DEFAULT_BLOCKS = 16
 #: Blocks at most: as many as a Redis Cluster has hash slots.
 MAX_BLOCKS = 16_384
+#: Smallest error rate that 64-bit hashes support.
+MIN_ERROR_RATE = 1e-15
 #: Seeds at most; 64 halvings of the error rate are more than 64-bit hashes can tell apart.
 MAX_HASHES = 64
 #: Bits per URL that a number of seeds may take, as a multiple of what the best number takes.
@@ -215,8 +217,8 @@ def _refuse_waste(capacity: int, layer_rate: float, num_hashes: int, best: int) 
         raise ConfigurationError(
             f"{num_hashes} seeds (BLOOM_SEEDS) and an error rate of {layer_rate:g} a layer "
             f"(BLOOM_ERROR_RATE) contradict each other: together they need {bits:,.0f} bits a URL, "
-            f"and {best} seeds would need {least:,.0f}. Leave BLOOM_SEEDS unset, or take "
-            f"about {best}"
+            f"and about {best} seeds would need {least:,.0f}. Take another error rate or, in a new "
+            f"filter (another BLOOM_KEY), leave BLOOM_SEEDS unset or take about {best}"
         )
 
 

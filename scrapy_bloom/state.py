@@ -5,18 +5,11 @@ from dataclasses import asdict
 from typing import Any
 
 from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.generations import Config, Generation, Layer
 from scrapy_bloom.header import Header, check, in_range
-from scrapy_bloom.ring import (
-    MAX_FURTHER_LAYERS,
-    MAX_LAYERS,
-    RUNS_KEPT,
-    Config,
-    Generation,
-    Layer,
-    Ring,
-)
+from scrapy_bloom.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
 from scrapy_bloom.schedule import MAX_GENERATIONS, Schedule, parse_span
-from scrapy_bloom.sizing import MAX_LAYER_BITS
+from scrapy_bloom.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE
 
 #: Counts of URLs and of generations at most.
 _MANY = 1 << 62
@@ -42,8 +35,10 @@ def dump(ring: Ring) -> str:
         },
         "block": ring.block,
         "generations": [asdict(generation) for generation in ring.generations],
+        "since": ring.since,
         "run": ring.run,
         "runs": ring.runs,
+        "changed": ring.changed,
     }
     return json.dumps(state, separators=(",", ":"))
 
@@ -60,6 +55,7 @@ def parse(text: str) -> Ring:
         config = _config(state["config"])
         generations = tuple(_generation(value) for value in state["generations"])
         block, run, runs = state["block"], state["run"], state["runs"]
+        since, changed = state["since"], state["changed"]
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is damaged ({error!r:.80})") from None
     check(in_range(block, 0, header.blocks - 1), "block", block)
@@ -71,14 +67,17 @@ def parse(text: str) -> Ring:
     check(isinstance(runs, list) and len(runs) <= RUNS_KEPT, "runs", runs)
     check(all(isinstance(name, str) for name in runs), "runs", runs)
     check(in_range(run, max(generation.run for generation in generations), _MANY), "run", run)
-    return Ring(header, config, block, generations, run, tuple(runs))
+    check(in_range(since, 0, _MANY), "since", since)
+    check(in_range(changed, 0, _MAX_TIME), "changed", changed)
+    return Ring(header, config, block, generations, since, run, tuple(runs), changed)
 
 
 def _config(value: dict[str, Any]) -> Config:
     capacity, error_rate = value["capacity"], value["error_rate"]
     growth, max_memory = value["growth"], value["max_memory"]
     check(in_range(capacity, 1, _MANY), "capacity", capacity)
-    check(isinstance(error_rate, float) and 0 < error_rate < 1, "error_rate", error_rate)
+    good_rate = isinstance(error_rate, float) and MIN_ERROR_RATE <= error_rate < 1
+    check(good_rate, "error_rate", error_rate)
     good_growth = type(growth) in (int, float) and (growth == 0 or 1 <= growth <= MAX_GROWTH)
     check(good_growth, "growth", growth)
     check(max_memory is None or in_range(max_memory, 1, _MANY), "max_memory", max_memory)
@@ -97,7 +96,7 @@ def _schedule(window: Any, period: Any) -> Schedule | None:
 
 def _generation(value: dict[str, Any]) -> Generation:
     layers = tuple(Layer(**layer) for layer in value["layers"])
-    generation = Generation(value["number"], value["opened"], value["run"], layers)
+    generation = Generation(value["number"], value["opened"], value["dated"], value["run"], layers)
     check(layers, "layers", layers)
     number = generation.number
     check(in_range(number, 0, _MANY), "number", number)
@@ -109,5 +108,6 @@ def _generation(value: dict[str, Any]) -> Generation:
     indexes = [layer.index for layer in layers]
     check(indexes == sorted(set(indexes)), "indexes", indexes)
     check(in_range(generation.opened, 0, _MAX_TIME), "opened", generation.opened)
+    check(in_range(generation.dated, 0, _MAX_TIME), "dated", generation.dated)
     check(in_range(generation.run, 0, _MANY), "run", generation.run)
     return generation

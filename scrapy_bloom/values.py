@@ -15,14 +15,12 @@ from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.hashing import MAX_SEED
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST
 from scrapy_bloom.schedule import Span, parse_span
-from scrapy_bloom.sizing import MAX_BLOCKS, MAX_HASHES
+from scrapy_bloom.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RATE
 from scrapy_bloom.state import MAX_GROWTH
 from scrapy_bloom.wanted import NEVER
 
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
-#: Smallest error rate that 64-bit hashes support.
-MIN_ERROR_RATE = 1e-15
 #: Bytes at most: a pebibyte.
 MAX_MEMORY = 1 << 50
 #: Characters of a run's id at most.
@@ -98,8 +96,8 @@ def growth(name: str, value: Any) -> float:
 
 
 def memory(name: str, value: Any) -> int:
-    """Parse a number of bytes."""
-    return whole_number(name, value, 1, MAX_MEMORY, "the bytes that bitmaps may take")
+    """Parse a number of bytes; 0 is no limit."""
+    return whole_number(name, value, 0, MAX_MEMORY, "the bytes that bitmaps may take, 0 for any")
 
 
 def run(name: str, value: Any) -> str:

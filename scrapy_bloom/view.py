@@ -1,67 +1,30 @@
-"""One client's view of a filter: its header and rings, kept up to date. No I/O.
+"""One client's view of a filter: opened as the user wants it, and kept up to date. No I/O.
 
 Each operation is a generator that yields a list of script calls, which may be sent together, and
 receives the list of their replies; ``driver.py`` sends them. So synchronous and asynchronous
 clients share one implementation.
-
-Every change of a ring has one form: read it with its counts, let a pure function decide what comes
-next, and swap that in if nobody was faster.
 """
 
 import random
-import secrets
-from collections.abc import Callable, Collection, Generator, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from functools import partial
 
 from scrapy_bloom import state
-from scrapy_bloom.calls import Held
-from scrapy_bloom.errors import StorageError
+from scrapy_bloom.generations import NO_COUNTS, Config, Counts
 from scrapy_bloom.hashing import Hasher
 from scrapy_bloom.header import Header
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.ring import NO_COUNTS, SLACK, Config, Counts, Ring
+from scrapy_bloom.ring import SLACK, Ring
+from scrapy_bloom.rings import FULL, MAX_ROUNDS, Decide, Notify, Rings, Snapshot, Steps
 from scrapy_bloom.scripts import Argument, Call, Reply, load
 from scrapy_bloom.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.wanted import Wanted
 
-S = TypeVar("S")
-T = TypeVar("T")
-#: An operation: yields calls, receives their replies, returns its result.
-Steps = Generator[list[Call], list[Reply], T]
-#: Decides what becomes of a ring, from the server's clock and counts; the same ring is no change.
-Decide = Callable[[Ring, int, Counts], Ring]
-
-#: What a client may be told about a block: a part of it was gone; a generation was opened; one was
-#: full and has got a further layer; one is full and cannot get any; one is filled to 80%.
-LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filling"
-#: Is told what happens to which ring (the new one; of a lost block, the old one).
-Notify = Callable[[str, Ring], None]
-
-#: Of a bitmap in a swap: no bytes, no time to expire at.
-GONE = 0, 0
-#: Rounds after which an operation gives up on a filter that is different each time it looks.
-MAX_ROUNDS = 20
+#: Attempts to change a block that others keep changing.
+MAX_RACES = 10 * MAX_ROUNDS
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A filter as it was read, without changing anything.
-
-    Args:
-        header: its header.
-        rings: its rings as of ``now``, by block; a lost one is not there.
-        counts: URLs per layer, by block.
-        now: the server's clock, Unix time in seconds.
-    """
-
-    header: Header
-    rings: Mapping[int, Ring]
-    counts: Mapping[int, Counts]
-    now: int
-
-
-class View:
+class View(Rings):
     """One client's view of one filter, and the operations on it.
 
     Args:
@@ -72,30 +35,19 @@ class View:
     """
 
     def __init__(self, keys: Keys, wanted: Wanted, default: Config, notify: Notify) -> None:
-        self.keys = keys
+        super().__init__(keys, notify)
         self.wanted = wanted
         self.default = default
-        self.notify = notify
-        self.header: Header | None = None
-        #: How items are placed under that header.
+        #: How items are placed under the header.
         self.hasher: Hasher
-        self.held: dict[int, Held] = {}
-        #: Blocks whose ring or bitmaps were found missing in a filter that was open.
-        self.lost_blocks = 0
         #: The configuration that was stored before the user's was applied, if they differed.
         self.replaced_config: Config | None = None
-        self._is_configured = False
-        #: Until when the header lives as far as is known; 0 for ever.
-        self._header_expiry: int | None = None
+        #: Whether the user's settings have been applied to block 0, and then to the others.
+        self._is_applied = self._is_configured = False
         #: The server's clock when the header was read last.
         self._now = 0
         #: Per block, the nonce of a ring that is full and cannot grow.
         self._stuck: dict[int, str] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether the header and the rings of all blocks are held."""
-        return self.header is not None and len(self.held) == self.header.blocks
 
     def open(self, *, writable: bool = False) -> Steps[Header]:
         """Read the filter's header and the rings not held yet, and bring them up to date.
@@ -126,6 +78,7 @@ class View:
                 # A header restored from one ring may end before another ring does.
                 if writable or self.replaced_config or known not in (None, expiry):
                     yield from self._touch_header(expiry)
+                self._header_expiry = None
                 return header
         raise self.unstable()
 
@@ -171,8 +124,9 @@ class View:
         if held is None or held.v != v:
             return  # another reply of the same round has seen to it
         if reply.status == "lost":
-            self._note_lost(held.ring)
             lost = reply.fields.get("layers", "").split()
+            if not set(lost) <= held.ring.expired(reply.now):
+                self._note_lost(held.ring)
             yield from self.change(block, lambda ring, *_: ring.without(lost), v=v, lost=lost)
         elif not self._hold(block, reply, self.header):
             # The ring is gone, or the filter was deleted and created anew: look at the header.
@@ -198,39 +152,6 @@ class View:
         """Whether a block, as it is held, is known to be full and cannot grow."""
         return block in self.held and self._stuck.get(block) == self.held[block].v
 
-    def change(
-        self,
-        block: int,
-        decide: Decide,
-        *,
-        v: str | None = None,
-        lost: Collection[str] = (),
-        quiet: bool = False,
-    ) -> Steps[bool]:
-        """Replace a block's ring by what ``decide`` makes of it; False if somebody was faster.
-
-        Args:
-            block: the block.
-            decide: returns the next ring.
-            v: nonce that the ring must have; None for any.
-            lost: names of layers that have to be allocated anew if they stay.
-            quiet: tell nobody that a generation was opened.
-        """
-        (reply,) = yield [self._read_call(block)]
-        if not self._hold(block, reply, self.header) or v not in (None, reply.v):
-            return False
-        old = self.held[block].ring
-        new = decide(old, reply.now, self._counts(old, reply))
-        if new is old:
-            return True
-        if not (yield from self._swap(block, reply.v, new, old, lost)):
-            return False
-        if new.active.number > old.active.number and not quiet:
-            self.notify(ROTATED, new)
-        elif len(new.layers) > len(old.layers):
-            self.notify(GROWN, new)
-        return True
-
     # -- header and rings --
 
     def _load_header(self) -> Steps[Header]:
@@ -251,27 +172,13 @@ class View:
             header = self.header or self.wanted.new_header(self.default)
             ring = Ring.fresh(header, self.wanted.config(self.default), reply.now)
         # What this client holds may have expired long ago: with its end, so would the header.
-        expiry = max(ring.last_expiry, ring.cleared(reply.now).last_expiry)
+        expiry = max(ring.expiry, ring.cleared(reply.now).expiry)
         arguments: list[Argument] = [reply.v, expiry and expiry + SLACK]
         for pair in ring.header.to_fields().items():
             arguments += pair
         keys = (self.keys.header(), self.keys.ring(0))
         (answer,) = yield [Call(load("create"), keys, tuple(arguments))]
         self._header_expiry = expiry if answer.status == "ok" else None
-
-    def _read_header(self, until: int | str) -> Steps[Reply]:
-        keys = (self.keys.header(), self.keys.ring(0))
-        (reply,) = yield [Call(load("header"), keys, (until,))]
-        return reply
-
-    def _touch_header(self, expiry: int) -> Steps[None]:
-        """Make sure that the header lives longer than a ring that expires then (0 is never)."""
-        yield from self._read_header(expiry and expiry + SLACK)
-        self._header_expiry = expiry
-
-    def _any_ring(self) -> Ring | None:
-        held = self.held.get(0) or next(iter(self.held.values()), None)
-        return None if held is None else held.ring
 
     def _surviving_ring(self, first: Reply) -> Steps[Ring | None]:
         replies = [first]
@@ -306,8 +213,11 @@ class View:
 
     def _create_ring(self, header: Header, block: int, reply: Reply) -> Steps[None]:
         like = self._any_ring()
-        config = like.config if like else self.wanted.config(self.default)
-        ring = Ring.fresh(header, config, reply.now, block=block, run=self.wanted.run)
+        if like is not None:
+            ring = like.sibling(block, reply.now)
+        else:
+            config = self.wanted.config(self.default)
+            ring = Ring.fresh(header, config, reply.now, block=block, run=self.wanted.run)
         other = None
         if reply.state:
             # The ring of another filter that was here: it counts as lost, and its bitmaps go.
@@ -316,24 +226,48 @@ class View:
         yield from self._swap(block, reply.v, ring, other)
 
     def _settle(self) -> Steps[bool]:
-        """Apply the user's settings, once, and rotate what is due; whether all went well."""
-        stored = self.held[0].ring.config
-        settled = True
+        """Rotate what is due and, the first time, apply the user's settings; whether all went well.
+
+        Block 0 decides: the settings are applied to it first, and the other blocks follow it. So
+        clients that open with different settings at once, or are killed, leave one configuration.
+        """
+        first_time = not self._is_configured
+        if first_time and not (yield from self._configure()):
+            return False
+        config = self.held[0].ring.config
+        follow = partial(self._follow, config) if first_time else self._advance
+        settled, changed = True, self.replaced_config is not None
         for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
             ring = self.held[block].ring
-            if self._advance(ring, self._now) is not ring:
+            if follow(ring, self._now, NO_COUNTS) is not ring:
                 # After a failure, the others: of all that are gone, one round is to tell.
-                settled = (yield from self.change(block, self._advance)) and settled
-        first = self.held.get(0)
-        if not self._is_configured and first is not None and first.ring.config != stored:
-            self.replaced_config = stored
+                settled = (yield from self.change(block, follow)) and settled
+                changed = True
+        if settled and first_time and changed:
+            (reply,) = yield [self._read_call(0)]
+            settled = self._hold(0, reply, self.header) and self.held[0].ring.config == config
         self._is_configured |= settled
         return settled
 
+    def _configure(self) -> Steps[bool]:
+        """Apply the user's settings to block 0, once; they may be replaced by somebody else's."""
+        stored = self.held[0].ring.config
+        wanted = stored if self._is_applied else self.wanted.config(stored)
+        decide = partial(self._follow, wanted)
+        if decide(self.held[0].ring, self._now, NO_COUNTS) is not self.held[0].ring:
+            if not (yield from self.change(0, decide)):
+                return False
+            if wanted != stored:
+                self.replaced_config = stored
+        self._is_applied = True
+        return True
+
+    def _follow(self, config: Config, ring: Ring, now: int, counts: Counts) -> Ring:
+        """Return a ring under a configuration, and in this run."""
+        return ring.reconfigure(config, now).advance(now, counts, self.wanted.run)
+
     def _advance(self, ring: Ring, now: int, counts: Counts = NO_COUNTS) -> Ring:
-        if not self._is_configured:
-            ring = ring.reconfigure(self.wanted.config(ring.config))
-        return ring.advance(now, counts, self.wanted.run)
+        return ring.advance(now, counts)
 
     def _is_due(self, block: int, reply: Reply) -> bool:
         ring = self.held[block].ring
@@ -342,106 +276,10 @@ class View:
     def _change_all(self, decide: Decide, *, quiet: bool = False) -> Steps[None]:
         header = yield from self.open()
         for block in random.sample(range(header.blocks), header.blocks):
-            for _ in range(MAX_ROUNDS):
+            for _ in range(MAX_RACES):
                 if (yield from self.change(block, decide, quiet=quiet)):
                     break
                 if block not in self.held and block >= (yield from self.open()).blocks:
                     break  # the filter was created anew meanwhile, with fewer blocks
             else:
                 raise self.unstable()
-
-    def _swap(
-        self, block: int, v: str, ring: Ring, old: Ring | None, lost: Collection[str] = ()
-    ) -> Steps[bool]:
-        """Compare and set: put ``ring`` in the place of the one under nonce ``v``.
-
-        Returns whether it worked; if not, the ring of whoever was faster is held, if it is usable.
-        """
-        expiry = ring.last_expiry
-        # Also if less is needed than was once: another client may have made the header anew since.
-        if expiry != self._header_expiry:
-            yield from self._touch_header(expiry)
-        there = {layer for layer in old.layers if layer.name not in lost} if old else set()
-        # What is lost goes too: its count, and whatever lies under its key.
-        bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
-        for generation in ring.generations:
-            time = ring.expires(generation)
-            for layer in generation.layers:
-                bitmaps[layer.name] = (-1 if layer in there else layer.memory, time)
-        keys = (self.keys.ring(block), *(self.keys.layer(block, name) for name in bitmaps))
-        triples: list[Argument] = []
-        for name, values in bitmaps.items():
-            triples += [name, *values]
-        new_v = secrets.token_hex(8)
-        arguments = (v, new_v, state.dump(ring), expiry, *triples)
-        (reply,) = yield [Call(load("swap"), keys, arguments)]
-        if reply.status != "ok":
-            self._hold(block, reply, self.header)
-            return False
-        self.held[block] = Held.of(new_v, ring, self.keys)
-        for name, key in zip(bitmaps, keys[1:], strict=True):
-            if bitmaps[name] == GONE:
-                yield [Call(load("drop"), (keys[0], key), (new_v,))]
-        return True
-
-    def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
-        """Hold the ring in a reply; not one that is missing or belongs to another filter."""
-        before = self.held.pop(block, None)
-        ring = self._ring(block, reply, header)
-        if ring is None:
-            expired = before is not None and 0 < before.ring.last_expiry <= reply.now
-            if before is not None and not expired:
-                self._note_lost(before.ring)
-            return False
-        self.held[block] = Held.of(reply.v, ring, self.keys)
-        return True
-
-    def _ring(self, block: int, reply: Reply, header: Header | None) -> Ring | None:
-        """Return the ring in a reply; None if it is missing or belongs to another filter."""
-        if not reply.state:
-            return None
-        ring = self._parse(state.parse, reply.state, self.keys.ring(block))
-        good = header is not None and ring.header.id == header.id and ring.block == block
-        return ring if good else None
-
-    def _last_expiry(self) -> int:
-        expiries = [held.ring.last_expiry for held in self.held.values()]
-        return max(expiries) if all(expiries) else 0
-
-    def _read_call(self, block: int) -> Call:
-        return Call(load("read"), (self.keys.ring(block),), ())
-
-    def _snapshot(
-        self, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
-    ) -> Snapshot:
-        now = max(reply.now for reply in replies.values())
-        counts = {block: self._counts(ring, replies[block]) for block, ring in rings.items()}
-        current = {block: ring.advance(now) for block, ring in rings.items()}
-        return Snapshot(header, current, counts, now)
-
-    def _counts(self, ring: Ring, reply: Reply) -> Counts:
-        key = self.keys.ring(ring.block)
-        fields = {layer.name: reply.fields.get(f"n:{layer.name}", "0") for layer in ring.layers}
-        return {name: self._parse(int, text, key) for name, text in fields.items()}
-
-    # -- trouble --
-
-    def _note_lost(self, ring: Ring) -> None:
-        self.lost_blocks += 1
-        self.notify(LOST, ring)
-
-    def _parse(self, parse: Callable[[S], T], text: S, key: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise StorageError(
-                f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
-                "anew, set another BLOOM_KEY, or use the version of scrapy-bloom that wrote it"
-            ) from None
-
-    def unstable(self) -> StorageError:
-        """Return the error for a filter that does not keep still."""
-        return StorageError(
-            f"the filter {self.keys.prefix!r} was different each of {MAX_ROUNDS} times it was "
-            "read: does something else write or delete its keys?"
-        )

@@ -4,9 +4,9 @@ import secrets
 from dataclasses import dataclass
 
 from scrapy_bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.generations import Config
 from scrapy_bloom.hashing import draw_seeds
 from scrapy_bloom.header import WRITE_NEWEST, Header
-from scrapy_bloom.ring import Config
 from scrapy_bloom.schedule import Schedule, Span
 from scrapy_bloom.sizing import plan
 
@@ -29,7 +29,7 @@ class Wanted:
         order: order of the ring.
         stagger: whether blocks rotate one after the other.
         growth: size of the next layer in sizes of the last one.
-        max_memory: bytes beyond which no layer is added.
+        max_memory: bytes beyond which no layer is added; 0 for no limit.
         run: id of the run, for windows in runs; None shows none.
         fingerprinter: import path of the class that makes the fingerprints.
     """
@@ -59,7 +59,7 @@ class Wanted:
             self.error_rate or stored.error_rate,
             self._schedule(stored.schedule),
             stored.growth if self.growth is None else self.growth,
-            self.max_memory or stored.max_memory,
+            stored.max_memory if self.max_memory is None else self.max_memory or None,
         )
 
     def new_header(self, default: Config) -> Header:

@@ -6,10 +6,11 @@ from struct import Struct
 import pytest
 
 from scrapy_bloom.calls import Held
+from scrapy_bloom.generations import Config, Layer
 from scrapy_bloom.hashing import offsets
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.ring import Config, Layer, Ring
+from scrapy_bloom.ring import Ring
 from scrapy_bloom.schedule import SECONDS, Schedule, Span
 from scrapy_bloom.scripts import Call
 
@@ -24,7 +25,7 @@ def ring(order: str) -> Ring:
     fresh = Ring.fresh(replace(HEADER, order=order), Config(800, 1e-2, schedule), NOW, block=3)
     grown = fresh.grow(NOW, {"0.0": fresh.layers[0].capacity})
     config = replace(fresh.config, capacity=1_600)
-    return grown.reconfigure(config).advance(NOW + DAY)
+    return grown.reconfigure(config, NOW).advance(NOW + DAY)
 
 
 def held(order: str) -> Held:

@@ -80,6 +80,15 @@ class Done:
 Call = Callable[..., Done]
 
 
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Scrapy sets the levels of its loggers, for all tests that follow."""
+    levels = {name: logging.getLogger(name).level for name in ("scrapy", "twisted", "filelock")}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
 @pytest.fixture
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -590,7 +599,7 @@ def test_check_uses_the_projects_fingerprinter(shop: Call, client: redis.Redis) 
     settings = {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter, "MARK": "yes"}
     done = shop("check", "https://example.com/a?session=1", **settings)
     assert done.code == 0
-    assert "fingerprints of somebody.Else, and this crawl uses test_cli.Own" in done.err
+    assert "fingerprints of 'somebody.Else', and this crawl uses test_cli.Own" in done.err
 
 
 def test_check_reads_any_number_of_urls_from_stdin(

@@ -7,8 +7,8 @@ import redis
 from servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.rings import GROWN, ROTATED
 from scrapy_bloom.scripts import Reply
-from scrapy_bloom.view import GROWN, ROTATED
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
@@ -127,7 +127,7 @@ def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
 def test_a_run_of_four_processes_rotates_each_block_once(
     server: Server, client: redis.Redis
 ) -> None:
-    BloomFilter(client, "r", window="3 runs", error_rate=1e-9, blocks=4).open()
+    BloomFilter(client, "r", window="3 runs", run="0", error_rate=1e-9, blocks=4).open()
     assert sum(run(rotate_for_a_run, server.url, 4)) == 10 * 4
     bloom = BloomFilter(client, "r")
     assert [generation.run for generation in bloom.info().generations] == [10, 9, 8]

@@ -392,7 +392,7 @@ def test_another_fingerprinter_than_the_filters_is_warned_about(
     make()
     assert not caplog.records
     make(REQUEST_FINGERPRINTER_CLASS=UrlFingerprinter)
-    assert "fingerprints of scrapy.utils.request.RequestFingerprinter" in caplog.text
+    assert "fingerprints of 'scrapy.utils.request.RequestFingerprinter'" in caplog.text
     assert "UrlFingerprinter" in caplog.text
 
 
@@ -427,8 +427,8 @@ def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_no
         assert not any(dupefilter.request_seen(request) for request in requests)
     assert all(make().request_seen(request) for request in requests)
     assert "bloom/unrecorded" not in stats(dupefilter)
-    assert caplog.text.count("is filled to 80% of BLOOM_CAPACITY = 10") == 1
-    assert caplog.text.count("holds more URLs than BLOOM_CAPACITY = 10, and grows") == 1
+    assert caplog.text.count("is filled to 80% of its 20 URLs (predicted") == 1
+    assert caplog.text.count("holds more URLs than BLOOM_CAPACITY = 10 and grows") == 1
     dupefilter.close("finished")
     assert stats(dupefilter)["bloom/layers"] > 2
     assert 0 < stats(dupefilter)["bloom/estimated_error_rate"] < 1e-9
@@ -445,7 +445,7 @@ def test_a_full_filter_is_warned_about_and_hides_nothing(
     assert not any(dupefilter.request_seen(request) for request in requests)
     assert all(dupefilter.request_seen(request) for request in requests), "not twice in a run"
     assert stats(dupefilter)["bloom/unrecorded"] == 10
-    assert caplog.text.count("is filled to 80% of BLOOM_CAPACITY = 10 (predicted") == 1
+    assert caplog.text.count("is filled to 80% of its 10 URLs (predicted") == 1
     assert caplog.text.count("cannot grow because of BLOOM_GROWTH = 0") == 1
     caplog.clear()
     make(**options)

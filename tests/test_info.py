@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from scrapy_bloom.generations import Config, Counts
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.info import describe, describe_item
-from scrapy_bloom.ring import Config, Counts, Ring
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.rings import Snapshot
 from scrapy_bloom.schedule import RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.sizing import predicted_error_rate
-from scrapy_bloom.view import Snapshot
 
 DAY = 86_400
 NOW = 20_000 * DAY

@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 
 from scrapy_bloom import state
 from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.generations import Config, Counts, Generation, Layer
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.ring import (
     MAX_FURTHER_LAYERS,
     MAX_LAYERS,
+    RING_OUTLIVES,
     RUNS_EXPIRE,
     RUNS_KEPT,
     SLACK,
-    Config,
-    Counts,
-    Generation,
-    Layer,
     Ring,
 )
 from scrapy_bloom.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
@@ -100,7 +98,8 @@ class History:
     ring: Ring
     now: int
     counts: dict[str, int] = field(default_factory=dict)
-    made_by: dict[str, Config] = field(default_factory=dict)
+    made_by: dict[str, tuple[int, Config]] = field(default_factory=dict)
+    changes: int = 0
     names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -115,7 +114,7 @@ class History:
                 continue
             assert layer.name not in self.names
             self.names.add(layer.name)
-            self.made_by[layer.name] = ring.config
+            self.made_by[layer.name] = self.changes, ring.config
             self.counts[layer.name] = 0
         self.ring = ring
 
@@ -174,22 +173,25 @@ def fill(history: History, share: float) -> None:
 
 def reconfigure(history: History, config: Config) -> None:
     try:
-        ring = history.ring.reconfigure(config)
+        ring = history.ring.reconfigure(config, history.now)
     except ConfigurationError:
         return
     before = {layer.name: layer for layer in history.ring.layers}
     assert all(before[layer.name] == layer for layer in ring.layers)
-    assert ring.active == history.ring.active
+    assert ring.active.layers == history.ring.active.layers
+    history.changes += ring is not history.ring
     history.took(ring)
 
 
 def check(history: History) -> None:
     """Check what every ring promises."""
     ring = history.ring
+    # One budget for each configuration, from one change to the next.
     budgets = {history.made_by[layer.name] for layer in ring.tested}
-    assert ring.error_bound <= sum(config.error_rate for config in budgets) * (1 + 1e-9)
-    most = ring.config.slots if ring.config.schedule else MAX_GENERATIONS
-    assert 1 <= len(ring.generations) <= most
+    assert ring.error_bound <= sum(config.error_rate for _, config in budgets) * (1 + 1e-9)
+    own = [g for g in ring.generations if g.number >= ring.since]
+    assert 1 <= len(own) <= len(ring.generations) <= MAX_GENERATIONS
+    assert len(own) <= ring.config.slots or not ring.config.schedule
     assert numbers(ring) == sorted(set(numbers(ring)), reverse=True)
     assert len({layer.name for layer in ring.layers}) == len(ring.layers) <= 255
     assert len(ring.layers) - len(ring.generations) <= MAX_FURTHER_LAYERS
@@ -204,17 +206,18 @@ def check(history: History) -> None:
 
 def check_times(ring: Ring) -> None:
     """Check that keys live for as long as what they hold is remembered, and not for ever."""
-    plan_, last = ring.config.schedule, ring.last_expiry
-    assert last == max(ring.expires(generation) for generation in ring.generations)
+    plan_ = ring.config.schedule
+    last = max(ring.expires(generation) for generation in ring.generations)
+    assert ring.expiry == (last + RING_OUTLIVES if plan_ else 0)
     for generation in ring.generations:
         times = [function(generation) for function in (ring.closes, ring.forgotten, ring.expires)]
         if plan_ is None:
             assert times == [0, 0, 0]
         elif plan_.counts_runs:
-            assert times == [0, 0, ring.active.opened + RUNS_EXPIRE]
+            assert times == [0, 0, ring.changed + RUNS_EXPIRE]
         else:
             closes, forgotten, expires = times
-            assert generation.opened < closes <= forgotten == expires - SLACK
+            assert generation.dated < closes <= forgotten == expires - SLACK
     assert ring.ends == ring.closes(ring.active)
 
 
@@ -303,8 +306,8 @@ def test_advancing_a_second_time_changes_nothing(
 def test_a_ring_under_its_own_settings_stays_the_same_object(history: History) -> None:
     """So nothing is written when nothing changes."""
     ring = history.ring
-    assert ring.reconfigure(ring.config) is ring
-    assert ring.reconfigure(replace(ring.config)) is ring
+    assert ring.reconfigure(ring.config, NOW) is ring
+    assert ring.reconfigure(replace(ring.config), NOW) is ring
 
 
 # -- time --
@@ -356,7 +359,7 @@ def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
                 for layer in ring.written:
                     held[layer.name].add(url)
     for generation in ring.generations:
-        period = config.schedule.index(generation.opened, *part)
+        period = config.schedule.index(generation.dated, *part)
         assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
 
 
@@ -457,7 +460,7 @@ def test_without_a_window_no_time_and_no_run_changes_anything() -> None:
     for now in (0, NOW, NOW + 50 * YEAR):
         assert ring.advance(now, run="a") is ring
         assert ring.rotate(now) is ring
-    assert (ring.ends, ring.last_expiry) == (0, 0)
+    assert (ring.ends, ring.expiry) == (0, 0)
 
 
 def test_a_window_in_time_takes_no_notice_of_runs() -> None:
@@ -500,8 +503,8 @@ def test_rotation_by_hand_opens_one_and_forgets_the_oldest_of_g(order: str) -> N
 
 def test_without_a_window_again_nothing_is_forgotten_that_is_there() -> None:
     ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY).advance(NOW + 2 * DAY)
-    lasting = ring.reconfigure(replace(ring.config, schedule=None))
-    assert lasting.generations == ring.generations
+    lasting = ring.reconfigure(replace(ring.config, schedule=None), NOW)
+    assert lasting.layers == ring.layers
     assert lasting.advance(NOW + 50 * YEAR) is lasting
     assert lasting.tested == ring.tested
 
@@ -543,7 +546,7 @@ def test_a_fresh_ring_has_one_empty_layer_of_the_planned_size() -> None:
     ring = fresh()
     assert ring.layers == (Layer(0, 0, planned.num_bits, planned.block_capacity),)
     assert ring.layers[0].name == "0.0"
-    assert ring.active == Generation(0, NOW, 0, ring.layers)
+    assert ring.active == Generation(0, NOW, NOW, 0, ring.layers)
     assert ring.memory == ring.layers[0].memory == planned.memory // 4
 
 
@@ -592,7 +595,7 @@ def test_no_layer_is_added_above_32_mib(growth: float) -> None:
 
 def test_a_raised_capacity_is_reached_by_the_next_layer() -> None:
     ring = fresh(growth=1.5)
-    raised = ring.reconfigure(replace(ring.config, capacity=100_000))
+    raised = ring.reconfigure(replace(ring.config, capacity=100_000), NOW)
     assert raised.layers == ring.layers
     grown = raised.grow(NOW, all_full(raised))
     share = plan(100_000, 1e-3, blocks=4, num_hashes=20).block_capacity
@@ -616,7 +619,9 @@ def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
             grown = ring.grow(NOW + day * DAY, all_full(ring))
             ring = grown if grown.active.number == ring.active.number else ring
     assert len(ring.layers) - len(ring.generations) == MAX_FURTHER_LAYERS
-    ring = ring.reconfigure(replace(ring.config, schedule=schedule(MAX_GENERATIONS * DAY, DAY)))
+    ring = ring.reconfigure(
+        replace(ring.config, schedule=schedule(MAX_GENERATIONS * DAY, DAY)), NOW
+    )
     for _ in range(MAX_GENERATIONS - len(ring.generations)):
         ring = ring.rotate(NOW + 8 * DAY)
     assert len(ring.layers) == 255
@@ -628,7 +633,8 @@ def test_a_new_generation_is_as_large_as_the_one_it_replaces_had_to_be(order: st
     """Else it would grow through the same layers again, each period."""
     ring = fresh(order, schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
     rotated = ring.advance(NOW + 2 * DAY, {"0.0": 5_000})
-    assert rotated.active.layers[0].capacity == 5_000
+    # With 4 leading bits, so that generations have sizes in common.
+    assert rotated.active.layers[0].capacity == 5_120
     assert rotated.advance(NOW + 3 * DAY, {"1.0": 3}).active.layers == (
         replace(ring.active.layers[0], generation=3),
     )
@@ -657,7 +663,7 @@ def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=message):
         fresh(**config)
     with pytest.raises(ConfigurationError, match=message):
-        fresh().reconfigure(Config(1_000, 1e-3, **config))
+        fresh().reconfigure(Config(1_000, 1e-3, **config), NOW)
     assert fresh(**{**config, "max_memory": needed})
 
 
@@ -671,7 +677,7 @@ def test_settings_that_are_impossible_are_refused_before_they_are_stored(
     """And not in the middle of a crawl, when a generation is to be made by them."""
     ring = Ring.fresh(replace(HEADER, seeds=(5, 7, 11)), Config(1_000, 1e-1), NOW)
     with pytest.raises(ConfigurationError, match=message):
-        ring.reconfigure(config)
+        ring.reconfigure(config, NOW)
     with pytest.raises(ConfigurationError, match=message):
         Ring.fresh(ring.header, config, NOW)
 
@@ -741,17 +747,64 @@ def test_a_shorter_window_forgets_what_is_older_at_once() -> None:
     ring = fresh(schedule=schedule(4 * DAY, DAY))
     for day in range(1, 4):
         ring = ring.advance(NOW + day * DAY)
-    assert numbers(ring.reconfigure(replace(ring.config, schedule=schedule(2 * DAY, DAY)))) == [
+    assert numbers(
+        ring.reconfigure(replace(ring.config, schedule=schedule(2 * DAY, DAY)), NOW)
+    ) == [
         3,
         2,
     ]
 
 
+def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:
+    """It has taken in URLs until now, whenever it was opened."""
+    ring = fresh()
+    later = NOW + 400 * DAY
+    ring = ring.reconfigure(replace(ring.config, schedule=schedule(5, 1, MONTHS)), later)
+    (generation,) = ring.generations
+    assert generation.opened == NOW
+    assert ring.closes(generation) > later
+    assert ring.forgotten(generation) >= later + 4 * 28 * DAY
+    assert numbers(ring.advance(ring.forgotten(generation) - 1)) == [1, 0]
+    assert numbers(ring.advance(ring.forgotten(generation))) == [1]
+
+
+def test_a_longer_period_forgets_nothing_of_the_window() -> None:
+    """The generations made before it do not count against the number of the new ones."""
+    ring = fresh(schedule=schedule(6 * DAY, DAY))
+    start = ring.closes(ring.active) // (2 * DAY) * 2 * DAY
+    for day in range(1, 6):
+        ring = ring.advance(start + day * DAY)
+    now = start + 5 * DAY + HOUR
+    changed = ring.reconfigure(replace(ring.config, schedule=schedule(6 * DAY, 2 * DAY)), now)
+    assert numbers(changed) == numbers(ring)
+    for generation in ring.generations[1:]:
+        last_write = ring.closes(generation) - 1
+        assert last_write + 4 * DAY <= changed.forgotten(generation) <= last_write + 6 * DAY + 1
+
+
+def test_growth_that_is_impossible_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under "write-all", with many generations full: the number of steps is linear in them."""
+    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(60 * HOUR, HOUR))
+    for hour in range(1, 40):
+        ring = ring.advance(NOW + hour * HOUR)
+    steps = 0
+    make_room = Ring._make_room
+
+    def counted(*args: object) -> Ring:
+        nonlocal steps
+        steps += 1
+        return make_room(*args)
+
+    monkeypatch.setattr(Ring, "_make_room", counted)
+    assert ring.grow(NOW + 39 * HOUR, all_full(ring)) is ring
+    assert steps <= 42
+
+
 def test_a_longer_window_remembers_what_is_there_for_longer() -> None:
     ring = fresh(schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
-    longer = ring.reconfigure(replace(ring.config, schedule=schedule(4 * DAY, DAY)))
-    assert longer.generations == ring.generations
-    assert longer.last_expiry == ring.last_expiry + 2 * DAY
+    longer = ring.reconfigure(replace(ring.config, schedule=schedule(4 * DAY, DAY)), NOW)
+    assert longer.layers == ring.layers
+    assert longer.expiry == ring.expiry + 2 * DAY
     assert numbers(longer.advance(NOW + 3 * DAY)) == [2, 1, 0]
 
 

@@ -20,8 +20,8 @@ from test_rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_nam
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.driver import Driver
 from scrapy_bloom.membership import NEW, claim
+from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, Reply
-from scrapy_bloom.view import Steps
 
 ORDERS = ["write-newest", "write-all"]
 DAY = 86_400

@@ -117,7 +117,7 @@ def test_what_people_write_is_parsed(
         *(("BLOOM_RING", value) for value in ("newest", 1)),
         *(("BLOOM_STAGGER", value) for value in ("perhaps", 2)),
         *(("BLOOM_GROWTH", value) for value in (-1, 0.5, 65, "fast", True)),
-        *(("BLOOM_MAX_MEMORY", value) for value in (0, "1 GB", 1.5)),
+        *(("BLOOM_MAX_MEMORY", value) for value in (-1, "1 GB", 1.5)),
         *(("BLOOM_WINDOWS", {name: "1 day"}) for name in ("run", "lasting", "", "7", "a b")),
         *(("BLOOM_WINDOWS", {"a": value}) for value in ("soon", {}, {"capacity": 1}, None)),
         ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "capacity": 0}}),

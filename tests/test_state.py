@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom import state
+from scrapy_bloom.generations import Config, Layer
 from scrapy_bloom.header import FORMAT, WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Config, Layer, Ring
+from scrapy_bloom.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
 from scrapy_bloom.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
 
 NOW = 1_700_000_000
@@ -129,7 +130,7 @@ def test_header_takes_part_in_equality() -> None:
 
 
 LAYER = {"generation": 0, "index": 0, "num_bits": 8, "capacity": 1}
-BARE = {"number": 0, "opened": 0, "run": 0, "layers": [LAYER]}
+BARE = {"number": 0, "opened": 0, "dated": 0, "run": 0, "layers": [LAYER]}
 STORED_CONFIG = json.loads(state.dump(RING))["config"]
 
 
@@ -196,6 +197,8 @@ def test_damaged_config_is_refused(name: str, value: object) -> None:
         ("opened", -1),
         ("opened", 2**38),  # no calendar goes so far
         ("opened", None),
+        ("dated", -1),
+        ("dated", None),
         ("run", -1),
         ("run", "1"),
         ("layers", []),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.generations import Config
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.ring import Config
 from scrapy_bloom.schedule import MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.wanted import NEVER, Wanted
 

@@ -29,7 +29,7 @@ from scrapy_bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.filter import DEFAULTS
 from scrapy_bloom.forecast import forecast
 from scrapy_bloom.info import FilterInfo, describe
-from scrapy_bloom.view import ROTATED, Snapshot
+from scrapy_bloom.rings import ROTATED, Snapshot
 from scrapy_bloom.wanted import Wanted
 from scrapy_bloom.windows import LASTING
 

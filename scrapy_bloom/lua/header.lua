@@ -3,7 +3,7 @@
 -- KEYS[1]  HASH  the header
 -- KEYS[2]  HASH  the ring of block 0, in the same hash slot
 -- ARGV[1]  "" changes nothing; else the Unix time in seconds until which the header has to live, 0
---          for always (it is never shortened), and the time of opening is written, so that a server
+--          for always (an end that is set is only ever put off), and the time of opening is written, so that a server
 --          that refuses writes (a replica, out of memory) says so before a crawl begins
 --
 -- Reply    {"header", v, state, now, field, value, ...}  the header's fields, beside block 0's ring

@@ -28,7 +28,6 @@ end
 -- The ring is written before anything is deleted: when the server is out of memory, it refuses the
 -- first write of a script only, and only if that is one that may take memory.
 redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
-expire(ring, ARGV[4])
 for i = 2, #KEYS do
   local name, bytes, time = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
   if bytes == 0 then
@@ -45,4 +44,5 @@ for i = 2, #KEYS do
     expire(KEYS[i], time)
   end
 end
+expire(ring, ARGV[4])
 return {'ok', '', '', now}

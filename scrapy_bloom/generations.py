@@ -1,0 +1,88 @@
+"""What a ring is made of: its configuration, its generations and their layers. Pure values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scrapy_bloom.header import WRITE_ALL
+from scrapy_bloom.schedule import Schedule
+from scrapy_bloom.sizing import layer_bytes
+
+#: URLs recorded per layer, by the layer's name.
+Counts = Mapping[str, int]
+NO_COUNTS: Counts = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What may change during a filter's life.
+
+    Args:
+        capacity: URLs a generation of the whole filter takes before it grows.
+        error_rate: bound on the filter's false-positive rate, 0 < p < 1.
+        schedule: window and period; None remembers for ever.
+        growth: size of the next layer in sizes of the last one; 0 never grows.
+        max_memory: bytes of all bitmaps of the filter beyond which no layer is added; None is no
+            limit.
+    """
+
+    capacity: int
+    error_rate: float
+    schedule: Schedule | None = None
+    growth: float = 2
+    max_memory: int | None = None
+
+    @property
+    def slots(self) -> int:
+        """Generations that are live at once, at most."""
+        return self.schedule.generations if self.schedule else 1
+
+    def tested(self, order: str) -> int:
+        """Return how many generations are tested for a URL, at most."""
+        return 1 if order == WRITE_ALL else self.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One bitmap of a block.
+
+    Args:
+        generation: number of the generation it belongs to.
+        index: its place among the generation's layers.
+        num_bits: its size in bits.
+        capacity: URLs it takes.
+    """
+
+    generation: int
+    index: int
+    num_bits: int
+    capacity: int
+
+    @property
+    def name(self) -> str:
+        """The last part of its Redis key, ``<generation>.<index>``."""
+        return f"{self.generation}.{self.index}"
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its bitmap."""
+        return layer_bytes(self.num_bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The layers that collect URLs during one rotation period.
+
+    Args:
+        number: counts up through the life of a block; never used twice.
+        opened: Unix time in seconds on the server's clock.
+        dated: Unix time that tells its period: when it was opened; after a change of schedule, when
+            it may have been written last.
+        run: number of the run in which it was opened, for windows in runs.
+        layers: oldest first; the last one is written.
+    """
+
+    number: int
+    opened: int
+    dated: int
+    run: int
+    layers: tuple[Layer, ...]
