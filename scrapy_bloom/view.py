@@ -244,8 +244,11 @@ class View(Rings):
                 settled = (yield from self.change(block, follow)) and settled
                 changed = True
         if settled and first_time and changed:
-            (reply,) = yield [self._read_call(0)]
-            settled = self._hold(0, reply, self.header) and self.held[0].ring.config == config
+            blocks = sorted(self.held)
+            replies = yield [self._read_call(block) for block in blocks]
+            for block, reply in zip(blocks, replies, strict=True):
+                held = self._hold(block, reply, self.header)
+                settled = settled and held and self.held[block].ring.config == config
         self._is_configured |= settled
         return settled
 
