@@ -100,6 +100,14 @@ class Server:
         self.stop()
 
 
+def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:
+    """Return what is under the keys. (A DUMP of one hash may differ from time to time.)"""
+    return {
+        key: client.hgetall(key) if client.type(key) == b"hash" else client.get(key)
+        for key in client.scan_iter(pattern)
+    }
+
+
 def free_port() -> int:
     """Return a free port; in cluster mode the one 10,000 above it is used too."""
     while True:

@@ -22,7 +22,7 @@ from scrapy.cmdline import execute
 from scrapy.settings import Settings
 from scrapy.utils import log
 from scrapy.utils.request import RequestFingerprinter
-from servers import Server, free_port
+from servers import Server, contents, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import lookup as lookup_module
@@ -138,8 +138,8 @@ def fingerprints(urls: list[str]) -> list[bytes]:
     return [RequestFingerprinter().fingerprint(Request(url)) for url in urls]
 
 
-def everything(client: redis.Redis) -> dict[bytes, tuple[bytes, int]]:
-    return {key: (client.dump(key), client.expiretime(key)) for key in client.keys()}
+def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
+    return {key: (value, client.expiretime(key)) for key, value in contents(client).items()}
 
 
 def fields_of(info: dict[str, Any]) -> dict[str, Any]:

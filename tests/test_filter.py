@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from servers import Server
+from servers import Server, contents
 
 from scrapy_bloom import (
     BloomFilter,
@@ -605,9 +605,9 @@ def test_explicit_settings_are_applied_once_by_the_last_to_open(client: redis.Re
 
 def test_opening_a_filter_as_it_is_changes_no_ring(client: redis.Redis) -> None:
     small(client, window="2 runs", run="a").open()
-    before = {key: client.dump(key) for key in client.keys("*:ring")}
+    before = contents(client, "*:ring")
     small(client, window="2 runs", period="1 run", run="a", growth=2).open()
-    assert {key: client.dump(key) for key in client.keys("*:ring")} == before
+    assert contents(client, "*:ring") == before
 
 
 @pytest.mark.parametrize(
@@ -689,7 +689,7 @@ def test_find_says_until_when_an_item_is_remembered(client: redis.Redis) -> None
 
 
 def stored(client: redis.Redis) -> dict[bytes, tuple[bytes, int]]:
-    return {key: (client.dump(key), client.expiretime(key)) for key in client.keys()}
+    return {key: (value, client.expiretime(key)) for key, value in contents(client).items()}
 
 
 def test_looking_changes_nothing(client: redis.Redis) -> None:

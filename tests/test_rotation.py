@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import redis
 from clock import MovedServer
+from servers import contents
 
 from scrapy_bloom import BloomFilter, state
 from scrapy_bloom.hashing import Hasher
@@ -560,13 +561,13 @@ def test_a_stale_client_neither_writes_to_a_dropped_generation_nor_makes_its_key
     calls = [held.claim(held.pack(hashes)), held.contains_in(held.ring.active, held.pack(hashes))]
 
     def send_late() -> None:
-        before = {name: client.dump(name) for name in client.scan_iter()}
+        before = contents(client)
         for call in calls:
             reply = Reply.parse(
                 client.eval(call.script.text, len(call.keys), *call.keys, *call.args)
             )
             assert reply.status == "stale"
-        assert {name: client.dump(name) for name in client.scan_iter()} == before
+        assert contents(client) == before
 
     moved.set_time(at(2027, 2, 1))
     send_late()  # nobody has rotated yet
