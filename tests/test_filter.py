@@ -656,7 +656,8 @@ def generations(bloom: BloomFilter) -> list[int]:
 @pytest.mark.parametrize("ring", ["write-newest", "write-all"])
 def test_find_says_which_generation_has_an_item(client: redis.Redis, ring: str) -> None:
     for run in "abc":
-        bloom = small(client, window="3 runs", ring=ring, run=run)
+        # One block: others may be opened a second later.
+        bloom = small(client, window="3 runs", ring=ring, run=run, blocks=1)
         bloom.claim(["of all runs", f"of run {run}"])
     finds = [bloom.find(f"of run {run}") for run in "abc"]
     assert all(found.seen and found.window == "3 runs" for found in finds)
