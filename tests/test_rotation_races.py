@@ -39,7 +39,7 @@ def client(moved: MovedServer) -> Iterator[redis.Redis]:
 #: Processes are spawned: a forked one would share the parent's connections.
 spawn = multiprocessing.get_context("spawn")
 PROCESSES = 6
-PAGES = [f"https://example.com/page/{i}" for i in range(1_000)]
+PAGES = [f"https://example.com/page/{i}" for i in range(5_000)]
 #: A filter of few hashes: what is raced for is the ring, not the hashing.
 FAST = {"seeds": None, "capacity": 400, "blocks": 4}
 
