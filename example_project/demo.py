@@ -69,11 +69,11 @@ class Clock:
 
     Attributes:
         file: Holds the seconds to add.
-        library: libfaketime's.
+        preload: libfaketime's library.
     """
 
     file: Path
-    library: Path
+    preload: Path
 
     @classmethod
     def make(cls, directory: Path) -> "Clock":
@@ -93,7 +93,7 @@ class Clock:
         """A server that is started in this context goes by this clock."""
         before = dict(os.environ)
         os.environ |= {
-            "LD_PRELOAD": str(self.library),
+            "LD_PRELOAD": str(self.preload),
             "FAKETIME_TIMESTAMP_FILE": str(self.file),
             "FAKETIME_NO_CACHE": "1",
             # Only the date moves: with this clock jumping, the server's timers would.

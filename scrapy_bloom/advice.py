@@ -12,8 +12,7 @@ def on_eviction(policy: str, *, has_window: bool) -> str | None:
 
     Keys of a filter with a window have a time to live: ``volatile-*`` evicts them, and them only.
     """
-    harmless = ("", "noeviction") if has_window else ("", "noeviction", "volatile-")
-    if any(policy == name or (name.endswith("-") and policy.startswith(name)) for name in harmless):
+    if policy in ("", "noeviction") or (policy.startswith("volatile-") and not has_window):
         return None
     return (
         f"the Redis server's maxmemory-policy is {policy}: when its memory is full it may delete a "
@@ -109,11 +108,9 @@ def on_early_rotation(ring: Ring) -> str:
 
 def on_change(before: Config, after: FilterInfo) -> str:
     """Say which stored settings were replaced."""
-    window = str(before.schedule.window) if before.schedule else None
-    period = str(before.schedule.period) if before.schedule else None
     changes = (
-        ("BLOOM_RECRAWL_AFTER", window, after.window),
-        ("BLOOM_ROTATE_EVERY", period, after.period),
+        ("BLOOM_RECRAWL_AFTER", before.window, after.window),
+        ("BLOOM_ROTATE_EVERY", before.period, after.period),
         ("BLOOM_CAPACITY", before.capacity, after.capacity),
         ("BLOOM_ERROR_RATE", before.error_rate, after.error_rate),
         ("BLOOM_GROWTH", before.growth, after.growth),

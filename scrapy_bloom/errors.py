@@ -92,3 +92,11 @@ def explain(error: Exception, label: str) -> StorageError:
 def showable(error: Exception) -> Exception | None:
     """Return an error as a cause that a traceback may show; None if a password may be in it."""
     return None if re.search(_ARGUMENTS, str(error)) else error
+
+
+def shown(value: object, length: int = 100) -> str:
+    """Return the beginning of a value's repr, for a message."""
+    try:
+        return f"{value!r:.{length}}"
+    except Exception:  # any repr may fail; that of an int beyond 4,300 digits does
+        return f"something of type {type(value).__name__}"

@@ -103,8 +103,8 @@ def forecast(header: Header, config: Config) -> Forecast:
     return Forecast(
         capacity=config.capacity,
         error_rate=config.error_rate,
-        window=str(schedule.window) if schedule else None,
-        period=str(schedule.period) if schedule else None,
+        window=config.window,
+        period=config.period,
         recrawl=recrawl(schedule),
         ring=header.order,
         growth=config.growth,

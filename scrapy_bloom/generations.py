@@ -1,11 +1,11 @@
 """What a ring is made of: its configuration, its generations and their layers. Pure values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scrapy_bloom.header import WRITE_ALL
 from scrapy_bloom.schedule import Schedule
-from scrapy_bloom.sizing import layer_bytes
+from scrapy_bloom.sizing import any_of, layer_bytes, predicted_error_rate
 
 #: URLs recorded per layer, by the layer's name.
 Counts = Mapping[str, int]
@@ -30,6 +30,16 @@ class Config:
     schedule: Schedule | None = None
     growth: float = 2
     max_memory: int | None = None
+
+    @property
+    def window(self) -> str | None:
+        """The window as text; None for ever."""
+        return str(self.schedule.window) if self.schedule else None
+
+    @property
+    def period(self) -> str | None:
+        """The period as text; None for never."""
+        return str(self.schedule.period) if self.schedule else None
 
     @property
     def slots(self) -> int:
@@ -86,3 +96,16 @@ class Generation:
     dated: int
     run: int
     layers: tuple[Layer, ...]
+
+
+def count_in(layers: Iterable[Layer], counts: Counts) -> int:
+    """Return the URLs recorded in layers."""
+    return sum(counts.get(layer.name, 0) for layer in layers)
+
+
+def error_rate_of(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> float:
+    """Return the share of absent URLs that test as present in any of the layers."""
+    return any_of(
+        predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, num_hashes)
+        for layer in layers
+    )

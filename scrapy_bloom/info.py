@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 
-from scrapy_bloom.generations import Counts, Generation
+from scrapy_bloom.generations import Counts, Generation, count_in, error_rate_of
 from scrapy_bloom.ring import Ring
 from scrapy_bloom.rings import Snapshot
-from scrapy_bloom.sizing import any_of, predicted_error_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +119,12 @@ def describe(
     chosen = [block] if block is not None else sorted(snapshot.rings)
     rings = [(snapshot.rings[number], snapshot.counts[number]) for number in chosen]
     header, config = snapshot.header, rings[0][0].config
-    schedule = config.schedule
     return FilterInfo(
         key=key,
         capacity=config.capacity,
         error_rate=config.error_rate,
-        window=str(schedule.window) if schedule else None,
-        period=str(schedule.period) if schedule else None,
+        window=config.window,
+        period=config.period,
         ring=header.order,
         stagger=header.stagger,
         growth=config.growth,
@@ -146,8 +144,7 @@ def describe(
 
 def describe_item(ring: Ring, generation: Generation | None) -> ItemInfo:
     """Return what a ring remembers of an item that was found in a generation, or in none."""
-    schedule = ring.config.schedule
-    window = str(schedule.window) if schedule else None
+    window = ring.config.window
     if generation is None:
         return ItemInfo(seen=False, since=0, until=0, window=window)
     return ItemInfo(True, generation.opened, ring.forgotten(generation), window)
@@ -174,22 +171,13 @@ def _generation(members: list[tuple[Ring, Counts, Generation]]) -> GenerationInf
         run=max(generation.run for _, _, generation in members),
         layers=max(len(generation.layers) for _, _, generation in members),
         capacity=sum(layer.capacity for layer in layers),
-        count=sum(_count(generation, counts) for _, counts, generation in members),
+        count=sum(count_in(generation.layers, counts) for _, counts, generation in members),
         estimated_error_rate=_mean(
-            any_of(
-                predicted_error_rate(
-                    counts.get(layer.name, 0), layer.num_bits, len(ring.header.seeds)
-                )
-                for layer in generation.layers
-            )
+            error_rate_of(generation.layers, counts, len(ring.header.seeds))
             for ring, counts, generation in members
         ),
         memory=sum(layer.memory for layer in layers),
     )
-
-
-def _count(generation: Generation, counts: Counts) -> int:
-    return sum(counts.get(layer.name, 0) for layer in generation.layers)
 
 
 def _mean(values: Iterable[float]) -> float:

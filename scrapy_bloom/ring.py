@@ -8,11 +8,18 @@ object if nothing is to be done. None does I/O.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from scrapy_bloom.generations import NO_COUNTS, Config, Counts, Generation, Layer
+from scrapy_bloom.generations import (
+    NO_COUNTS,
+    Config,
+    Counts,
+    Generation,
+    Layer,
+    count_in,
+    error_rate_of,
+)
 from scrapy_bloom.geometry import Geometry
 from scrapy_bloom.header import WRITE_ALL, Header
 from scrapy_bloom.schedule import MAX_GENERATIONS
-from scrapy_bloom.sizing import any_of, predicted_error_rate
 
 #: Layers of a generation at most.
 MAX_LAYERS = 64
@@ -103,15 +110,11 @@ class Ring:
 
     def count(self, counts: Counts) -> int:
         """Return the URLs that are remembered."""
-        return sum(counts.get(layer.name, 0) for layer in self.tested)
+        return count_in(self.tested, counts)
 
     def error_rate(self, counts: Counts) -> float:
         """Return the false-positive rate at these counts."""
-        k = len(self.header.seeds)
-        return any_of(
-            predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, k)
-            for layer in self.tested
-        )
+        return error_rate_of(self.tested, counts, len(self.header.seeds))
 
     @property
     def error_bound(self) -> float:
@@ -191,7 +194,7 @@ class Ring:
         if schedule.counts_runs:
             if run is None or run in self.runs:
                 return self._renewed(now)
-            shown = replace(self._show(run), changed=now)
+            shown = self._show(run, now)
             current = shown.run // schedule.period.count
             return shown._open(current, now, counts) if current > newest else shown
         current = self._index(now)
@@ -291,10 +294,10 @@ class Ring:
         """Return the ring that lives on although no new run is shown; the same for some time."""
         return replace(self, changed=now) if now > self.changed + RENEW_AFTER else self
 
-    def _show(self, run: str) -> "Ring":
+    def _show(self, run: str, now: int) -> "Ring":
         """Return the ring that was shown the id of another run."""
         runs = (run, *self.runs)[:RUNS_KEPT]
-        return replace(self, run=self.run + 1, runs=runs)
+        return replace(self, run=self.run + 1, runs=runs, changed=now)
 
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
@@ -304,7 +307,7 @@ class Ring:
         before = [g for g in live if g.number < self.since]
         kept = (*own, *before)[: MAX_GENERATIONS - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
-        needed = max((_count(generation, counts) for generation in dropped), default=0)
+        needed = max((count_in(generation.layers, counts) for generation in dropped), default=0)
         ring = replace(self, generations=kept)
         new = ring._new_generation(self.active.number + 1, now, needed)
         return replace(ring, generations=(new, *kept))
@@ -390,10 +393,6 @@ class Ring:
         """Whether its bitmaps, and those of the generations to come, are within the limit."""
         to_come = max(0, self.config.slots - len(self.generations))
         return self._geometry.fits(self.memory, to_come)
-
-
-def _count(generation: Generation, counts: Counts) -> int:
-    return sum(counts.get(layer.name, 0) for layer in generation.layers)
 
 
 def _within_bounds(ring: Ring) -> bool:

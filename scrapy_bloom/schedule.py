@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
 
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.errors import ConfigurationError, shown
 
 MONTHS, SECONDS, RUNS = "months", "seconds", "runs"
 #: Generations of a ring at most; a lookup may have to look into every one.
@@ -96,7 +96,7 @@ def parse_span(name: str, value: object) -> Span:
     except ConfigurationError as error:
         raise ConfigurationError(
             f'{name} is a length of time or a number of runs, such as "5 months", "6 weeks", '
-            f'"36 hours" or "2 runs"; got {_shown(value)}: {error}'
+            f'"36 hours" or "2 runs"; got {shown(value)}: {error}'
         ) from None
 
 
@@ -252,10 +252,3 @@ def _any_of(items: Sequence[object]) -> str:
     """Quote and join: ``"a", "b" or "c"``."""
     *first, last = [f'"{item}"' for item in items]
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _shown(value: object) -> str:
-    try:
-        return f"{value!r:.100}"
-    except Exception:  # any repr may fail; that of an int beyond 4,300 digits does
-        return f"something of type {type(value).__name__}"

@@ -22,14 +22,13 @@ MAX_GROWTH = 64
 def dump(ring: Ring) -> str:
     """Write a ring down, with a full copy of the header."""
     config = ring.config
-    schedule = config.schedule
     state = {
         "header": ring.header.to_fields(),
         "config": {
             "capacity": config.capacity,
             "error_rate": config.error_rate,
-            "window": schedule and str(schedule.window),
-            "period": schedule and str(schedule.period),
+            "window": config.window,
+            "period": config.period,
             "growth": config.growth,
             "max_memory": config.max_memory,
         },

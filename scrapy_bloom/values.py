@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.errors import ConfigurationError, shown
 from scrapy_bloom.hashing import MAX_SEED
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST
 from scrapy_bloom.schedule import Span, parse_span
@@ -37,7 +37,7 @@ def whole_number(name: str, value: Any, low: int, high: int, meaning: str) -> in
     number = _number(value)
     if number is None or not low <= number <= high or number != int(number):
         raise ConfigurationError(
-            f"{name} is {meaning}, a whole number from {low:,} to {high:,}; got {_shown(value)}"
+            f"{name} is {meaning}, a whole number from {low:,} to {high:,}; got {shown(value)}"
         )
     return int(number)
 
@@ -54,7 +54,7 @@ def error_rate(name: str, value: Any) -> float:
     if number is None or not MIN_ERROR_RATE <= number < 1:
         raise ConfigurationError(
             f"{name} is the share of new URLs that may be taken for seen, at least "
-            f"{MIN_ERROR_RATE:g} and less than 1 (say 1e-5); got {_shown(value)}"
+            f"{MIN_ERROR_RATE:g} and less than 1 (say 1e-5); got {shown(value)}"
         )
     return float(number)
 
@@ -80,7 +80,7 @@ def flag(name: str, value: Any) -> bool:
     """Parse a yes or no, as Scrapy does."""
     text = _text(value).lower()
     if text not in ("true", "false", "1", "0"):
-        raise ConfigurationError(f"{name} is True or False; got {_shown(value)}")
+        raise ConfigurationError(f"{name} is True or False; got {shown(value)}")
     return text in ("true", "1")
 
 
@@ -90,7 +90,7 @@ def growth(name: str, value: Any) -> float:
     if number is None or not (number == 0 or 1 <= number <= MAX_GROWTH):
         raise ConfigurationError(
             f"{name} is the size of the next layer in sizes of the last one, from 1 to "
-            f"{MAX_GROWTH}, or 0 to never grow (say 2); got {_shown(value)}"
+            f"{MAX_GROWTH}, or 0 to never grow (say 2); got {shown(value)}"
         )
     return number
 
@@ -106,7 +106,7 @@ def run(name: str, value: Any) -> str:
     if isinstance(value, bool) or not 1 <= len(text) <= MAX_RUN_ID:
         raise ConfigurationError(
             f"{name} is an id that all workers of a run share, a text of 1 to {MAX_RUN_ID} "
-            f"characters or a number (say a date); got {_shown(value)}"
+            f"characters or a number (say a date); got {shown(value)}"
         )
     return text
 
@@ -116,7 +116,7 @@ def seconds(name: str, value: Any, low: float, high: float) -> float:
     number = _number(value)
     if number is None or not low <= number <= high:
         raise ConfigurationError(
-            f"{name} is a time in seconds from {low:g} to {high:g}; got {_shown(value)}"
+            f"{name} is a time in seconds from {low:g} to {high:g}; got {shown(value)}"
         )
     return float(number)
 
@@ -137,7 +137,7 @@ def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
         problem = f"it has {len(value)}"
     for seed in value if not problem else ():
         if type(seed) is not int or not 0 <= seed <= MAX_SEED:
-            problem = f"{_shown(seed, 40)} is none"
+            problem = f"{shown(seed, 40)} is none"
         elif list(value).count(seed) > 1:
             problem = f"{seed} is in it twice"
     if problem:
@@ -154,7 +154,7 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     word = value.strip().lower() if isinstance(value, str) else None
     if word is None or word not in choices:
         words = ", ".join(repr(word) for word in choices)
-        raise ConfigurationError(f"{name} is one of {words}; got {_shown(value)}")
+        raise ConfigurationError(f"{name} is one of {words}; got {shown(value)}")
     return word
 
 
@@ -196,11 +196,3 @@ def _text(value: Any) -> str:
         return str(value).strip()
     except Exception:  # any __str__ may fail
         return ""
-
-
-def _shown(value: Any, length: int = 100) -> str:
-    """Return the beginning of a value's repr, for a message."""
-    try:
-        return f"{value!r:.{length}}"
-    except Exception:  # any repr may fail; that of an int beyond 4,300 digits does
-        return f"something of type {type(value).__name__}"

@@ -132,7 +132,7 @@ class View(Rings):
             # The ring is gone, or the filter was deleted and created anew: look at the header.
             yield from self.open()
         elif self._is_due(block, reply):
-            yield from self.change(block, self._advance)
+            yield from self.change(block, Ring.advance)
 
     def grow(self, block: int, v: str) -> Steps[bool]:
         """Make room in a block that was full under ring ``v``; return whether to try again."""
@@ -235,7 +235,7 @@ class View(Rings):
         if first_time and not (yield from self._configure()):
             return False
         config = self.held[0].ring.config
-        follow = partial(self._follow, config) if first_time else self._advance
+        follow = partial(self._follow, config) if first_time else Ring.advance
         settled, changed = True, self.replaced_config is not None
         for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
             ring = self.held[block].ring
@@ -269,12 +269,9 @@ class View(Rings):
         """Return a ring under a configuration, and in this run."""
         return ring.reconfigure(config, now).advance(now, counts, self.wanted.run)
 
-    def _advance(self, ring: Ring, now: int, counts: Counts = NO_COUNTS) -> Ring:
-        return ring.advance(now, counts)
-
     def _is_due(self, block: int, reply: Reply) -> bool:
         ring = self.held[block].ring
-        return self._advance(ring, reply.now) is not ring
+        return ring.advance(reply.now) is not ring
 
     def _change_all(self, decide: Decide, *, quiet: bool = False) -> Steps[None]:
         header = yield from self.open()
