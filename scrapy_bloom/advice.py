@@ -4,6 +4,7 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom.generations import Config
 from scrapy_bloom.info import FilterInfo
+from scrapy_bloom.queues import Queue
 from scrapy_bloom.ring import Ring
 
 
@@ -18,6 +19,19 @@ def on_eviction(policy: str, *, has_window: bool) -> str | None:
         f"the Redis server's maxmemory-policy is {policy}: when its memory is full it may delete a "
         "part of the filter, and the URLs in it are crawled again. Set it to noeviction, or give "
         "the filter a server of its own with BLOOM_REDIS_URL"
+    )
+
+
+def on_queue(queue: Queue) -> str | None:
+    """Advise on a queue that is lost while what is in it counts as seen."""
+    if queue.survives_kill and queue.survives_stop:
+        return None
+    when = "is killed" if queue.survives_stop else "is killed or stopped"
+    remedy = ", or keep the queue with SCHEDULER_PERSIST = True" if queue.is_shared else ""
+    return (
+        f'BLOOM_REMEMBER = "scheduled" remembers a URL before its page is crawled, and {queue.kind} '
+        f"is lost when the crawl {when}: the pages in it are then never crawled, until they are "
+        f'forgotten. Set BLOOM_REMEMBER = "crawled"{remedy}'
     )
 
 

@@ -78,14 +78,35 @@ class Held:
         """Return the call that tests URLs."""
         return self._contains(self.ring.tested, packed)
 
+    def take(
+        self, packed: bytes, owner: str, nonce: str, claims: Sequence[str], *, tested: bool = True
+    ) -> Call:
+        """Return the call that claims URLs without recording them.
+
+        Args:
+            packed: offsets of the URLs.
+            owner: whose the claims are to be.
+            nonce: of this call.
+            claims: for each URL the field of its claim, and its request.
+            tested: whether URLs that are recorded already are to be left out.
+        """
+        layers = self.ring.tested if tested else ()
+        ring, *bitmaps = _keys(self.keys, self.ring.block, layers)
+        keys = (ring, self.keys.claims(self.ring.block), *bitmaps)
+        args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, *claims)
+        return Call(load("take"), keys, args)
+
     def contains_in(self, generation: Generation, packed: bytes) -> Call:
         """Return the call that tests URLs against one generation."""
         return self._contains(generation.layers, packed)
 
     def _contains(self, layers: Sequence[Layer], packed: bytes) -> Call:
+        keys = _keys(self.keys, self.ring.block, layers)
+        return Call(load("contains"), keys, self._test_args(layers, packed))
+
+    def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
         k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
-        args = (self.v, self.ring.ends, k, groups, len(self.sizes), packed)
-        return Call(load("contains"), _keys(self.keys, self.ring.block, layers), args)
+        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed)
 
 
 def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from scrapy_bloom.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
 from scrapy_bloom.addresses import label as label_of
+from scrapy_bloom.deadline import BoundedSocket, at_most, may_connect
 from scrapy_bloom.errors import ConfigurationError, explain, showable
 
 if TYPE_CHECKING:
@@ -203,7 +205,7 @@ def _open(
             # Later versions of redis-py default to RESP3, which brings longer time-outs along.
             protocol=2,
         )
-        _complete(client, timeout)
+        _complete(client)
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
         # Clients for clusters connect at once.
         raise explain(error, label) from showable(error)
@@ -214,15 +216,61 @@ def _open(
     return Connection(client, label)
 
 
-class _UnixConnection(redis.UnixDomainSocketConnection):
-    """A connection that keeps its time-out: redis-py 5.0.0 loses it and then waits for ever."""
+class NotConnectedError(redis.ConnectionError):
+    """There is no connection, and none may be made here."""
+
+
+class _Bounded(AbstractConnection):
+    """A connection that keeps the deadline: attempts, TLS and other handshakes, every reply.
+
+    Two things are not in its hands: how long the resolver takes for a host name, for getaddrinfo
+    knows no time-out, and what a credential provider or an OCSP check of the user's does.
+    """
 
     def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
-        super().__init__(socket_timeout=socket_timeout, **kwargs)  # type: ignore[no-untyped-call]
-        self.socket_timeout = socket_timeout
+        # One time-out for both: redis-py's constructors forget one or the other for unix sockets,
+        # and then wait for ever (5.0.0), or for long while the server's backlog is full.
+        self._timeout = kwargs["socket_connect_timeout"] = socket_timeout
+        super().__init__(socket_timeout=socket_timeout, **kwargs)
+
+    def _step_timeout(self) -> float:
+        return at_most(self._timeout)
+
+    def _keep_timeout(self, value: object) -> None:
+        """Redis-py assigns what it was given, or, in 5.0.0, None."""
+
+    # It reads one before it tries each address of a host, the other before the TLS handshake.
+    socket_connect_timeout = property(_step_timeout, _keep_timeout)
+    socket_timeout = property(_step_timeout, _keep_timeout)
+
+    def _connect(self) -> Any:
+        if not may_connect():
+            raise NotConnectedError("there is no connection, and none may be made here")
+        sock = super()._connect()  # type: ignore[safe-super, no-untyped-call]
+        return BoundedSocket(sock, self._timeout)
 
 
-def _complete(client: redis.Redis, timeout: float) -> None:
+class _TCPConnection(_Bounded, redis.Connection):
+    pass
+
+
+class _TLSConnection(_Bounded, redis.SSLConnection):
+    pass
+
+
+class _UnixConnection(_Bounded, redis.UnixDomainSocketConnection):
+    pass
+
+
+#: redis-py's connections -> ours.
+_BOUNDED: dict[type, Any] = {
+    redis.Connection: _TCPConnection,
+    redis.SSLConnection: _TLSConnection,
+    redis.UnixDomainSocketConnection: _UnixConnection,
+}
+
+
+def _complete(client: redis.Redis) -> None:
     """Do to the pool of redis-py's own clients what their constructor leaves out."""
     if isinstance(client, redis.RedisCluster):
         # Before 6.0 a cluster client repeats commands on its own account, whatever ``retry`` says.
@@ -230,10 +278,7 @@ def _complete(client: redis.Redis, timeout: float) -> None:
     pool = getattr(client, "connection_pool", None)
     if type(pool) is not redis.ConnectionPool:
         return
-    if pool.connection_class is redis.UnixDomainSocketConnection:
-        pool.connection_class = _UnixConnection
-        # The constructor forgets it for unix sockets: with a full backlog that blocks for long.
-        pool.connection_kwargs["socket_connect_timeout"] = timeout
+    pool.connection_class = _BOUNDED.get(pool.connection_class, pool.connection_class)
     # Bad arguments show up only when a connection object is made; this one never connects.
     pool.connection_class(**pool.connection_kwargs)
 

@@ -7,6 +7,7 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
+from scrapy_bloom.deadline import remaining, within
 from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable
 from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, Reply
@@ -17,12 +18,23 @@ T = TypeVar("T")
 class Driver:
     """Runs operations on a synchronous client.
 
+    With a client of ``connection.connect``, a time-out bounds an operation as a whole: connecting,
+    handshakes, all replies (not the resolving of a host name). With other clients, and with those
+    for clusters, it is looked at between round trips only, and each of them takes as long as the
+    client's own time-outs let it; these clients also connect whatever ``may_connect`` says.
+
     Args:
         client: ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
         label: the server's address for error messages, without credentials.
+        timeout: seconds one operation may take in all; None for no limit.
+
+    Attributes:
+        may_connect: whether operations may make a connection. Those that may not fail at once
+            when there is no live one, and have sent nothing then.
+        round_trips: times that commands were sent and their replies awaited.
     """
 
-    def __init__(self, client: Any, label: str = "Redis") -> None:
+    def __init__(self, client: Any, label: str = "Redis", timeout: float | None = None) -> None:
         if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigurationError(
                 f"client is a {type(client).__module__}.{type(client).__name__}, which is for "
@@ -32,20 +44,22 @@ class Driver:
         self.label = label
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
         self._pipelines = not isinstance(client, RedisCluster)
-        #: Times that commands were sent and their replies awaited.
+        self._timeout = timeout
+        self.may_connect = True
         self.round_trips = 0
 
     def run(self, steps: Steps[T]) -> T:
         """Run an operation to its end and return its result.
 
         Raises:
-            StorageError: the server did not do what it was asked. Whether commands that were
-                under way have been carried out is unknown then.
+            StorageError: the server did not do what it was asked, or not in time. Whether commands
+                that were under way have been carried out is unknown then.
         """
         try:
-            calls = next(steps)
-            while True:
-                calls = steps.send([Reply.parse(raw) for raw in self._send(calls)])
+            with within(self._timeout, connect=self.may_connect):
+                calls = next(steps)
+                while True:
+                    calls = steps.send([Reply.parse(raw) for raw in self._send(calls)])
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -59,21 +73,32 @@ class Driver:
             StorageError: as ``run`` does.
         """
         try:
-            return Reply.parse(self._send_one(call))
+            with within(self._timeout, connect=self.may_connect):
+                return Reply.parse(self._send_one(call))
         except (redis.RedisError, OSError) as error:
             raise explain(error, self.label) from showable(error)
 
     def eviction_policy(self) -> str:
-        """Return the server's ``maxmemory-policy``; "" where it does not say."""
-        self.round_trips += 1
+        """Return the server's ``maxmemory-policy``; "" where it does not say.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
         try:
-            # INFO, because managed services refuse CONFIG.
-            memory = self.client.info("memory")
+            with within(self._timeout, connect=self.may_connect):
+                self._start_round_trip()
+                # INFO, because managed services refuse CONFIG.
+                memory = self.client.info("memory")
         except redis.ResponseError:
             return ""
         except (redis.RedisError, OSError) as error:
             raise explain(error, self.label) from showable(error)
         return str(memory.get("maxmemory_policy", ""))
+
+    def _start_round_trip(self) -> None:
+        """Count a round trip, or raise TimeoutError: then nothing is sent, no connection lost."""
+        remaining()
+        self.round_trips += 1
 
     def _send(self, calls: list[Call]) -> list[Any]:
         if len(calls) == 1 or not self._pipelines:
@@ -83,7 +108,7 @@ class Driver:
         if unknown:
             # What was refused has changed nothing: load the scripts, and send those calls again.
             for text in {calls[place].script.text for place in unknown}:
-                self.round_trips += 1
+                self._start_round_trip()
                 self.client.script_load(text)
             second = self._pipeline([calls[place] for place in unknown])
             for place, reply in zip(unknown, second, strict=True):
@@ -95,7 +120,7 @@ class Driver:
         return replies
 
     def _pipeline(self, calls: list[Call]) -> list[Any]:
-        self.round_trips += 1
+        self._start_round_trip()
         with self.client.pipeline(transaction=False) as pipeline:
             for call in calls:
                 pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
@@ -104,12 +129,12 @@ class Driver:
 
     def _send_one(self, call: Call) -> Any:
         rest = (len(call.keys), *call.keys, *call.args)
-        self.round_trips += 1
+        self._start_round_trip()
         try:
             try:
                 return self.client.evalsha(call.script.sha, *rest)
             except NoScriptError:
-                self.round_trips += 1
+                self._start_round_trip()
                 return self.client.eval(call.script.text, *rest)
         except redis.ResponseError as error:
             self._refuse_wrong_type(call, error)

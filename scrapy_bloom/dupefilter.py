@@ -1,28 +1,27 @@
-"""BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on a BloomFilter."""
+"""BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on what a crawl remembers."""
 
 import logging
+from hashlib import blake2b
 from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
+from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter import BloomFilter
-from scrapy_bloom.filters import Filters, connect_filters
+from scrapy_bloom.filters import Filters
+from scrapy_bloom.memory import Memory
 from scrapy_bloom.report import Report
-from scrapy_bloom.settings import (
-    FLUSH_ALWAYS,
-    FLUSH_START,
-    BloomSettings,
-    is_developer_command,
-    need_run,
-)
-from scrapy_bloom.windows import LASTING, RUN, Windows
+from scrapy_bloom.settings import FLUSH_ALWAYS, FLUSH_START, BloomSettings, is_developer_command
+from scrapy_bloom.windows import LASTING, Windows
 
 logger = logging.getLogger(__name__)
+
+#: Fingerprints of more bytes are hashed: each is kept with its request until that is crawled.
+MAX_FINGERPRINT = 250
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -47,8 +46,6 @@ class BloomDupeFilter(BaseDupeFilter):
         name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
-        #: The filters; None until they are opened.
-        self.filters: Filters | None = None
         self._windows = Windows(
             self.settings.windows, self.settings.start_window, self.settings.window_rules
         )
@@ -60,9 +57,9 @@ class BloomDupeFilter(BaseDupeFilter):
         self._identify = crawler.request_fingerprinter.fingerprint
         self._stats: Any = crawler.stats
         self._report = Report(crawler.stats)
-        #: Fingerprints taken under the window "run", and those that could not be recorded.
-        self._taken_in_run: set[bytes] = set()
+        self._memory = Memory(crawler, self.settings, self._report)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
 
     @classmethod
@@ -89,15 +86,15 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.info("Bloom filter off: developer commands neither filter nor record requests")
             return
         try:
-            filters = self._connect()
-            for bloom in filters.by_window.values():
-                bloom.open()
-                self._check_run(bloom)
-            self._report.opened(filters, self.crawler.settings, self._fingerprinter_name())
+            filters = self._memory.open()
+            fingerprinter = global_object_name(type(self.crawler.request_fingerprinter))
+            self._report.opened(
+                filters, self.crawler.settings, fingerprinter, self.settings.remember
+            )
         except BaseException:
             self._disconnect()
             raise
-        self._count_round_trips(filters)
+        self._count_round_trips()
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
@@ -107,26 +104,18 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         if self._closed:
             return False
-        fingerprint = None
         try:
             if not request.meta.get("bloom_enabled", True):
                 return False
-            fingerprint = self._fingerprint(request)
-            if fingerprint in self._taken_in_run:
-                self._report.count("seen", RUN)
-                return True
-            window = self._window(request)
-            if window == RUN:
-                self._taken_in_run.add(fingerprint)
-                self._report.count("new", RUN)
-                return False
-            new = self._claim(fingerprint, window)
+            return not self._memory.is_new(
+                self._fingerprint(request), self._window(request), request
+            )
         except Exception as error:
             # Whatever it is: raised from here, Scrapy would lose the request without a word.
-            self._give_up(request, fingerprint, error)
+            self._give_up(request, error)
             return False
-        self._report.count("new" if new else "seen", window)
-        return not new
+        finally:
+            self._count_round_trips()
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
@@ -156,32 +145,27 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.info("Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush)
 
     def _clear(self) -> None:
-        if self.filters is None:
-            return
         try:
-            for bloom in self.filters.by_window.values():
-                bloom.clear()
-                logger.info("%r cleared (BLOOM_FLUSH = %r)", bloom, self.settings.flush)
+            self._memory.clear()
         except BloomError as error:
             if not self._spider_opened:
                 raise  # before anything is lost
             logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
-        """Take down the last stats and close the connection; the filters stay on the server."""
-        if self.filters is not None and not self._closed:
-            try:
-                self._report.closing(self.filters)
-            except BloomError as error:
-                logger.warning("No last look at the Bloom filter: %s", error)
-            self._count_round_trips(self.filters)
-        self._disconnect()
+        """Write what is left, take down the last stats, and close; the filters stay."""
+        if not self._closed:
+            self._disconnect()
+            self._count_round_trips()
 
     def _disconnect(self) -> None:
         self._closed = True
-        if self.filters is not None:
-            self.filters.close()
-        self.filters = None
+        self._memory.close()
+
+    @property
+    def filters(self) -> Filters | None:
+        """The filters; None unless they are open."""
+        return self._memory.filters
 
     # -- one request --
 
@@ -192,7 +176,7 @@ class BloomDupeFilter(BaseDupeFilter):
             if isinstance(key, str):
                 key = key.encode("utf-8", "surrogatepass")
             if isinstance(key, bytes) and key:
-                return b"bloom_key:" + key  # never equal to a fingerprint
+                return _bounded(b"bloom_key:" + key)  # never equal to a fingerprint
             kind = "empty" if key in ("", b"") else f"of type {type(key).__name__}"
             self._report.warn_once(
                 "key", f"meta['bloom_key'] is {kind} in {request}: its URL is used"
@@ -200,7 +184,7 @@ class BloomDupeFilter(BaseDupeFilter):
         fingerprint: object = self._identify(request)
         if not isinstance(fingerprint, bytes):
             raise TypeError(f"the fingerprint of {request} is no bytes but {fingerprint!r:.60}")
-        return fingerprint
+        return _bounded(fingerprint)
 
     def _window(self, request: Request) -> str:
         try:
@@ -213,60 +197,34 @@ class BloomDupeFilter(BaseDupeFilter):
             )
             return LASTING
 
-    def _claim(self, fingerprint: bytes, window: str) -> bool:
-        filters = self._connect() if self.filters is None else self.filters
-        bloom = filters.by_window[window]
-        unrecorded = bloom.unrecorded
-        try:
-            new = bloom.add(fingerprint)
-        finally:
-            self._count_round_trips(filters)
-        if bloom.unrecorded > unrecorded:
-            # Else pages that link each other would be fetched for ever.
-            self._taken_in_run.add(fingerprint)
-            self._report.count("unrecorded", window)
-        return new
-
-    def _give_up(self, request: Request, fingerprint: bytes | None, error: Exception) -> None:
-        """Let a request pass whose outcome is unknown; once, if it can be told from others."""
+    def _give_up(self, request: Request, error: Exception) -> None:
+        """Let a request pass that cannot be told from others."""
         self._report.count("unknown")
-        if fingerprint is not None:
-            self._taken_in_run.add(fingerprint)
-        kind = "" if isinstance(error, BloomError) else f"{type(error).__name__}: "
         self._report.warn_once(
             f"unknown {type(error).__name__}",
-            f"{kind}{error}. Requests like {request} count as new until that is mended "
-            "(bloom/unknown counts them)",
+            f"{type(error).__name__}: {error}. Requests like {request} count as new until that is "
+            "mended (bloom/unknown counts them)",
         )
-
-    # -- opening --
-
-    def _connect(self) -> Filters:
-        self.filters = connect_filters(
-            self.settings,
-            self.crawler.settings,
-            fingerprinter=self._fingerprinter_name(),
-            notify=self._report.happened,
-        )
-        return self.filters
-
-    def _check_run(self, bloom: BloomFilter) -> None:
-        """Refuse a stored window in runs if this run has no id."""
-        schedule = bloom.config.schedule if bloom.config else None
-        if schedule is not None and schedule.counts_runs and self.settings.run is None:
-            raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
-
-    def _fingerprinter_name(self) -> str:
-        return global_object_name(type(self.crawler.request_fingerprinter))
 
     # -- signals, stats, log --
 
     def _on_spider_opened(self) -> None:
         self._spider_opened = True
 
+    def _on_spider_idle(self) -> None:
+        if not self._closed and self._memory.is_busy():
+            raise DontCloseSpider
+
     def _on_spider_closed(self) -> None:
         # scrapy-redis's scheduler never closes its dupefilter.
         self.close()
 
-    def _count_round_trips(self, filters: Filters) -> None:
-        self._stats.set_value("bloom/round_trips", filters.round_trips)
+    def _count_round_trips(self) -> None:
+        self._stats.set_value("bloom/round_trips", self._memory.round_trips)
+
+
+def _bounded(fingerprint: bytes) -> bytes:
+    """Return a fingerprint, or its hash if it is long."""
+    if len(fingerprint) <= MAX_FINGERPRINT:
+        return fingerprint
+    return b"hashed:" + blake2b(fingerprint, digest_size=32).digest()

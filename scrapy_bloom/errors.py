@@ -67,6 +67,7 @@ _REMEDIES = (
     (r"refused|No such file|unreachable|No route", f"is not there: {_START_ONE}"),
     (r"^TimeoutError|timed out", f"did not answer in time: see whether it is up, or {_START_ONE}"),
     (r"CERTIFICATE|SSL", "cannot be talked to over TLS: check rediss:// and the ssl_* options"),
+    (r"^NotConnectedError", "is not connected: nothing was sent, and no connection was attempted"),
     (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log"),
 )
 

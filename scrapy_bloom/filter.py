@@ -23,7 +23,7 @@ from scrapy_bloom.membership import (
     verdict_on_one,
 )
 from scrapy_bloom.ring import Ring
-from scrapy_bloom.rings import Snapshot
+from scrapy_bloom.rings import Snapshot, Steps
 from scrapy_bloom.schedule import RUNS, Span, parse_span
 from scrapy_bloom.view import View
 from scrapy_bloom.wanted import Wanted
@@ -72,6 +72,7 @@ class BloomFilter:
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
         label: the server's address for error messages.
+        timeout: seconds one operation may take in all (see ``Driver``); None for no limit.
 
     Raises:
         ConfigurationError: a parameter is out of its range.
@@ -93,9 +94,10 @@ class BloomFilter:
         growth: float | None = None,
         max_memory: int | None = None,
         run: str | None = None,
-        notify: Callable[[str, Ring], None] | None = None,
+        notify: Callable[[str, Ring], object] | None = None,
         fingerprinter: str = "",
         label: str = "Redis",
+        timeout: float | None = None,
     ) -> None:
         given, num_hashes = (None, None) if seeds is None else values.seeds("seeds", seeds)
         wanted = Wanted(
@@ -120,7 +122,7 @@ class BloomFilter:
             )
         self.key = key
         self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
-        self._driver = Driver(client, label)
+        self._driver = Driver(client, label, timeout)
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
 
@@ -145,6 +147,14 @@ class BloomFilter:
         """
         verdicts = self._driver.run(claim(self._view, _encode(items)))
         return self._judge(verdicts)
+
+    def run(self, operation: Callable[[View], Steps[T]]) -> T:
+        """Carry out an operation on this filter, as those of ``scrapy_bloom.pending``.
+
+        Raises:
+            StorageError: the server did not answer; whether anything was changed is unknown.
+        """
+        return self._driver.run(operation(self._view))
 
     def contains(self, items: Iterable[Item]) -> list[bool]:
         """Test items without recording them: True is "seen", wrongly so at the error rate.
@@ -188,13 +198,13 @@ class BloomFilter:
         """Return the number of items remembered, exactly (false positives are not recorded)."""
         return self.info().count
 
-    def clear(self) -> None:
-        """Forget everything, for all processes.
+    def clear(self, *, claims_only: bool = False) -> None:
+        """Forget everything, for all processes; or only what is claimed and not recorded yet.
 
         Raises:
             StorageError: the server did not answer; some blocks may be empty already.
         """
-        self._driver.run(self._view.clear())
+        self._driver.run(self._view.clear_claims() if claims_only else self._view.clear())
 
     def rotate(self) -> None:
         """Open a new generation now; if there are as many as the window has, the oldest goes.
@@ -250,6 +260,15 @@ class BloomFilter:
     def eviction_policy(self) -> str:
         """Return what the server does when its memory is full; "" where it does not say."""
         return self._driver.eviction_policy()
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether a connection may be made; if not, and there is none, operations fail at once."""
+        return self._driver.may_connect
+
+    @may_connect.setter
+    def may_connect(self, value: bool) -> None:
+        self._driver.may_connect = value
 
     @property
     def round_trips(self) -> int:

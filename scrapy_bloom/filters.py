@@ -15,7 +15,7 @@ from scrapy_bloom.settings import BloomSettings, NamedWindow
 from scrapy_bloom.windows import LASTING
 
 #: Is told a filter's key, its window, what happened, and the ring it happened to.
-Notify = Callable[[str, str, str, Ring], None]
+Notify = Callable[[str, str, str, Ring], object]
 
 
 @dataclass
@@ -39,6 +39,11 @@ class Filters:
     def round_trips(self) -> int:
         """Times that any of them sent commands and waited for the replies."""
         return sum(bloom.round_trips for bloom in self.by_window.values())
+
+    def allow_connecting(self, *, is_allowed: bool) -> None:
+        """Say whether they may make a connection; if not, and there is none, they fail at once."""
+        for bloom in self.by_window.values():
+            bloom.may_connect = is_allowed
 
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""
@@ -70,6 +75,7 @@ def connect_filters(
             notify=notify and partial(notify, key, name),
             fingerprinter=fingerprinter,
             label=connection.label,
+            timeout=settings.timeout,
         )
     return Filters(blooms, connection)
 

@@ -62,6 +62,10 @@ class Hasher:
     seeds: tuple[int, ...]
     blocks: int
 
+    def block(self, item: bytes) -> int:
+        """Return the item's block."""
+        return murmur3(item, self.seeds[0])[1] % self.blocks
+
     def hashes(self, item: bytes) -> tuple[int, list[int]]:
         """Return the item's block and one unsigned 64-bit hash per seed."""
         first, *others = self.seeds

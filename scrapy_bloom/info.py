@@ -63,6 +63,7 @@ class FilterInfo:
         estimated_error_rate: false-positive rate at this count.
         error_bound: false-positive rate when all layers are full. Above ``error_rate`` only while
             layers live that were made under other settings.
+        claims: items that are claimed, and not recorded yet; those that failed included.
         memory: bytes of its bitmaps.
         lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
         generations: newest first.
@@ -84,6 +85,7 @@ class FilterInfo:
     count: int
     estimated_error_rate: float
     error_bound: float
+    claims: int
     memory: int
     lost_blocks: int
     generations: tuple[GenerationInfo, ...]
@@ -135,6 +137,7 @@ def describe(
         count=sum(ring.count(counts) for ring, counts in rings),
         estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
         error_bound=max(ring.error_bound for ring, _ in rings),
+        claims=sum(snapshot.claims[number] for number in chosen),
         memory=sum(ring.memory for ring, _ in rings),
         lost_blocks=lost_blocks,
         generations=_generations(rings),

@@ -38,3 +38,11 @@ class Keys:
     def layer(self, block: int, name: str) -> str:
         """STRING: the bitmap of one layer, ``name`` being ``<generation>.<index>``."""
         return f"{{{self.prefix}:{block}}}:{name}"
+
+    def claims(self, block: int) -> str:
+        """HASH: the block's claims, which are not recorded in its bitmaps yet."""
+        return f"{{{self.prefix}:{block}}}:claims"
+
+    def workers(self) -> str:
+        """HASH: who has claims, and until when they count as alive."""
+        return f"{{{self.prefix}:0}}:workers"

@@ -38,13 +38,13 @@ class Batch:
 
 #: An item's ring, and the generation that remembers it.
 Found = tuple[Ring, Generation | None]
-#: Makes the call for packed offsets under a ring.
-MakeCall = Callable[[Held, bytes], Call]
+#: Makes the call for a batch.
+MakeCall = Callable[[Batch], Call]
 
 
 def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
     """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item."""
-    return (yield from _ask(view, items, Held.claim))
+    return (yield from ask(view, items, lambda batch: batch.held.claim(batch.packed)))
 
 
 def locate(view: View, item: bytes) -> tuple[Held, bytes]:
@@ -81,7 +81,7 @@ def is_answer(reply: Reply, items: int) -> bool:
 
 def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
     """Test only: PRESENT or ABSENT per item."""
-    return (yield from _ask(view, items, Held.contains))
+    return (yield from ask(view, items, lambda batch: batch.held.contains(batch.packed)))
 
 
 def find(view: View, items: Sequence[bytes]) -> Steps[list[Found]]:
@@ -109,30 +109,32 @@ def find(view: View, items: Sequence[bytes]) -> Steps[list[Found]]:
     raise view.unstable()
 
 
-def _ask(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
+def ask(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
+    """Return a verdict per item: in rounds, and again where a block has changed or is full."""
     answers = []
     for start in range(0, len(items), MAX_URLS_PER_ROUND):
-        part = items[start : start + MAX_URLS_PER_ROUND]
-        answers.append((yield from _ask_part(view, part, make_call)))
+        part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))
+        answers.append((yield from _ask_part(view, items, part, make_call)))
     return "".join(answers)
 
 
-def _ask_part(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
-    verdicts = [""] * len(items)
-    pending = list(range(len(items)))
+def _ask_part(
+    view: View, items: Sequence[bytes], places: Sequence[int], make_call: MakeCall
+) -> Steps[str]:
+    verdicts: dict[int, str] = {}
+    pending = list(places)
     refusals = 0
     while pending:
         if not view.complete:
             yield from view.open()
         batches = _batches(view, items, pending)
-        replies = yield [make_call(batch.held, batch.packed) for batch in batches]
+        replies = yield [make_call(batch) for batch in batches]
         refused, full = [], []
         for batch, reply in zip(batches, replies, strict=True):
             if not is_answer(reply, len(batch.places)):
                 refused.append((batch, reply))
                 continue
-            for place, verdict in zip(batch.places, reply.verdicts, strict=True):
-                verdicts[place] = verdict
+            verdicts.update(zip(batch.places, reply.verdicts, strict=True))
             if reply.mark == FILLING:
                 view.notify(FILLING, batch.held.ring)
             if UNRECORDED in reply.verdicts:
@@ -148,7 +150,7 @@ def _ask_part(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[
             if (yield from view.grow(batch.held.ring.block, batch.held.v)):
                 pending += [place for place in batch.places if verdicts[place] == UNRECORDED]
         pending.sort()
-    return "".join(verdicts)
+    return "".join(verdicts[place] for place in places)
 
 
 def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[Batch]:

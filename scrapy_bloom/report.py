@@ -8,12 +8,16 @@ from typing import Any
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom import advice
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters
 from scrapy_bloom.info import FilterInfo
+from scrapy_bloom.queues import Queue
 from scrapy_bloom.ring import Ring
 from scrapy_bloom.rings import FILLING, FULL, GROWN, LOST, ROTATED
+from scrapy_bloom.settings import SCHEDULED
 from scrapy_bloom.windows import LASTING
+from scrapy_bloom.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +35,17 @@ class Report:
         #: Rotations this process has done, per window and block.
         self._rotations: Counter[tuple[str, int]] = Counter()
 
-    def count(self, name: str, window: str = LASTING) -> None:
-        """Add 1 to a stat."""
-        self._stats.inc_value(_stat(window, name))
+    def count(self, name: str, window: str = LASTING, *, count: int = 1) -> None:
+        """Add to a stat."""
+        self._stats.inc_value(_stat(window, name), count)
 
     def warn_once(self, topic: object, message: str) -> None:
         """Log a warning, unless there was one on that topic."""
         self._say_once(logging.WARNING, topic, message)
 
-    def opened(self, filters: Filters, settings: BaseSettings, fingerprinter: str) -> None:
+    def opened(
+        self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str
+    ) -> None:
         """Say in a line what each filter holds, so that a second run does not look broken."""
         for window, bloom in filters.by_window.items():
             info = bloom.info()
@@ -57,11 +63,47 @@ class Report:
         policy = filters.lasting.eviction_policy()
         self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
         self._advise(filters.lasting, advice.on_http_cache(settings))
+        if remember == SCHEDULED:
+            self._advise(filters.lasting, advice.on_queue(Queue.of(settings)))
 
     def closing(self, filters: Filters) -> None:
         """Take down what the filters hold at the end."""
-        for window, bloom in filters.by_window.items():
-            self._set(window, bloom.info())
+        try:
+            for window, bloom in filters.by_window.items():
+                self._set(window, bloom.info())
+        except BloomError as error:
+            logger.warning("No last look at the Bloom filter: %s", error)
+
+    def server_failed(self, error: Exception, policy: str) -> None:
+        """Say that the server does not do what it is asked."""
+        self.count("outages")
+        logger.warning("Bloom filter: %s. %s (bloom/outages counts on)", error, policy)
+
+    def server_back(self) -> None:
+        """Say that it does again."""
+        logger.info("Bloom filter: the server is back, and has been told what was taken meanwhile")
+
+    def paused(self, count: int) -> None:
+        """Say that the crawl waits for the server."""
+        logger.warning(
+            "Bloom filter: the crawl waits for the server: this process remembers %s requests by "
+            "itself, and has room for no more",
+            f"{count:,}",
+        )
+
+    def cleared(self, bloom: BloomFilter) -> None:
+        """Say that a filter was cleared."""
+        logger.info("%r cleared (BLOOM_FLUSH)", bloom)
+
+    def closed(self, writer: Writer, left: int) -> None:
+        """Take down what was written in the background, and say what was not."""
+        self._stats.set_value("bloom/background_round_trips", writer.round_trips)
+        if left:
+            logger.warning(
+                "Bloom filter: %s records could not be written, because the server did not answer: "
+                "their pages may be crawled again, and none is hidden",
+                f"{left:,}",
+            )
 
     def happened(self, key: str, window: str, event: str, ring: Ring) -> None:
         """Count and say what happened to a ring of the filter ``key``."""

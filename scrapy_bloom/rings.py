@@ -29,7 +29,7 @@ Decide = Callable[[Ring, int, Counts], Ring]
 #: full and has got a further layer; one is full and cannot get any; one is filled to 80%.
 LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filling"
 #: Is told what happens to which ring (the new one; of a lost block, the old one).
-Notify = Callable[[str, Ring], None]
+Notify = Callable[[str, Ring], object]
 
 #: Of a bitmap in a swap: no bytes, no time to expire at.
 GONE = 0, 0
@@ -45,12 +45,14 @@ class Snapshot:
         header: its header.
         rings: its rings as of ``now``, by block; a lost one is not there.
         counts: URLs per layer, by block.
+        claims: number of claims, by block.
         now: the server's clock, Unix time in seconds.
     """
 
     header: Header
     rings: Mapping[int, Ring]
     counts: Mapping[int, Counts]
+    claims: Mapping[int, int]
     now: int
 
 
@@ -114,7 +116,7 @@ class Rings:
     # -- reading --
 
     def _read_call(self, block: int) -> Call:
-        return Call(load("read"), (self.keys.ring(block),), ())
+        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block)), ())
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
         """Hold the ring in a reply; not one that is missing or belongs to another filter."""
@@ -150,7 +152,13 @@ class Rings:
         now = max(reply.now for reply in replies.values())
         counts = {block: self._counts(ring, replies[block]) for block, ring in rings.items()}
         current = {block: ring.advance(now) for block, ring in rings.items()}
-        return Snapshot(header, current, counts, now)
+        claims = {
+            block: self._parse(
+                int, replies[block].fields.get("claims", "0"), self.keys.claims(block)
+            )
+            for block in rings
+        }
+        return Snapshot(header, current, counts, claims, now)
 
     def _counts(self, ring: Ring, reply: Reply) -> Counts:
         key = self.keys.ring(ring.block)

@@ -13,9 +13,11 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_bloom import values
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.schedule import RUNS, Schedule, Span, parse_span
+from scrapy_bloom.schedule import RUNS, SECONDS, Schedule, Span, parse_span
 from scrapy_bloom.windows import LASTING, RUN
 
+SCHEDULED, CRAWLED = "scheduled", "crawled"
+DEGRADE, CLOSE = "degrade", "close"
 FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS = "never", "start", "always"
 
 
@@ -57,6 +59,11 @@ class BloomSettings:
         stagger: whether blocks rotate one after the other; None as stored, else all at once.
         growth: size of the next layer in sizes of the last one; None as stored, else 2.
         max_memory: bytes of a filter beyond which it does not grow; None as stored, else no limit.
+        remember: when a URL is remembered: once it is scheduled, or once it is crawled.
+        heartbeat: seconds between a worker's signs of life; silent for twice this, it is dead.
+        retry_after: seconds until a URL that failed may be crawled again.
+        crawled_statuses: HTTP statuses of pages that count as crawled.
+        on_redis_error: whether to crawl on while the server does not answer, or to close.
         flush: which of scrapy-redis's flushes may clear the filter.
         timeout: seconds a call may block at most.
     """
@@ -78,6 +85,11 @@ class BloomSettings:
     stagger: bool | None
     growth: float | None
     max_memory: int | None
+    remember: str
+    heartbeat: float
+    retry_after: int
+    crawled_statuses: frozenset[int]
+    on_redis_error: str
     flush: str
     timeout: float
 
@@ -222,6 +234,40 @@ def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
     )
 
 
+def _one_of(*choices: str) -> Callable[[str, Any], str]:
+    return lambda name, value: values.choice(name, value, list(choices))
+
+
+def _whole_seconds(name: str, value: Any) -> int:
+    span = parse_span(name, value)
+    if span.unit != SECONDS:
+        raise ConfigurationError(
+            f'{name} is a length of time such as "1 day", "6 hours" or a number of seconds; got '
+            f"{value!r:.60}"
+        )
+    return span.count
+
+
+def _statuses(name: str, value: Any) -> frozenset[int]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, int):
+        parts = [parts]
+    try:
+        return frozenset(status for part in parts for status in _status_range(str(part).strip()))
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '
+            f"[200, 301, 404], each from 100 to 599; got {value!r:.60}"
+        ) from None
+
+
+def _status_range(text: str) -> range:
+    match = re.fullmatch(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(text)
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
 #: Name -> (default, parser of the name and a value that is set).
 SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_REDIS_URL": (None, _text),
@@ -241,10 +287,12 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_STAGGER": (None, values.flag),
     "BLOOM_GROWTH": (None, values.growth),
     "BLOOM_MAX_MEMORY": (None, values.memory),
-    "BLOOM_FLUSH": (
-        FLUSH_NEVER,
-        lambda name, value: values.choice(name, value, [FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS]),
-    ),
+    "BLOOM_REMEMBER": (CRAWLED, _one_of(SCHEDULED, CRAWLED)),
+    "BLOOM_HEARTBEAT": (30.0, lambda name, value: values.seconds(name, value, 1, 3600)),
+    "BLOOM_RETRY_AFTER": (86_400, _whole_seconds),
+    "BLOOM_CRAWLED_STATUSES": (frozenset(range(200, 400)), _statuses),
+    "BLOOM_ON_REDIS_ERROR": (DEGRADE, _one_of(DEGRADE, CLOSE)),
+    "BLOOM_FLUSH": (FLUSH_NEVER, _one_of(FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS)),
     "BLOOM_TIMEOUT": (2.0, lambda name, value: values.seconds(name, value, 0.001, 3600)),
 }
 

@@ -85,6 +85,13 @@ class View(Rings):
     def clear(self) -> Steps[None]:
         """Forget everything, one block at a time; other clients notice at their next call."""
         yield from self._change_all(lambda ring, now, _: ring.cleared(now), quiet=True)
+        yield from self.clear_claims()
+
+    def clear_claims(self) -> Steps[None]:
+        """Forget what is claimed, and not recorded yet."""
+        yield from self.open()
+        for block, held in self.held.copy().items():
+            yield [Call(load("drop"), (self.keys.ring(block), self.keys.claims(block)), (held.v,))]
 
     def rotate(self) -> Steps[None]:
         """Open a new generation in every block; where there are G, the oldest is forgotten."""

@@ -47,12 +47,17 @@ class Windows:
         return LASTING
 
 
+def is_start(request: Request) -> bool:
+    """Whether it is a start request, which the next run makes again."""
+    # is_start_request travels along with meta=response.meta; depth tells the copies apart.
+    return bool(request.meta.get("is_start_request")) and not request.meta.get("depth")
+
+
 def _is_hub(request: Request, spider: Spider | None) -> bool:
     """Whether it is a start request or, reached from one, a further sitemap.
 
     Each run has to look at these again to find what is new.
     """
-    # is_start_request travels along with meta=response.meta; depth tells the copies apart.
-    if request.meta.get("is_start_request") and not request.meta.get("depth"):
+    if is_start(request):
         return True
     return isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001

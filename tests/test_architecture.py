@@ -24,15 +24,20 @@ ORDER = [
     ["values", "rings"],
     ["view"],
     ["membership", "info", "forecast"],
-    ["addresses", "locks"],
+    ["pending"],
+    ["workers"],
+    ["deadline", "addresses", "locks"],
     ["embedded"],
     ["connection"],
     ["driver"],
     ["filter"],
-    ["windows", "advice"],
-    ["settings"],
+    ["windows", "queues", "mainthread", "watch", "request_json"],
+    ["advice", "settings"],
     ["filters"],
+    ["writer", "takeover"],
     ["report"],
+    ["crawled"],
+    ["memory"],
     ["dupefilter"],
     ["addon"],
     ["cli.tables"],
@@ -42,7 +47,7 @@ ORDER = [
     ["__init__", "cli.__init__"],
 ]
 PURE = [
-    name for row in ORDER[: ORDER.index(["membership", "info", "forecast"]) + 1] for name in row
+    name for row in ORDER[: ORDER.index(["pending"]) + 1] for name in row
 ]
 
 
@@ -102,7 +107,10 @@ def test_scripts_open_with_their_contract(path: Path) -> None:
 def test_scripts_are_part_of_the_package() -> None:
     files = resources.files("scrapy_bloom").joinpath("lua").iterdir()
     names = {Path(str(file)).stem for file in files}
-    assert names == {"claim", "contains", "create", "drop", "header", "read", "swap"}
+    assert names == {
+        *("adopt", "beat", "claim", "contains", "create", "drop", "header", "read", "release"),
+        *("scan", "swap", "take"),
+    }
     assert all(load(name).text for name in names)
 
 

@@ -1,0 +1,32 @@
+-- release: end claims of one block.
+--
+-- KEYS[1]    HASH  the block's claims, as in take.lua
+-- ARGV[1]    owner whose claims are meant; "" for whoever has them
+-- ARGV[2]    "" deletes the claims; else the URLs failed: this becomes their owner, until they are
+--            due again
+-- ARGV[3]    seconds until they are due again
+-- ARGV[4]    attempts after which a URL's request is no longer kept
+-- ARGV[5..]  fields of the claims
+--
+-- Reply    {"ok", verdicts}  one character per claim: "1" ended, "0" not there, or somebody else's
+-- Cost     O(claims)
+local verdicts = {}
+for i = 5, #ARGV do
+  local claim = redis.call('HGET', KEYS[1], ARGV[i])
+  local owner, nonce, _, attempt, request
+  if claim then
+    owner, nonce, _, attempt, request = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) (.*)$')
+  end
+  local mine = claim and (ARGV[1] == '' or owner == ARGV[1])
+  if mine and (ARGV[2] == '' or not owner) then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+  elseif mine then
+    attempt = attempt + 1
+    if attempt >= tonumber(ARGV[4]) then request = '' end
+    local due = redis.call('TIME')[1] + ARGV[3]
+    local value = {ARGV[2], nonce, string.format('%d', due), attempt, request}
+    redis.call('HSET', KEYS[1], ARGV[i], table.concat(value, ' '))
+  end
+  verdicts[i - 4] = mine and '1' or '0'
+end
+return {'ok', table.concat(verdicts)}

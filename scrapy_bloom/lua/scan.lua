@@ -1,0 +1,18 @@
+-- scan: walk over the claims of one block, a few at a time; changes nothing.
+--
+-- KEYS[1]  HASH  the block's claims, as in take.lua
+-- ARGV[1]  cursor: "0" at first, then that of the last reply
+-- ARGV[2]  claims to return, about
+--
+-- Reply    {"ok", cursor, "", now, field, "owner nonce time attempt length", ...}  the cursor is "0"
+--          at the end; length is that of the request. Of a claim that is there all the while, one
+--          reply tells at least
+-- Cost     O(claims returned); a hash of at most 512 short entries is returned at once
+local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+local reply = {'ok', found[1], '', redis.call('TIME')[1]}
+for i = 1, #found[2], 2 do
+  local head, request = string.match(found[2][i + 1], '^(%S+ %S+ %d+ %d+) (.*)$')
+  reply[#reply + 1] = found[2][i]
+  reply[#reply + 1] = head and (head .. ' ' .. #request) or ''
+end
+return reply

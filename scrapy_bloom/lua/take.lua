@@ -1,0 +1,86 @@
+-- take: claim URLs of one block without recording them: exactly one caller gets each.
+--
+-- KEYS[1]     HASH    the block's ring
+-- KEYS[2]     HASH    the block's claims: field = fingerprint, value = "owner nonce time attempt request"
+-- KEYS[3..]   STRING  bitmaps of the layers to test; none, to take the URLs untested
+-- ARGV[1]     v of the ring the caller worked from
+-- ARGV[2]     Unix time in seconds at which the active generation ends, 0 for never
+-- ARGV[3]     k, offsets per URL in a layer
+-- ARGV[4]     one byte per KEYS[3..]: which k offsets of a URL are the layer's, as in claim.lua
+-- ARGV[5]     sizes of layers that there are offsets for
+-- ARGV[6]     offsets of all URLs, as in claim.lua
+-- ARGV[7]     Unix time in seconds at which the claims expire, 0 for never
+-- ARGV[8]     owner of the claims
+-- ARGV[9]     nonce of this call: repeated with the same one, it gives the same answers
+-- ARGV[10..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
+--
+-- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "0" recorded in a
+--                                    bitmap, "3" the owner's already, "4" somebody else's, or one
+--                                    that failed and is not due yet
+--          {"stale", v, state, now}  as in claim.lua
+--          {"lost", v, "", now, "layers", names}  as in claim.lua
+-- Cost     O(URLs * layers * k) at most; a new URL costs about two GETBIT a layer, HGET and HSET.
+local ring, claims, k, groups, packed = KEYS[1], KEYS[2], tonumber(ARGV[3]), ARGV[4], ARGV[6]
+local ends, now = tonumber(ARGV[2]), redis.call('TIME')[1]
+
+local current = redis.call('HMGET', ring, 'v', 'state')
+if current[1] ~= ARGV[1] or (ends > 0 and tonumber(now) >= ends) then
+  return {'stale', current[1] or '', current[2] or '', now}
+end
+if #KEYS > 2 and redis.call('EXISTS', unpack(KEYS, 3)) < #KEYS - 2 then
+  local lost = {}
+  for i = 3, #KEYS do
+    if redis.call('EXISTS', KEYS[i]) == 0 then lost[#lost + 1] = string.match(KEYS[i], '[^:]+$') end
+  end
+  return {'lost', ARGV[1], '', now, 'layers', table.concat(lost, ' ')}
+end
+
+-- Whether a URL, whose offsets begin after byte `at`, is in the layer under KEYS[i].
+local function has(i, at)
+  at = at + 4 * k * string.byte(groups, i - 2)
+  for position = at + 1, at + 4 * k, 4 do
+    if redis.call('GETBIT', KEYS[i], (struct.unpack('<I4', packed, position))) == 0 then
+      return false
+    end
+  end
+  return true
+end
+
+-- What is to be said of a URL with a claim; '1' and the attempts so far, if it may be taken.
+local function judge(claim)
+  local owner, nonce, time, attempt = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) ')
+  if not owner then return '1', 0 end  -- not ours to read: damaged
+  if string.sub(owner, 1, 1) == '-' then
+    return tonumber(time) <= tonumber(now) and '1' or '4', attempt
+  end
+  if owner ~= ARGV[8] then return '4' end
+  return nonce == ARGV[9] and '1' or '3', attempt
+end
+
+local verdicts, width, written = {}, 4 * k * tonumber(ARGV[5]), false
+for url = 1, (#ARGV - 9) / 2 do
+  local field, request = ARGV[8 + 2 * url], ARGV[9 + 2 * url]
+  local verdict, attempt = '1', 0
+  for i = 3, #KEYS do
+    if has(i, (url - 1) * width) then verdict = '0' break end
+  end
+  if verdict == '1' then
+    local claim = redis.call('HGET', claims, field)
+    if claim then verdict, attempt = judge(claim) end
+  end
+  if verdict == '1' then
+    local value = {ARGV[8], ARGV[9], now, attempt, request}
+    redis.call('HSET', claims, field, table.concat(value, ' '))
+    written = true
+  end
+  verdicts[url] = verdict
+end
+if written then
+  local expiry = tonumber(ARGV[7])
+  if expiry == 0 then
+    redis.call('PERSIST', claims)
+  elseif redis.call('EXPIRETIME', claims) ~= expiry then
+    redis.call('EXPIREAT', claims, expiry)
+  end
+end
+return {'ok', table.concat(verdicts)}

@@ -1,0 +1,18 @@
+"""The way from another thread to the one that the crawl runs in."""
+
+import asyncio
+from collections.abc import Callable
+
+#: Has a function called in the crawl's thread, soon.
+InMain = Callable[[Callable[[], object]], object]
+
+
+def in_main() -> InMain:
+    """Return what calls functions in this thread, in which an event loop or a reactor runs."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        # Another reactor than asyncio's.
+        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+
+        return reactor.callFromThread  # type: ignore[no-any-return]

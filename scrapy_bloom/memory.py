@@ -1,0 +1,330 @@
+"""What one crawl remembers: in the filters, and on its own while the server does not answer."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.python import global_object_name
+
+from scrapy_bloom import workers
+from scrapy_bloom.crawled import MAX_ATTEMPTS, Crawled
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.filters import Filters, Notify, connect_filters
+from scrapy_bloom.mainthread import in_main
+from scrapy_bloom.pending import Failure
+from scrapy_bloom.queues import Queue
+from scrapy_bloom.report import Report
+from scrapy_bloom.settings import CLOSE, CRAWLED, BloomSettings, need_run
+from scrapy_bloom.takeover import Found, Takeover
+from scrapy_bloom.watch import watch
+from scrapy_bloom.windows import LASTING, RUN, is_start
+from scrapy_bloom.workers import Process, Worker
+from scrapy_bloom.writer import RECORD, Job, Writer
+
+#: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".
+CLOSED_WITHOUT_SERVER = "bloom_redis_unavailable"
+#: Requests that are remembered while there is no server; beyond, the crawl waits for it.
+MAX_OFFLINE = 500_000
+#: Requests in the queue below which more of those that were left behind are put back.
+FEW_REQUESTS = 256
+
+_POLICIES = {
+    True: "The spider is closed, unless the server is back at once (BLOOM_ON_REDIS_ERROR)",
+    False: "Until it is back, this process remembers by itself what it has seen",
+}
+
+
+class Memory:
+    """What one crawl remembers.
+
+    Args:
+        crawler: the running crawler.
+        settings: its settings.
+        report: counts and warns.
+    """
+
+    def __init__(self, crawler: Crawler, settings: BloomSettings, report: Report) -> None:
+        self._crawler, self._settings, self._report = crawler, settings, report
+        #: The filters; None until they are opened, and after they are closed.
+        self.filters: Filters | None = None
+        #: What is remembered here: under the window "run", and what could not be recorded.
+        self._taken: set[bytes] = set()
+        self._writer: Writer | None = None
+        self._crawled: Crawled | None = None
+        self._takeover: Takeover | None = None
+        self._queue = Queue.of(crawler.settings)
+        #: Round trips of filters that were replaced by others.
+        self._round_trips = 0
+        self._is_paused = self._is_closing = self._may_end = False
+
+    def open(self) -> Filters:
+        """Connect, read or create the filters, and begin to watch over them.
+
+        Raises:
+            BloomError: a setting cannot work, or the server cannot be used.
+        """
+        self.filters = filters = self._connect()
+        for bloom in filters.by_window.values():
+            bloom.open()
+            self._check_run(bloom)
+        self._in_main = in_main()
+        if self._settings.remember == CRAWLED:
+            self._open_crawled()
+        else:
+            self._writer = Writer(self._connect_beside, self._in_main, self)
+        filters.allow_connecting(is_allowed=False)
+        return filters
+
+    def is_new(self, item: bytes, window: str, request: Request) -> bool:
+        """Take a request's fingerprint; return whether nobody has taken it before.
+
+        If the server does not answer, it is new, and from then on taken by this process.
+        """
+        if self._crawled is not None and self._crawled.is_claimed((window, item), request):
+            return True
+        if item in self._taken:
+            self._report.count("seen", RUN)
+            return False
+        if window == RUN:
+            return self._take_for_run(item, request)
+        if self._writer is None or self.filters is None:
+            self.open()
+        return self._take(item, window, request)
+
+    def close(self) -> None:
+        """Write what is left to be written, and close the connections."""
+        filters, writer = self.filters, self._writer
+        self.filters = self._writer = None
+        if writer is not None:
+            self._end_crawled()
+            left = writer.stop(self._settings.timeout)
+            self._report.closed(writer, left)
+        if filters is None:
+            return
+        self._round_trips += filters.round_trips
+        try:
+            filters.allow_connecting(is_allowed=True)
+            if writer is not None and writer.is_up:
+                self._report.closing(filters)
+        finally:
+            filters.close()
+
+    @property
+    def round_trips(self) -> int:
+        """Times that the crawl sent commands and waited for the replies."""
+        now = 0 if self.filters is None else self.filters.round_trips
+        return self._round_trips + now
+
+    def clear(self) -> None:
+        """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
+        for bloom in self.filters.by_window.values() if self.filters else ():
+            bloom.clear(claims_only=self._crawled is not None)
+            self._report.cleared(bloom)
+
+    # -- taking --
+
+    def _take_for_run(self, item: bytes, request: Request) -> bool:
+        self._taken.add(item)
+        if self._crawled is not None and not is_start(request):
+            self._crawled.keep(LASTING, request)
+        self._report.count("new", RUN)
+        return True
+
+    def _take(self, item: bytes, window: str, request: Request) -> bool:
+        assert self._writer is not None  # noqa: S101 - it is open
+        if not self._writer.is_up:
+            self._report.count("offline", window)
+            return self._take_offline(item, window, request)
+        try:
+            new = self._ask(item, window, request)
+        except BloomError as error:
+            # Final: asked again, the one who has it now might be told "seen".
+            self._report.count("unknown")
+            self._writer.fail()
+            self.server_failed(error)
+            return self._take_offline(item, window, request)
+        self._report.count("new" if new else "seen", window)
+        return new
+
+    def _ask(self, item: bytes, window: str, request: Request) -> bool:
+        assert self.filters is not None  # noqa: S101 - it is open
+        bloom = self.filters.by_window[window]
+        if self._crawled is not None:
+            return self._crawled.take(bloom, (window, item), request)
+        unrecorded = bloom.unrecorded
+        new = bloom.add(item)
+        if bloom.unrecorded > unrecorded:
+            self._not_recorded(item, window)
+        return new
+
+    def _take_offline(self, item: bytes, window: str, request: Request) -> bool:
+        assert self._writer is not None  # noqa: S101 - it is open
+        self._taken.add(item)
+        if self._crawled is not None:
+            self._crawled.take_later((window, item), request)
+        else:
+            self._writer.put(Job(RECORD, window, item))
+        if self._writer.backlog >= MAX_OFFLINE and not self._is_paused:
+            self._is_paused = True
+            self._report.paused(MAX_OFFLINE)
+            self._engine.pause()
+        return True
+
+    def _not_recorded(self, item: bytes, window: str) -> None:
+        # Else pages that link each other would be fetched for ever.
+        self._taken.add(item)
+        self._report.count("unrecorded", window)
+
+    # -- the server: see ``writer.Events`` --
+
+    def server_failed(self, error: BloomError) -> None:
+        """Say so; what is taken from now on is remembered here."""
+        self._report.server_failed(error, _POLICIES[self._settings.on_redis_error == CLOSE])
+
+    def server_missing(self) -> None:
+        """Close the spider, if that is what is wanted."""
+        if self._settings.on_redis_error == CLOSE and not self._is_closing and self.filters:
+            self._is_closing = True
+            self._close_spider(CLOSED_WITHOUT_SERVER)
+
+    def server_back(self, filters: Filters) -> None:
+        """Go on with filters that are connected."""
+        if self.filters is None:
+            filters.close()  # the crawl is over
+            return
+        self._round_trips += self.filters.round_trips
+        self.filters.close()
+        self.filters = filters
+        filters.allow_connecting(is_allowed=False)
+        self._report.server_back()
+        if self._is_paused:
+            self._is_paused = False
+            self._engine.unpause()
+
+    def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
+        """From now on the filter knows them; save what it has no room for."""
+        self._report.count("recorded_late", count=len(jobs))
+        self._taken.difference_update(job.item for job in jobs)
+        for item in unrecorded:
+            self._not_recorded(item, jobs[0].window)
+
+    # -- claims --
+
+    def _open_crawled(self) -> None:
+        settings, queue = self._settings, self._queue
+        assert self._crawler.spider is not None  # noqa: S101 - it is being opened
+        spider = self._crawler.spider
+        me = Worker(workers.worker_id(spider.name), 0, settings.heartbeat, Process.own())
+        owner = me.id
+        if queue.is_shared and queue.name:
+            owner = workers.queue_id(spider.name, queue.name)
+        elif queue.name:
+            me = Worker(me.id, 0, me.heartbeat, me.process, queue.name)
+        self._takeover = Takeover(
+            me,
+            spider.name,
+            "" if owner == me.id else owner,
+            found=lambda found: self._in_main(partial(self._restore, found)),
+            wanted=lambda: self._in_main(self._look_for_room),
+            settled=lambda: self._in_main(self._let_end),
+        )
+        failure = Failure(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
+        self._writer = Writer(
+            self._connect_beside,
+            self._in_main,
+            self,
+            owner=owner,
+            worker=me.id,
+            failure=failure,
+            chore=self._takeover,
+        )
+        self._crawled = Crawled(
+            spider,
+            owner,
+            queue=queue,
+            windows=(LASTING, *settings.windows),
+            crawled_statuses=settings.crawled_statuses,
+            put=self._writer.put,
+            ignored=self._taken.add,
+            report=self._report,
+        )
+        if self._engine is not None:
+            watch(self._engine, self._crawled)
+            self._writer.wake()
+
+    def is_busy(self) -> bool:
+        """Whether a crawl with nothing to do waits for requests that may have been left behind."""
+        if self._crawled is None or self._takeover is None or self._writer is None:
+            return False
+        self._crawled.sweep()
+        if not self._writer.is_up or self._is_closing:
+            return False
+        if not self._takeover.has_looked or self._takeover.is_looking:
+            return True
+        if not self._takeover.has_company:
+            return False
+        if self._may_end:
+            self._may_end = False
+            return False
+        self._takeover.is_idle = True
+        self._writer.wake()
+        return True
+
+    def _restore(self, found: Found) -> None:
+        if self._crawled is None or self._takeover is None or self._writer is None:
+            return
+        self._takeover.is_idle = False
+        self._crawled.restore(found, self._engine.crawl)
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        if self._takeover is None or self._writer is None or self._engine._slot is None:  # noqa: SLF001
+            return
+        if len(self._engine._slot.scheduler) < FEW_REQUESTS:  # noqa: SLF001
+            self._takeover.is_hungry = True
+            self._writer.wake()
+
+    def _let_end(self) -> None:
+        self._may_end = True
+        if self._engine is not None and self._engine._slot is not None:  # noqa: SLF001
+            self._engine._slot.nextcall.schedule()  # noqa: SLF001 - else it looks every 5 s
+
+    def _end_crawled(self) -> None:
+        if self._crawled is not None and self._takeover is not None:
+            self._crawled.sweep()
+            in_jobdir = bool(self._queue.name) and not self._queue.is_shared
+            self._takeover.is_leaving_claims = in_jobdir or self._crawled.unsettled > 0
+
+    # -- connecting --
+
+    def _connect_beside(self) -> Filters:
+        """Connect in another thread: what is noticed there is reported in this one."""
+        return self._connect(lambda *what: self._in_main(partial(self._report.happened, *what)))
+
+    def _connect(self, notify: Notify | None = None) -> Filters:
+        return connect_filters(
+            self._settings,
+            self._crawler.settings,
+            fingerprinter=global_object_name(type(self._crawler.request_fingerprinter)),
+            notify=notify or self._report.happened,
+        )
+
+    def _check_run(self, bloom: BloomFilter) -> None:
+        """Refuse a stored window in runs if this run has no id."""
+        schedule = bloom.config.schedule if bloom.config else None
+        if schedule is not None and schedule.counts_runs and self._settings.run is None:
+            raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
+
+    @property
+    def _engine(self) -> Any:
+        return self._crawler.engine
+
+    def _close_spider(self, reason: str) -> None:
+        if hasattr(self._engine, "close_spider_async"):
+            deferred_from_coro(self._engine.close_spider_async(reason=reason))
+        else:
+            self._engine.close_spider(self._crawler.spider, reason)

@@ -1,0 +1,54 @@
+"""What becomes of a crawl's queue when the crawl is killed, and when it is stopped."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Where requests wait.
+
+    Args:
+        name: names the queue where it outlives its workers; "" where it does not.
+        survives_kill: whether it is whole after ``kill -9``.
+        survives_stop: whether it is whole after a clean stop.
+        is_shared: whether workers have it in common.
+        kind: what it is, for people.
+    """
+
+    name: str
+    survives_kill: bool
+    survives_stop: bool
+    is_shared: bool
+    kind: str
+
+    @classmethod
+    def of(cls, settings: BaseSettings) -> "Queue":
+        """Return the queue that settings describe."""
+        scheduler = _scheduler(settings)
+        if scheduler.startswith("scrapy_redis."):
+            if settings.getbool("SCHEDULER_PERSIST"):
+                key = str(settings.get("SCHEDULER_QUEUE_KEY", "%(spider)s:requests"))
+                return cls(f"redis {key}", True, True, True, "scrapy-redis's queue")
+            kind = "scrapy-redis's queue without SCHEDULER_PERSIST"
+            return cls("", True, False, True, kind)
+        jobdir = settings.get("JOBDIR")
+        if jobdir and scheduler.startswith("scrapy."):
+            # Its index is written at a clean stop only.
+            name = f"dir {Path(str(jobdir)).resolve()}"
+            return cls(name, False, True, False, "the queue in JOBDIR")
+        return cls("", False, False, False, "the queue in this process's memory")
+
+
+def _scheduler(settings: BaseSettings) -> str:
+    """Return the module of the scheduler, or of the scheduler it derives from."""
+    loaded: Any = load_object(settings["SCHEDULER"])
+    modules = [base.__module__ for base in getattr(loaded, "__mro__", (loaded,))]
+    for module in modules:
+        if module.startswith(("scrapy_redis.", "scrapy.")):
+            return str(module)
+    return ""

@@ -1,0 +1,116 @@
+"""What becomes of requests: watches a running engine, because Scrapy has no signals for it.
+
+There is a signal when a request is offered, and one when a response comes. There is none when a
+request is dropped by a middleware, fails, turns into another one, or when its callback has yielded
+its last. So five public methods of the engine's parts are wrapped, on the objects of this crawl.
+"""
+
+from typing import Any, Protocol
+
+from scrapy import Request
+from scrapy.http import Response
+from twisted.python.failure import Failure
+
+from scrapy_bloom.errors import ConfigurationError
+
+
+class Listener(Protocol):
+    """Is told what becomes of requests."""
+
+    def offered(self, request: Request) -> None:
+        """The scheduler is about to be asked to take it."""
+
+    def accepted(self, request: Request) -> None:
+        """The scheduler has taken it."""
+
+    def refused(self, request: Request) -> None:
+        """The scheduler has not taken it."""
+
+    def handed_out(self, request: Request) -> None:
+        """It has left the scheduler and is the engine's."""
+
+    def turned_into(self, request: Request, successor: Request) -> None:
+        """The downloader's middlewares made another request of it: a redirect, or a retry."""
+
+    def raised(self, request: Request, error: BaseException) -> None:
+        """Its callback or errback, or a spider middleware, raised."""
+
+    def finished(self, request: Request, result: Response | Failure) -> None:
+        """Its callback or errback has yielded its last, and that has been dealt with."""
+
+
+def watch(engine: Any, listener: Listener) -> None:
+    """Tell a listener what becomes of requests, from now on.
+
+    Args:
+        engine: Scrapy's ``ExecutionEngine``, with an open spider.
+        listener: is told.
+
+    Raises:
+        ConfigurationError: the engine is of a version that is not known.
+    """
+    try:
+        # The scheduler is a public attribute of the engine from Scrapy 2.19 on only.
+        scheduler, downloader, scraper = engine._slot.scheduler, engine.downloader, engine.scraper  # noqa: SLF001
+        _watch_scheduler(scheduler, listener)
+        _watch_downloader(downloader, listener)
+        _watch_scraper(scraper, listener)
+    except AttributeError as error:
+        raise ConfigurationError(
+            f'BLOOM_REMEMBER = "crawled" cannot follow requests through this engine ({error}): set '
+            'it to "scheduled", or use a version of Scrapy that scrapy-bloom is tested with'
+        ) from error
+
+
+def _watch_scheduler(scheduler: Any, listener: Listener) -> None:
+    enqueue_request, next_request = scheduler.enqueue_request, scheduler.next_request
+
+    def enqueue(request: Request) -> bool:
+        listener.offered(request)
+        is_accepted = False
+        try:
+            is_accepted = bool(enqueue_request(request))
+        finally:
+            # Refused too if the queue raised: nobody else would ever fetch it.
+            (listener.accepted if is_accepted else listener.refused)(request)
+        return is_accepted
+
+    def hand_out() -> Request | None:
+        request: Request | None = next_request()
+        if request is not None:
+            listener.handed_out(request)
+        return request
+
+    scheduler.enqueue_request, scheduler.next_request = enqueue, hand_out
+
+
+def _watch_downloader(downloader: Any, listener: Listener) -> None:
+    fetch = downloader.fetch
+
+    def fetch_and_tell(request: Request, *args: Any) -> Any:
+        def tell(result: Any) -> Any:
+            if isinstance(result, Request):
+                listener.turned_into(request, result)
+            return result
+
+        return fetch(request, *args).addCallback(tell)
+
+    downloader.fetch = fetch_and_tell
+
+
+def _watch_scraper(scraper: Any, listener: Listener) -> None:
+    enqueue_scrape, handle_spider_error = scraper.enqueue_scrape, scraper.handle_spider_error
+
+    def scrape(result: Response | Failure, request: Request, *args: Any) -> Any:
+        def tell(outcome: Any) -> Any:
+            listener.finished(request, result)
+            return outcome
+
+        return enqueue_scrape(result, request, *args).addBoth(tell)
+
+    def handle_error(failure: Failure, request: Request, *args: Any) -> Any:
+        if failure.value is not None:
+            listener.raised(request, failure.value)
+        return handle_spider_error(failure, request, *args)
+
+    scraper.enqueue_scrape, scraper.handle_spider_error = scrape, handle_error

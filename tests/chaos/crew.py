@@ -1,0 +1,63 @@
+"""The crawlers of one filter: several at once, each killed and started anew on demand."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from chaos.nursery import Nursery
+
+_TRACEBACK = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE
+)
+
+
+class Crew:
+    """Crawlers under the same settings; `start` and `kill` know them by number, from 0 on.
+
+    Args:
+        nursery: where they come from.
+        size: how many there are.
+        settings: of each of them.
+        logs: directory for a log of each.
+        name: what the logs begin with.
+    """
+
+    def __init__(
+        self, nursery: Nursery, size: int, settings: Mapping[str, object], logs: Path, name: str
+    ) -> None:
+        self._nursery = nursery
+        self._arguments = ["crawl", "links"]
+        for setting, value in settings.items():
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            self._arguments += ["-s", f"{setting}={text}"]
+        self._logs = [logs / f"{name}-{number}.log" for number in range(size)]
+        self._pids = [nursery.start(self._arguments, log) for log in self._logs]
+
+    def __len__(self) -> int:
+        return len(self._pids)
+
+    def start(self, number: int) -> None:
+        """Start a crawler that has ended anew."""
+        self._pids[number] = self._nursery.start(self._arguments, self._logs[number])
+
+    def kill(self, number: int) -> bool:
+        """Kill -9 a crawler; return whether it was running."""
+        running = self._nursery.exit_code(self._pids[number]) is None
+        self._nursery.kill(self._pids[number])
+        return running
+
+    @property
+    def running(self) -> bool:
+        """Whether any crawler is."""
+        return any(self._nursery.exit_code(pid) is None for pid in self._pids)
+
+    @property
+    def exit_codes(self) -> list[int | None]:
+        """How each crawler ended; None for one that runs."""
+        return [self._nursery.exit_code(pid) for pid in self._pids]
+
+    def tracebacks(self) -> list[str]:
+        """Return the last line of each traceback in the logs."""
+        texts = [log.read_text(errors="replace") for log in self._logs if log.exists()]
+        return [line for text in texts for line in _TRACEBACK.findall(text)]

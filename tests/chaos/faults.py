@@ -1,0 +1,171 @@
+"""The faults themselves: each is a context, inflicted at its beginning and mended at its end."""
+
+import resource
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from servers import Server, free_port
+
+AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
+#: Further options of the servers that faults need.
+OPTIONS = {"server_kill_aof": AOF, "disk_full": AOF}
+
+
+class Victims(Protocol):
+    """What there is to be harmed."""
+
+    server: Server
+    proxy: Any
+    crew: "Killable"
+
+
+class Killable(Protocol):
+    """The crawlers: one of them is killed, and may be started anew."""
+
+    def kill(self, number: int) -> bool: ...
+
+    def start(self, number: int) -> None: ...
+
+    def __len__(self) -> int: ...
+
+
+Inflict = Callable[[Victims, float], AbstractContextManager[None]]
+
+
+def write_launcher(binary: str, directory: Path) -> str:
+    """Write a script that starts the server so that a file-size limit is an error, and no signal.
+
+    Python resets the signal in its children; the shell's setting is inherited.
+    """
+    launcher = directory / "launcher"
+    launcher.write_text(f'#!/bin/sh\ntrap "" XFSZ\nexec "{binary}" "$@"\n')
+    launcher.chmod(0o755)
+    return str(launcher)
+
+
+# -- the server --
+
+
+@contextmanager
+def _down(victims: Victims, level: float) -> Iterator[None]:
+    victims.server.kill()
+    yield
+    victims.server.start()
+
+
+@contextmanager
+def _stalled(victims: Victims, level: float) -> Iterator[None]:
+    process = victims.server.process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def _command(*words: str) -> Inflict:
+    """A command that does its harm in an instant."""
+
+    @contextmanager
+    def inflict(victims: Victims, level: float) -> Iterator[None]:
+        tell(victims.server, *words)
+        yield
+
+    return inflict
+
+
+@contextmanager
+def _evicting(victims: Victims, level: float) -> Iterator[None]:
+    """Take away memory until any part of the filter, or all of it, is evicted."""
+    with victims.server.client() as client:
+        used = int(client.info("memory")["used_memory"])
+        filters = sum(client.memory_usage(key) or 0 for key in client.scan_iter())
+        with _configured(
+            victims.server,
+            {"maxmemory-policy": "allkeys-lru", "maxmemory": str(int(used - level * filters))},
+        ):
+            yield
+
+
+@contextmanager
+def _out_of_memory(victims: Victims, level: float) -> Iterator[None]:
+    with _configured(victims.server, {"maxmemory-policy": "noeviction", "maxmemory": "1"}):
+        yield
+
+
+@contextmanager
+def _disk_full(victims: Victims, level: float) -> Iterator[None]:
+    """Limit the size of files to what the append-only file has; needs AOF and the launcher."""
+    logs = victims.server.directory.glob("appendonlydir/*.incr.aof")
+    size = max(log.stat().st_size for log in logs)
+    with _file_size_limit(victims.server.process.pid, size):
+        yield
+
+
+@contextmanager
+def _file_size_limit(pid: int, size: int) -> Iterator[None]:
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@contextmanager
+def _read_only(victims: Victims, level: float) -> Iterator[None]:
+    tell(victims.server, "REPLICAOF", "127.0.0.1", str(free_port()))
+    yield
+    tell(victims.server, "REPLICAOF", "NO", "ONE")
+
+
+@contextmanager
+def _configured(server: Server, options: Mapping[str, str]) -> Iterator[None]:
+    with server.client() as client:
+        before = {name: client.config_get(name)[name] for name in options}
+        _configure(server, options)
+        try:
+            yield
+        finally:
+            _configure(server, before)
+
+
+def _configure(server: Server, options: Mapping[str, str]) -> None:
+    for name, value in options.items():
+        tell(server, "CONFIG", "SET", name, value)
+
+
+def tell(server: Server, *words: str) -> Any:
+    """Send a command of the operator's, past the proxy."""
+    with server.client() as client:
+        return client.execute_command(*words)
+
+
+# -- the crawlers --
+
+
+@contextmanager
+def _crawler_killed(victims: Victims, level: float) -> Iterator[None]:
+    number = int(level * len(victims.crew)) % len(victims.crew)
+    killed = victims.crew.kill(number)
+    yield
+    if killed:
+        victims.crew.start(number)
+
+
+INFLICT: dict[str, Inflict] = {
+    "server_kill": _down,
+    "server_kill_aof": _down,
+    "stall": _stalled,
+    "flushall": _command("FLUSHALL"),
+    "script_flush": _command("SCRIPT", "FLUSH"),
+    "evict": _evicting,
+    "out_of_memory": _out_of_memory,
+    "disk_full": _disk_full,
+    "client_kill": _command("CLIENT", "KILL", "TYPE", "normal"),
+    "read_only": _read_only,
+    "crawler_kill": _crawler_killed,
+}

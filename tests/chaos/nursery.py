@@ -1,0 +1,128 @@
+"""Crawler processes that start at once: forked from a process that has imported Scrapy already.
+
+Each is what `scrapy crawl` would be, from its command line on. The parent talks to the nursery in
+lines of JSON; when the parent is gone, so are all of its crawlers.
+"""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaos import PROJECT
+
+TESTS = Path(__file__).parents[1]
+#: What a crawl imports; nothing of it installs a reactor.
+PRELOADED = [
+    *("scrapy.cmdline", "scrapy.commands.crawl", "scrapy.commands.shell", "scrapy.core.scraper"),
+    *("scrapy.downloadermiddlewares.redirect", "scrapy.linkextractors", "scrapy.spiders"),
+    *("scrapy.pqueues", "scrapy.squeues", "scrapy.robotstxt", "scrapy.logformatter"),
+    *("protego", "tldextract", "twisted.conch", "redis", "redis.cluster", "redis.asyncio"),
+    *("scrapy_bloom.dupefilter", "scrapy_bloom.addon", "magazine.spiders.links"),
+    *("chaos.witness",),
+]
+
+
+class Nursery:
+    """The parent's side: start crawlers, end them, ask after them."""
+
+    def __init__(self) -> None:
+        paths = [str(TESTS), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "chaos.nursery"],
+            cwd=PROJECT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, arguments: list[str], log: Path) -> int:
+        """Run `scrapy` with these arguments; return the number of its process."""
+        return int(self._ask("start", arguments, str(log)))
+
+    def kill(self, pid: int) -> None:
+        """Kill -9 a crawler, unless it has ended."""
+        self._ask("kill", pid)
+
+    def exit_code(self, pid: int) -> int | None:
+        """Return how a crawler ended (-9 if it was killed), or None while it runs."""
+        code = self._ask("exit_code", pid)
+        return None if code is None else int(code)
+
+    def _ask(self, *message: object) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it, and any crawlers that are left."""
+        self._process.communicate()
+
+    def __enter__(self) -> "Nursery":  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Children:
+    """The nursery's side."""
+
+    def __init__(self) -> None:
+        self.exit_codes: dict[int, int | None] = {}
+
+    def start(self, arguments: list[str], log: str) -> int:
+        pid = os.fork()
+        if pid == 0:
+            become_crawler(arguments, log)
+        self.exit_codes[pid] = None
+        return pid
+
+    def kill(self, pid: int) -> None:
+        if self.exit_code(pid) is None:
+            os.kill(pid, signal.SIGKILL)
+            self.exit_codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def exit_code(self, pid: int) -> int | None:
+        if self.exit_codes[pid] is None:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
+        return self.exit_codes[pid]
+
+
+def become_crawler(arguments: list[str], log: str) -> None:
+    """Go on as `scrapy` would; the process ends in here."""
+    from scrapy.cmdline import execute  # noqa: PLC0415 - preloaded; the parent's side needs none
+
+    with open(log, "ab") as output, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    execute(["scrapy", *arguments])
+    sys.exit(0)
+
+
+def main() -> None:
+    """Serve until the parent closes the pipe."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    assert "twisted.internet.reactor" not in sys.modules
+    children = _Children()
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        sys.stdout.write(json.dumps(getattr(children, name)(*arguments)) + "\n")
+        sys.stdout.flush()
+    for pid in children.exit_codes:
+        children.kill(pid)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Let a schedule's faults happen to a crawl that is under way."""
+
+import time
+from contextlib import ExitStack
+
+from chaos.crew import Crew
+from chaos.faults import INFLICT, Victims
+from chaos.schedule import Event, Schedule
+from chaos.site import SlowSite
+
+#: The crawl has got going when so many pages are fetched.
+FIRST_PAGES = 6
+#: Seconds a run may take, faults and all, until it counts as hung.
+RUN_TIMEOUT = 60.0
+_TICK = 0.01
+
+
+class HungError(Exception):
+    """A run did not end."""
+
+
+def await_end(crew: Crew) -> None:
+    """Wait for all crawlers.
+
+    Raises:
+        HungError: some did not end, and were killed.
+    """
+    deadline = time.monotonic() + RUN_TIMEOUT
+    while crew.running:
+        _check(crew, deadline)
+
+
+def await_first_pages(crew: Crew, web: SlowSite) -> None:
+    """Wait until the crawl has got going, or is over already."""
+    while crew.running and web.hits().total() < FIRST_PAGES:
+        time.sleep(_TICK)
+
+
+class Play:
+    """A schedule on a running crawl.
+
+    Attributes:
+        struck: the events that came while the crawl was running.
+    """
+
+    def __init__(self, schedule: Schedule, victims: Victims, crew: Crew) -> None:
+        self.struck: list[Event] = []
+        self._due = list(schedule.events)
+        self._victims = victims
+        self._crew = crew
+        self._mend_at: float | None = None
+
+    def run(self) -> None:
+        """Inflict and mend, each in its time, until no crawler runs; then all is mended.
+
+        Raises:
+            HungError: some crawlers did not end, and were killed.
+        """
+        began = time.monotonic()
+        with ExitStack() as faults:
+            while self._crew.running or self._mend_at is not None:
+                self._step(time.monotonic() - began, faults)
+                _check(self._crew, began + RUN_TIMEOUT)
+
+    def _step(self, now: float, faults: ExitStack) -> None:
+        if self._mend_at is not None:
+            if now >= self._mend_at:
+                self._mend_at = None
+                faults.close()
+        elif self._due and now >= self._due[0].at:
+            event = self._due.pop(0)
+            faults.enter_context(INFLICT[event.fault](self._victims, event.level))
+            self._mend_at = event.at + event.lasts
+            self.struck.append(event)
+
+
+def _check(crew: Crew, deadline: float) -> None:
+    """Wait for a moment; end what is overdue."""
+    time.sleep(_TICK)
+    if time.monotonic() > deadline:
+        for number in range(len(crew)):
+            crew.kill(number)
+        raise HungError

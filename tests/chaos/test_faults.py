@@ -1,0 +1,98 @@
+"""Each fault does what its name says, and is mended: else the suite would show nothing."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from servers import Server, find_servers
+
+from chaos.faults import AOF, INFLICT, write_launcher
+
+SERVERS = {name: binary for name, binary in find_servers().items() if binary}
+
+
+@pytest.fixture(params=sorted(SERVERS))
+def victims(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with Server(write_launcher(SERVERS[request.param], tmp_path), *AOF) as server:
+        with server.client() as client:
+            for number in range(100):
+                client.set(f"key:{number}", "x" * 10_000)
+        yield SimpleNamespace(server=server)
+
+
+def write(server: Server) -> None:
+    with redis.Redis.from_url(server.url, socket_timeout=0.2) as client:
+        client.set("written", "x" * 100)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("server_kill", redis.ConnectionError, "refused"),
+        ("stall", redis.TimeoutError, "[Tt]imeout"),
+        ("out_of_memory", redis.RedisError, "maxmemory"),
+        ("disk_full", redis.RedisError, "MISCONF"),
+        ("read_only", redis.RedisError, "read only replica"),
+    ],
+)
+def test_the_server_refuses_until_it_is_mended(
+    victims: Any, fault: str, error: type[Exception], message: str
+) -> None:
+    write(victims.server)
+    with INFLICT[fault](victims, 0.5):
+        if fault == "disk_full":
+            write(victims.server)  # fills it, which is noticed by the next one
+        with pytest.raises(error, match=message):
+            write(victims.server)
+    eventually(lambda: write(victims.server))
+
+
+@pytest.mark.parametrize(("level", "left"), [(0.5, True), (1.0, False)])
+def test_keys_are_evicted_by_level(victims: Any, level: float, left: bool) -> None:
+    before = keys(victims.server)
+    with INFLICT["evict"](victims, level):
+        eventually(lambda: assert_(keys(victims.server) < before * 0.8))
+        evicted = keys(victims.server)
+        assert bool(evicted > before * 0.2) is left
+    write(victims.server)
+
+
+@pytest.mark.parametrize(("fault", "kept"), [("server_kill", 100), ("flushall", 0)])
+def test_what_is_kept(victims: Any, fault: str, kept: int) -> None:
+    """The server has an append-only file here."""
+    with INFLICT[fault](victims, 0.5):
+        pass
+    assert keys(victims.server) == kept
+
+
+def test_scripts_and_connections_are_lost(victims: Any) -> None:
+    with victims.server.client(single_connection_client=True) as client:
+        sha = client.script_load("return 1")
+        assert client.script_exists(sha) == [True]
+        with INFLICT["script_flush"](victims, 0.5):
+            assert client.script_exists(sha) == [False]
+        with INFLICT["client_kill"](victims, 0.5), pytest.raises(redis.ConnectionError):
+            client.ping()
+
+
+def keys(server: Server) -> int:
+    with server.client() as client:
+        return int(client.dbsize())
+
+
+def assert_(condition: bool) -> None:
+    assert condition
+
+
+def eventually(check: Callable[[], None]) -> None:
+    """Try until it works, or for a long time."""
+    for _ in range(500):
+        try:
+            return check()
+        except (AssertionError, redis.RedisError):
+            time.sleep(0.02)
+    return check()

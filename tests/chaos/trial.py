@@ -1,0 +1,219 @@
+"""One trial: three crawlers, a schedule of faults, then runs without faults until all is quiet."""
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from crawling import PLAIN_SCRAPY
+from servers import Server
+
+from chaos import witness
+from chaos.crew import Crew
+from chaos.faults import OPTIONS, write_launcher
+from chaos.nursery import Nursery
+from chaos.play import HungError, Play, await_end, await_first_pages
+from chaos.schedule import Schedule
+from chaos.site import Pages, SlowSite, Tally, build, serve_slowly
+from scrapy_bloom.settings import SETTINGS
+
+CRAWLERS = 3
+#: Requests that one crawler has under way at most.
+CONCURRENT_REQUESTS = 4
+#: Runs without faults, after which a crawl that is still not quiet has failed.
+MOST_RUNS = 6
+HEARTBEAT = 1.0
+TIMEOUT = 0.4
+
+COMMON = {
+    "CONCURRENT_REQUESTS": CONCURRENT_REQUESTS,
+    "TELNETCONSOLE_ENABLED": False,
+    "EXTENSIONS": {"chaos.witness.Witness": 500},
+}
+BLOOM = {"BLOOM_KEY": "chaos", "BLOOM_TIMEOUT": TIMEOUT}
+#: By `BLOOM_REMEMBER`.
+REMEMBER: dict[str, dict[str, object]] = {
+    "scheduled": {"BLOOM_REMEMBER": "scheduled"} if "BLOOM_REMEMBER" in SETTINGS else {},
+    "crawled": {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": HEARTBEAT},
+}
+
+
+@dataclass
+class Outcome:
+    """What became of a trial.
+
+    Attributes:
+        server: name of the server it ran on.
+        struck: the faults that came while the crawl was running, with their moments.
+        hidden: pages that were never fetched, or fetched and lost.
+        again: how often pages were fetched again that are to be fetched once.
+        runs: how many runs without faults it took to find that nothing is left to do.
+        quiet: whether that was found in the end.
+        tracebacks: how often each error was logged with a traceback, in the run with faults.
+        later: the same, in those without.
+        seconds: how long it took.
+        broken: what went wrong with the trial itself, as a traceback.
+    """
+
+    kind: str
+    seed: int
+    server: str
+    remember: str
+    struck: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    again: dict[str, int] = field(default_factory=dict)
+    runs: int = 0
+    quiet: bool = False
+    exit_codes: list[int | None] = field(default_factory=list)
+    tracebacks: dict[str, int] = field(default_factory=dict)
+    later: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    broken: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the claim is broken: a page is hidden, or the crawl never comes to rest."""
+        return bool(self.hidden or self.broken) or not self.quiet
+
+    @property
+    def twice(self) -> int:
+        """How many fetches were one too many."""
+        return sum(self.again.values())
+
+
+class Lab:
+    """What trials share: the site, what is to be found on it, and the nursery."""
+
+    def __init__(self, servers: Mapping[str, str]) -> None:
+        self.servers = servers
+        self._stack = ExitStack()
+        self._directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+        self._stack.callback(shutil.rmtree, self._directory)
+        try:
+            self.site = build(self._directory / "site")
+            self.nursery = self._stack.enter_context(Nursery())
+            self.pages = self._survey()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _survey(self) -> Pages:
+        """Crawl the site with Scrapy as it comes."""
+        with serve_slowly(self.site.directory) as web:
+            seen = self._directory / "scraped"
+            settings = {**COMMON, **PLAIN_SCRAPY, "SITE_URL": web.url, "WITNESS_FILE": seen}
+            crew = Crew(self.nursery, 1, settings, self._directory, "plain")
+            await_end(crew)
+            assert crew.exit_codes == [0]
+            fetched = frozenset(web.hits())
+        hubs = fetched & (self.site.truth().hubs | {"/robots.txt"})
+        return Pages(fetched, witness.read(seen), hubs)
+
+    def __enter__(self) -> "Lab":  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+class Trial:
+    """A server and a site of its own, and what happens on them.
+
+    Args:
+        lab: what trials share.
+        schedule: the faults.
+        remember: `BLOOM_REMEMBER`.
+        logs: directory for the crawlers' logs and the server's.
+        settings: further settings of the crawlers.
+    """
+
+    server: Server
+    proxy: Any = None
+    crew: Crew
+
+    def __init__(
+        self,
+        lab: Lab,
+        schedule: Schedule,
+        remember: str,
+        logs: Path,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.lab = lab
+        self.schedule = schedule
+        self.logs = logs
+        self.settings = {**COMMON, **BLOOM, **REMEMBER[remember], **(settings or {})}
+        server = Random(f"{schedule.kind}:{schedule.seed}").choice(sorted(lab.servers))
+        self.outcome = Outcome(schedule.kind, schedule.seed, server, remember)
+
+    def run(self) -> Outcome:
+        """Crawl with faults, then without; return what became of it."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            web = stack.enter_context(serve_slowly(self.lab.site.directory))
+            self._start_server(stack)
+            self.settings |= {"SITE_URL": web.url, "WITNESS_FILE": self.logs / "scraped"}
+            try:
+                self._crawl_with_faults(web)
+                self._crawl_until_quiet(web)
+            except HungError:
+                self.outcome.quiet = False
+            finally:
+                shutil.copy(self.server.directory / "log", self.logs / "server.log")
+            tally = Tally(web.hits(), witness.read(self.logs / "scraped"))
+        self.outcome.hidden = tally.hidden(self.lab.pages)
+        self.outcome.again = tally.again(self.lab.pages)
+        self.outcome.seconds = round(time.monotonic() - began, 1)
+        return self.outcome
+
+    def _start_server(self, stack: ExitStack) -> None:
+        binary = write_launcher(self.lab.servers[self.outcome.server], self.logs)
+        options = [OPTIONS.get(event.fault, ()) for event in self.schedule.events]
+        self.server = stack.enter_context(Server(binary, *max(options, key=len, default=())))
+        if self.schedule.proxied:
+            from proxy import Proxy  # noqa: PLC0415 - only here
+
+            self.proxy = stack.enter_context(Proxy(self.server.port))
+
+    def _crawl_with_faults(self, web: SlowSite) -> None:
+        web.slow = True
+        url = self.proxy.url if self.proxy else self.server.url
+        settings = {**self.settings, "BLOOM_REDIS_URL": url}
+        self.crew = Crew(self.lab.nursery, CRAWLERS, settings, self.logs, "faults")
+        await_first_pages(self.crew, web)
+        play = Play(self.schedule, self, self.crew)
+        try:
+            play.run()
+        finally:
+            self.outcome.struck = [str(event) for event in play.struck]
+            self.outcome.exit_codes = self.crew.exit_codes
+            self.outcome.tracebacks = dict(Counter(self.crew.tracebacks()))
+            web.slow = False
+
+    def _crawl_until_quiet(self, web: SlowSite) -> None:
+        """Run single crawlers until one finds nothing to do, and no claim is left."""
+        settings = {**self.settings, "BLOOM_REDIS_URL": self.server.url}
+        while self.outcome.runs < MOST_RUNS and not self.outcome.quiet:
+            self.outcome.runs += 1
+            before = web.hits()
+            crew = Crew(self.lab.nursery, 1, settings, self.logs, f"run-{self.outcome.runs}")
+            await_end(crew)
+            self.outcome.later = dict(Counter(self.outcome.later) + Counter(crew.tracebacks()))
+            found = (web.hits() - before).keys() & self.lab.pages.lasting
+            self.outcome.quiet = not found and crew.exit_codes == [0] and not self._pending()
+
+    def _pending(self) -> int:
+        """Return how many claims there are, other than of pages that failed."""
+        with self.server.client() as client:
+            owners = [
+                claim.split()[0]
+                for key in client.scan_iter("*:claims")
+                for claim in client.hvals(key)
+            ]
+        return sum(not owner.startswith(b"-") for owner in owners)
