@@ -7,6 +7,8 @@ from typing import Any
 #: Seconds that nobody minds: a socket's time-out may be later than the deadline by so much, and a
 #: step that can no longer be refused gets them.
 MOMENT = 0.001
+#: What an error says then.
+TOO_LATE = "timed out: the operation has used up its time"
 
 
 class _Here(threading.local):
@@ -57,7 +59,7 @@ def remaining() -> float | None:
         return None
     left = end - time.monotonic()
     if left <= 0:
-        raise TimeoutError("timed out: the operation has used up its time")
+        raise TimeoutError(TOO_LATE)
     return left
 
 
@@ -122,10 +124,14 @@ class BoundedSocket:
     def _adapted(self) -> Any:
         """Return the socket, with a time-out of what is left, and half a moment."""
         if self._set:
-            left = remaining()
-            if left is None or left > self._timeout:
-                left = self._timeout
+            end = _here.limits[0]
+            left = self._timeout if end is None else end - time.monotonic()
             # It costs a system call, and nothing where one command follows the other.
             if not left <= self._set <= left + MOMENT:
-                self.settimeout(left + MOMENT / 2)
+                self._adapt(left)
         return self._sock
+
+    def _adapt(self, left: float) -> None:
+        if left <= 0:
+            raise TimeoutError(TOO_LATE)
+        self.settimeout(min(left, self._timeout) + MOMENT / 2)

@@ -321,7 +321,10 @@ class Memory:
 
     @property
     def _engine(self) -> Any:
-        return self._crawler.engine
+        try:
+            return self._crawler.engine
+        except RuntimeError:
+            return None  # there is none yet: nothing is crawled
 
     def _close_spider(self, reason: str) -> None:
         if hasattr(self._engine, "close_spider_async"):

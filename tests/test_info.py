@@ -28,9 +28,12 @@ def filter_of(
 
 
 def snapshot(rings: list[Ring], counts: list[Counts], now: int = NOW) -> Snapshot:
-    blocks = range(len(rings))
     return Snapshot(
-        rings[0].header, {b: rings[b] for b in blocks}, {b: counts[b] for b in blocks}, now
+        header=rings[0].header,
+        rings=dict(enumerate(rings)),
+        counts=dict(zip(range(len(rings)), counts, strict=False)),
+        claims={block: block + 1 for block in range(len(rings))},
+        now=now,
     )
 
 
@@ -43,6 +46,7 @@ def test_a_filter_is_the_sum_of_its_blocks() -> None:
     assert info.memory == sum(ring.memory for ring in rings)
     assert info.num_bits == sum(layer.num_bits for ring in rings for layer in ring.layers)
     assert info.bits_per_url == info.memory * 8 / 1_000
+    assert info.claims == 1 + 2
     assert info.now == NOW
     rates = [predicted_error_rate(n, rings[0].layers[0].num_bits, 10) for n in (10, 20)]
     assert info.estimated_error_rate == pytest.approx(sum(rates) / 2)

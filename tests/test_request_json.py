@@ -445,7 +445,7 @@ def test_attributes_that_were_changed_to_other_values_are_refused(name: str, val
 def test_headers_that_scrapy_would_spell_otherwise_are_refused(name: bytes) -> None:
     request = sample()
     dict.__setitem__(request.headers, name, [b"x"])
-    assert_refused(request, "headers would not come back unchanged")
+    assert_refused(request, "headers have a name that Scrapy spells otherwise")
 
 
 def test_headers_that_are_not_bytes_are_refused() -> None:

@@ -33,6 +33,11 @@ def test_defaults() -> None:
         stagger=None,
         growth=None,
         max_memory=None,
+        remember="crawled",
+        heartbeat=30,
+        retry_after=86_400,
+        crawled_statuses=frozenset(range(200, 400)),
+        on_redis_error="degrade",
         flush="never",
         timeout=2.0,
     )

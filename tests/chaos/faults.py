@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from proxy import PASS, Fault, Kind, Proxy
 from servers import Server, free_port
 
 AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
@@ -18,7 +19,7 @@ class Victims(Protocol):
     """What there is to be harmed."""
 
     server: Server
-    proxy: Any
+    proxy: Proxy | None
     crew: "Killable"
 
 
@@ -144,6 +145,44 @@ def tell(server: Server, *words: str) -> Any:
         return client.execute_command(*words)
 
 
+# -- the network --
+
+#: Seconds that a reply is late at most; the crawlers wait for less.
+LONGEST_DELAY = 1.5
+
+
+def _network(make_fault: Callable[[float], Fault]) -> Inflict:
+    """A fault of the proxy's."""
+
+    @contextmanager
+    def inflict(victims: Victims, level: float) -> Iterator[None]:
+        assert victims.proxy
+        victims.proxy.fault = make_fault(level)
+        try:
+            yield
+        finally:
+            victims.proxy.fault = PASS
+
+    return inflict
+
+
+def _often(kind: Kind) -> Callable[[float], Fault]:
+    """Strike every request, or, from a level of a half on, some of them."""
+    return lambda level: Fault(kind, probability=1.0 if level < 0.5 else level - 0.3)
+
+
+@contextmanager
+def _refused(victims: Victims, level: float) -> Iterator[None]:
+    """Refuse new connections when those that there are have been closed."""
+    assert victims.proxy
+    victims.proxy.fault = Fault(Kind.REFUSE)
+    try:
+        tell(victims.server, "CLIENT", "KILL", "TYPE", "normal")
+        yield
+    finally:
+        victims.proxy.fault = PASS
+
+
 # -- the crawlers --
 
 
@@ -157,6 +196,18 @@ def _crawler_killed(victims: Victims, level: float) -> Iterator[None]:
 
 
 INFLICT: dict[str, Inflict] = {
+    "drop_before": _network(_often(Kind.DROP_REQUEST)),
+    "drop_after": _network(_often(Kind.DROP_REPLY)),
+    "delay": _network(lambda level: Fault(Kind.DELAY, seconds=level * LONGEST_DELAY)),
+    "dribble": _network(lambda level: Fault(Kind.DRIBBLE, seconds=level / 10)),
+    "half_reply": _network(_often(Kind.HALF)),
+    "reset": _network(
+        lambda level: _often(Kind.RESET_REQUEST if int(level * 100) % 2 else Kind.RESET_REPLY)(
+            level
+        )
+    ),
+    "hang": _network(_often(Kind.HANG)),
+    "refuse": _refused,
     "server_kill": _down,
     "server_kill_aof": _down,
     "stall": _stalled,

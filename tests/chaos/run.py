@@ -25,7 +25,7 @@ from servers import find_servers
 from chaos.schedule import KINDS, Schedule
 from chaos.trial import REMEMBER, Lab, Outcome, Trial
 
-console = Console()
+console = Console(width=100)
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,10 @@ FAULTS = {
     "drop_before": Fault((1, 3), (0.1, 1.2), proxied=True),
     "drop_after": Fault((1, 3), (0.1, 1.2), proxied=True),
     "delay": Fault((1, 3), (0.2, 1.5), proxied=True),
+    "dribble": Fault((1, 3), (0.2, 1.5), proxied=True),
     "half_reply": Fault((1, 3), (0.1, 1.2), proxied=True),
     "reset": Fault((1, 3), (0.1, 1.2), proxied=True),
+    "hang": Fault((1, 3), (0.2, 1.5), proxied=True),
     "refuse": Fault((1, 3), (0.1, 1.2), proxied=True),
     # the server
     "server_kill": Fault((1, 2), (0.0, 1.2), forgets=True),

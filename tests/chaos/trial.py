@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from crawling import PLAIN_SCRAPY
+from proxy import Proxy
 from servers import Server
 
 from chaos import witness
@@ -134,7 +134,7 @@ class Trial:
     """
 
     server: Server
-    proxy: Any = None
+    proxy: Proxy | None = None
     crew: Crew
 
     def __init__(
@@ -177,9 +177,8 @@ class Trial:
         options = [OPTIONS.get(event.fault, ()) for event in self.schedule.events]
         self.server = stack.enter_context(Server(binary, *max(options, key=len, default=())))
         if self.schedule.proxied:
-            from proxy import Proxy  # noqa: PLC0415 - only here
-
-            self.proxy = stack.enter_context(Proxy(self.server.port))
+            randoms = Random(self.schedule.seed)
+            self.proxy = stack.enter_context(Proxy(self.server.port, rng=randoms))
 
     def _crawl_with_faults(self, web: SlowSite) -> None:
         web.slow = True
@@ -199,14 +198,18 @@ class Trial:
     def _crawl_until_quiet(self, web: SlowSite) -> None:
         """Run single crawlers until one finds nothing to do, and no claim is left."""
         settings = {**self.settings, "BLOOM_REDIS_URL": self.server.url}
-        while self.outcome.runs < MOST_RUNS and not self.outcome.quiet:
+        done = False
+        while self.outcome.runs < MOST_RUNS and not done:
             self.outcome.runs += 1
             before = web.hits()
             crew = Crew(self.lab.nursery, 1, settings, self.logs, f"run-{self.outcome.runs}")
             await_end(crew)
             self.outcome.later = dict(Counter(self.outcome.later) + Counter(crew.tracebacks()))
             found = (web.hits() - before).keys() & self.lab.pages.lasting
-            self.outcome.quiet = not found and crew.exit_codes == [0] and not self._pending()
+            self.outcome.quiet = not found and not self._pending()
+            if crew.exit_codes != [0]:
+                self.outcome.broken = "a crawler ended with an error although nothing was wrong"
+            done = self.outcome.quiet or bool(self.outcome.broken)
 
     def _pending(self) -> int:
         """Return how many claims there are, other than of pages that failed."""
