@@ -121,9 +121,7 @@ class Crawled:
         """
         _, item = claim
         text, nonce = self._mark(request, claim), next(self._nonces)
-        verdict = bloom.run(
-            lambda view: pending.take_one(view, item, text, self._owner, nonce)
-        )
+        verdict = bloom.run(lambda view: pending.take_one(view, item, text, self._owner, nonce))
         if verdict == NEW:
             self._claimed()
         return verdict == NEW

@@ -59,6 +59,10 @@ class Memory:
         self._queue = Queue.of(crawler.settings)
         #: Round trips of filters that were replaced by others.
         self._round_trips = 0
+        #: Whether the filters can be asked; else the writer looks for the server.
+        self._is_up = True
+        #: What was taken here, and is recorded in the filters by now.
+        self._recorded: set[bytes] = set()
         self._is_paused = self._is_closing = self._may_end = False
 
     def open(self) -> Filters:
@@ -108,7 +112,7 @@ class Memory:
         self._round_trips += filters.round_trips
         try:
             filters.allow_connecting(is_allowed=True)
-            if writer is not None and writer.is_up:
+            if self._is_up:
                 self._report.closing(filters)
         finally:
             filters.close()
@@ -136,14 +140,14 @@ class Memory:
 
     def _take(self, item: bytes, window: str, request: Request) -> bool:
         assert self._writer is not None  # noqa: S101 - it is open
-        if not self._writer.is_up:
+        if not self._is_up:
             self._report.count("offline", window)
             return self._take_offline(item, window, request)
         try:
             new = self._ask(item, window, request)
         except BloomError as error:
             # Final: asked again, the one who has it now might be told "seen".
-            self._report.count("unknown")
+            self._report.count("unknown", window)
             self._writer.fail()
             self.server_failed(error)
             return self._take_offline(item, window, request)
@@ -183,10 +187,13 @@ class Memory:
 
     def server_failed(self, error: BloomError) -> None:
         """Say so; what is taken from now on is remembered here."""
-        self._report.server_failed(error, _POLICIES[self._settings.on_redis_error == CLOSE])
+        if self._is_up:
+            self._is_up = False
+            self._report.server_failed(error, _POLICIES[self._settings.on_redis_error == CLOSE])
 
-    def server_missing(self) -> None:
-        """Close the spider, if that is what is wanted."""
+    def server_missing(self, error: BloomError) -> None:
+        """Say why, and close the spider if that is what is wanted."""
+        self._report.server_missing(error)
         if self._settings.on_redis_error == CLOSE and not self._is_closing and self.filters:
             self._is_closing = True
             self._close_spider(CLOSED_WITHOUT_SERVER)
@@ -200,6 +207,9 @@ class Memory:
         self.filters.close()
         self.filters = filters
         filters.allow_connecting(is_allowed=False)
+        self._is_up = True
+        self._taken -= self._recorded
+        self._recorded.clear()
         self._report.server_back()
         if self._is_paused:
             self._is_paused = False
@@ -208,8 +218,13 @@ class Memory:
     def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
         """From now on the filter knows them; save what it has no room for."""
         self._report.count("recorded_late", count=len(jobs))
-        self._taken.difference_update(job.item for job in jobs)
+        # Not before the filters can be asked.
+        self._recorded.update(job.item for job in jobs)
+        if self._is_up:
+            self._taken -= self._recorded
+            self._recorded.clear()
         for item in unrecorded:
+            self._recorded.discard(item)
             self._not_recorded(item, jobs[0].window)
 
     # -- claims --
@@ -261,7 +276,7 @@ class Memory:
         if self._crawled is None or self._takeover is None or self._writer is None:
             return False
         self._crawled.sweep()
-        if not self._writer.is_up or self._is_closing:
+        if not self._is_up or self._is_closing:
             return False
         if not self._takeover.has_looked or self._takeover.is_looking:
             return True

@@ -32,6 +32,8 @@ class Report:
     def __init__(self, stats: Any) -> None:
         self._stats = stats
         self._said: set[object] = set()
+        #: What was said last of why the server cannot be used.
+        self._trouble = ""
         #: Rotations this process has done, per window and block.
         self._rotations: Counter[tuple[str, int]] = Counter()
 
@@ -77,7 +79,14 @@ class Report:
     def server_failed(self, error: Exception, policy: str) -> None:
         """Say that the server does not do what it is asked."""
         self.count("outages")
+        self._trouble = str(error)
         logger.warning("Bloom filter: %s. %s (bloom/outages counts on)", error, policy)
+
+    def server_missing(self, error: Exception) -> None:
+        """Say why the server cannot be used, where that was not said yet."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            logger.warning("Bloom filter: %s", error)
 
     def server_back(self) -> None:
         """Say that it does again."""

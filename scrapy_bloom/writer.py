@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -66,8 +67,8 @@ class Events(Protocol):
     def server_failed(self, error: BloomError) -> None:
         """The server does not do what it is asked."""
 
-    def server_missing(self) -> None:
-        """It still does not, after a further look."""
+    def server_missing(self, error: BloomError) -> None:
+        """It was looked for, and still does not."""
 
     def server_back(self, filters: Filters) -> None:
         """It does again; these filters are connected to it."""
@@ -120,8 +121,6 @@ class Writer:
         self._worker = worker
         self._failure = failure
         self._chore = chore
-        #: Whether the server is there, as far as is known. Read by the crawl's thread.
-        self.is_up = True
         #: Jobs carried out, and round trips they took.
         self.done: Counter[str] = Counter()
         self.round_trips = 0
@@ -129,10 +128,13 @@ class Writer:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._filters: Filters | None = None
-        self._up_since = 0.0
-        self._failures = 0
+        #: When the thread has to end; until then it tries.
         self._deadline = float("inf")
+        self._filters: Filters | None = None
+        #: Whether the server has failed this thread, or the crawl's, and was not found since.
+        self._is_broken = False
+        #: Looks for the server in vain, and when it was found last.
+        self._failures, self._found = 0, float("-inf")
 
     # -- called by the crawl's thread --
 
@@ -151,7 +153,7 @@ class Writer:
 
     def fail(self) -> None:
         """Take note that the server failed the crawl: the thread looks for it."""
-        self.is_up = False
+        self._is_broken = True
         self.wake()
 
     @property
@@ -167,7 +169,7 @@ class Writer:
         self._stopping.set()
         self.wake()
         assert self._thread is not None  # noqa: S101 - wake started it
-        # Each call may take a time-out more.
+        # The call that is under way at the end may take a time-out more.
         self._thread.join(2 * timeout + 1)
         return len(self._jobs)
 
@@ -177,54 +179,73 @@ class Writer:
         try:
             wait = 0.0
             while not self._is_over():
-                self._wake.wait(min(wait, max(0.0, self._deadline - time.monotonic())))
-                self._wake.clear()
-                # Jobs are collected for a moment, so that a page's are done together.
-                self._stopping.wait(FLUSH_INTERVAL)
-                wait = self._work() if self.is_up else self._look_for_server()
+                self._wait(min(wait, max(0.0, self._deadline - time.monotonic())))
+                wait = self._step()
         finally:
             self._disconnect()
+
+    def _wait(self, seconds: float) -> None:
+        if self._is_broken:
+            # No job makes it look for the server sooner.
+            if self._stopping.wait(seconds):
+                time.sleep(min(seconds, FLUSH_INTERVAL))
+            return
+        self._wake.wait(seconds)
+        self._wake.clear()
+        # Jobs are collected for a moment, so that a page's are done together.
+        self._stopping.wait(FLUSH_INTERVAL)
 
     def _is_over(self) -> bool:
         if not self._stopping.is_set():
             return False
-        if self.is_up and not self._jobs:
-            self._guard(self._end)
+        if self._is_late:
             return True
+        if self._is_broken or self._jobs:
+            return False
+        with suppress(BloomError):
+            if self._chore is not None:
+                self._chore.end(self._connected())
+        return True
+
+    @property
+    def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
 
-    def _work(self) -> float:
+    def _step(self) -> float:
         """Carry out what there is; return the seconds until something is due."""
-        return self._guard(self._work_unguarded) or FIRST_RETRY
-
-    def _work_unguarded(self) -> float:
-        filters = self._connected()
-        self._flush(filters)
-        return 3600.0 if self._chore is None else self._chore.run(filters)
-
-    def _end(self) -> float:
-        if self._chore is not None:
-            self._chore.end(self._connected())
-        return 0.0
-
-    def _guard(self, work: Callable[[], float]) -> float | None:
         try:
-            return work()
+            if self._is_broken:
+                self._look_for_server()
+            filters = self._connected()
+            self._flush(filters)
+            return 3600.0 if self._chore is None else self._chore.run(filters)
         except BloomError as error:
-            failure = error
+            return self._failed(error)
         except Exception as error:
             logger.exception("Bloom filter: the writer failed")
-            failure = BloomError(f"{type(error).__name__}: {error}")
-        if self.is_up:
-            self.is_up = False
-            self._tell(partial(self._events.server_failed, failure))
-        return None
+            return self._failed(BloomError(f"{type(error).__name__}: {error}"))
+
+    def _failed(self, error: BloomError) -> float:
+        """Take note that the server failed; return the seconds until the next look for it."""
+        tell = self._events.server_missing if self._is_broken else self._events.server_failed
+        self._tell(partial(tell, error))
+        self._disconnect()
+        if time.monotonic() - self._found > RECOVERED_AFTER:
+            self._failures, self._found = 0, float("inf")
+        self._failures += 1
+        self._is_broken = True
+        return min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(self._failures, 10))
 
     def _flush(self, filters: Filters) -> None:
-        while self._jobs:
+        while self._jobs and not self._is_late:
             jobs = self._next_batch()
-            unrecorded = self._carry_out(filters, jobs)
-            # Not before: what fails is done again, and may so be done twice, which does no harm.
+            try:
+                unrecorded = self._carry_out(filters, jobs)
+            except BloomError:
+                raise  # it is done again, and may so be done twice, which does no harm
+            except Exception:
+                logger.exception("Bloom filter: %s cannot be carried out", jobs[0])
+                unrecorded = []
             for _ in jobs:
                 self._jobs.popleft()
             self.done[jobs[0].kind] += len(jobs)
@@ -267,16 +288,18 @@ class Writer:
 
     def _connected(self) -> Filters:
         if self._filters is None:
-            filters = self._connect()
-            try:
-                for bloom in filters.by_window.values():
-                    bloom.open()
-            except BaseException:
-                filters.close()
-                raise
-            self._filters = filters
-            self._up_since = time.monotonic()
+            self._filters = self._open()
         return self._filters
+
+    def _open(self) -> Filters:
+        filters = self._connect()
+        try:
+            for bloom in filters.by_window.values():
+                bloom.open()
+        except BaseException:
+            filters.close()
+            raise
+        return filters
 
     def _disconnect(self) -> None:
         if self._filters is not None:
@@ -284,32 +307,22 @@ class Writer:
             self._filters.close()
             self._filters = None
 
-    def _look_for_server(self) -> float:
-        """Try to write again; return the seconds until the next attempt."""
-        if time.monotonic() - self._up_since > RECOVERED_AFTER:
-            self._failures = 0
+    def _look_for_server(self) -> None:
+        """Connect anew and make up for what could not be written; or raise."""
         self._disconnect()
-        try:
-            self._flush(self._connected())
-            # The crawl gets filters of its own: those it has may be in any state.
-            theirs = self._connect()
-            for bloom in theirs.by_window.values():
-                bloom.open()
-        except BloomError as error:
-            logger.debug("Bloom filter: no server yet: %s", error)
-            self._disconnect()
-            self._failures += 1
-            self._tell(self._events.server_missing)
-            return min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(self._failures, 10))
-        self.is_up = True
+        self._flush(self._connected())
+        # The crawl gets filters of its own: those it has may be in any state.
+        theirs = self._open()
+        self._is_broken, self._found = False, time.monotonic()
         if self._chore is not None:
             self._chore.recovered()
-        self._tell(partial(self._events.server_back, theirs))
-        return 0.0
+        if not self._tell(partial(self._events.server_back, theirs)):
+            theirs.close()
 
-    def _tell(self, function: Callable[[], object]) -> None:
+    def _tell(self, function: Callable[[], object]) -> bool:
         try:
             self._in_main(function)
         except RuntimeError:
             # The crawl is over, and its event loop closed.
-            logger.debug("Bloom filter: nobody is told any more")
+            return False
+        return True

@@ -165,7 +165,7 @@ def test_help_tells_the_exit_codes(call: Call, arguments: list[str]) -> None:
 def test_without_a_subcommand_it_shows_its_help(call: Call) -> None:
     done = call()
     assert done.code == 2
-    assert "{plan,info,check,rotate,clear}" in done.out
+    assert "{plan,info,check,pending,rotate,clear}" in done.out
 
 
 @pytest.mark.parametrize(

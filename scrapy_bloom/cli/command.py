@@ -1,4 +1,4 @@
-"""The command ``scrapy bloom``: plan a filter, look at it, ask it, rotate and clear it.
+"""The command ``scrapy bloom``: plan a filter, look at it and its claims, ask, rotate, clear it.
 
 Filters are used as they are stored: no setting of the project's changes them from here.
 """
@@ -15,7 +15,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
-from scrapy_bloom.cli import lookup
+from scrapy_bloom.cli import lookup, pending
 from scrapy_bloom.cli.session import (
     NothingThereError,
     Server,
@@ -188,6 +188,11 @@ def _change_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
 
 
+def _pending_options(parser: argparse.ArgumentParser) -> None:
+    _change_options(parser)
+    pending.add_options(parser)
+
+
 # -- plan --
 
 
@@ -288,6 +293,8 @@ def _clear(session: Session) -> int:
     with session.connect() as server:
         before, bloom = describe(server.key(name), server.read(name)), server.filter(name)
         text = f"all its {before.count:,} URLs"
+        if before.claims:
+            text += f" and {before.claims:,} claims"
         if not session.confirm(f"Clear {bloom.key!r} on {server.address}, which forgets {text}"):
             return NO
         bloom.clear()
@@ -315,6 +322,13 @@ def _check(session: Session) -> int:
     return FINE if asked == seen else NO
 
 
+# -- pending --
+
+
+def _pending(session: Session) -> int:
+    return FINE if pending.run(session) else NO
+
+
 #: Name -> (function, its options, what it does).
 SUBCOMMANDS: dict[
     str, tuple[Callable[[Session], int], Callable[[argparse.ArgumentParser], None], str]
@@ -322,6 +336,7 @@ SUBCOMMANDS: dict[
     "plan": (_plan, _plan_options, "say what a filter would take; needs no server"),
     "info": (_info, _info_options, "show what filters hold; changes nothing"),
     "check": (_check, _check_options, "say whether URLs are seen, since when and until when"),
+    "pending": (_pending, _pending_options, "show who has claimed URLs; and end claims"),
     "rotate": (_rotate, _change_options, "open a new generation now; the oldest may be forgotten"),
     "clear": (_clear, _change_options, "forget all URLs of a filter"),
 }

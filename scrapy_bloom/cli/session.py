@@ -4,7 +4,7 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
@@ -24,7 +24,14 @@ from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.windows import LASTING
 
 #: Fields that are Unix times; JSON has each of them as text, too.
-TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
+TIMES = frozenset(
+    (
+        *("opened", "closes", "forgotten", "since", "until", "now"),
+        *("oldest", "newest", "next_due", "last_due"),
+    )
+)
+#: The last Unix time that has a date, in the year 9999; what is stored may be later.
+LAST_TIME = 253_402_300_799
 #: Properties that JSON has beside the fields.
 PROPERTIES = ("fill_ratio", "bits_per_url")
 #: Shows how far something is: gives a function that counts on.
@@ -99,7 +106,12 @@ class Session:
         self._tables = _import_tables()
         if self._tables is None and not opts.json:
             raise ConfigurationError("tables need rich: pip install 'scrapy-bloom[cli]', or --json")
-        spider = _choose_spider(project, opts)
+        loader: Any = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(
+            project.frozencopy()
+        )
+        #: Names of the project's spiders.
+        self.spiders: Sequence[str] = sorted(loader.list())
+        spider = _choose_spider(loader, self.spiders, project, opts)
         #: Has the settings of the spider and of add-ons; it never crawls.
         self.crawler = Crawler(spider, project)
         self.crawler.addons.load_settings(self.crawler.settings)
@@ -180,8 +192,10 @@ def to_json(value: Any) -> Any:
 
 
 def iso(time: int) -> str | None:
-    """Return a Unix time in UTC as ISO 8601 has it; None for 0."""
-    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if time else None
+    """Return a Unix time in UTC as ISO 8601 has it; None for 0, and where it has no date."""
+    if not 0 < time <= LAST_TIME:
+        return None
+    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def complain(text: str) -> None:
@@ -197,10 +211,10 @@ def _import_tables() -> ModuleType | None:
     return tables
 
 
-def _choose_spider(project: Settings, opts: argparse.Namespace) -> type[Spider]:
+def _choose_spider(
+    loader: Any, names: Sequence[str], project: Settings, opts: argparse.Namespace
+) -> type[Spider]:
     """Return the spider whose settings count; ``Spider`` itself where it does not matter which."""
-    loader: Any = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(project.frozencopy())
-    names = sorted(loader.list())
     listed = ", ".join(names) or "none"
     if opts.spider is not None and opts.spider not in names:
         close = difflib.get_close_matches(opts.spider, names, n=1)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
@@ -19,6 +19,8 @@ from scrapy_bloom.schedule import Schedule, parse_span
 PLAIN_WIDTH = 120
 #: Columns that go on in a second line where a terminal is narrow; numbers do not.
 TEXTS = ("opened (UTC)", "closes", "forgotten", "out of room")
+#: As those, and they begin at the left.
+NAMES = ("owner", "who", "spider", "state")
 
 
 def show_plan(forecast: Forecast) -> None:
@@ -60,6 +62,10 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
         ("bits per URL", f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions"),
         ("grows", growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}")),
     ]
+    pending = f"{info.claims:,} URLs claimed, not settled yet"
+    if info.claims:
+        pending += " (scrapy bloom pending shows whose)"
+    rows.append(("pending", pending if info.claims else "none"))
     if info.lost_blocks:
         rows.append(("lost blocks", f"{info.lost_blocks} (evicted or deleted)"))
     _show_facts(f"{info.key} on {address} (window {name!r})", rows)
@@ -88,6 +94,18 @@ def item_line(item: str, info: ItemInfo) -> str:
         verdict, since = "seen", minute(info.since)
         until = minute(info.until) or ("never" if info.window is None else "in a later run")
     return f"{verdict:4}  {since:16}  {until:16}  {item}"
+
+
+def show_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str]
+) -> None:
+    """Print rows of texts, and a last one below a line."""
+    table = _table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    table.add_section()
+    table.add_row(*total)
+    console().print(table)
 
 
 #: What the columns of ``item_line`` are.
@@ -150,6 +168,15 @@ def size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
+def duration(seconds: int) -> str:
+    """Return a span of time in the unit that suits it; 0 for less."""
+    for unit, length in (("s", 120), ("min", 120), ("h", 48)):
+        if seconds < length:
+            return f"{max(0, seconds)} {unit}"
+        seconds //= 24 if unit == "h" else 60
+    return f"{seconds:,} days"
+
+
 def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
     show(heading)
     table = Table.grid(padding=(0, 2))
@@ -161,7 +188,12 @@ def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
 def _table(*headings: str) -> Table:
     table = Table(box=SIMPLE_HEAD)
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading not in TEXTS, overflow="fold")
+        table.add_column(
+            heading,
+            justify="left" if heading in NAMES else "right",
+            no_wrap=heading not in TEXTS + NAMES,
+            overflow="fold",
+        )
     return table
 
 

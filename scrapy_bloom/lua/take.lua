@@ -57,7 +57,7 @@ local function judge(claim)
   return nonce == ARGV[9] and '1' or '3', attempt
 end
 
-local verdicts, width, written = {}, 4 * k * tonumber(ARGV[5]), false
+local verdicts, width, taken = {}, 4 * k * tonumber(ARGV[5]), {}
 for url = 1, (#ARGV - 9) / 2 do
   local field, request = ARGV[8 + 2 * url], ARGV[9 + 2 * url]
   local verdict, attempt = '1', 0
@@ -67,15 +67,17 @@ for url = 1, (#ARGV - 9) / 2 do
   if verdict == '1' then
     local claim = redis.call('HGET', claims, field)
     if claim then verdict, attempt = judge(claim) end
+    -- Twice in one call: its nonce does not tell them apart.
+    if taken[field] then verdict = '3' end
   end
   if verdict == '1' then
     local value = {ARGV[8], ARGV[9], now, attempt, request}
     redis.call('HSET', claims, field, table.concat(value, ' '))
-    written = true
+    taken[field] = true
   end
   verdicts[url] = verdict
 end
-if written then
+if next(taken) then
   local expiry = tonumber(ARGV[7])
   if expiry == 0 then
     redis.call('PERSIST', claims)

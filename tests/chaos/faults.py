@@ -171,6 +171,11 @@ def _often(kind: Kind) -> Callable[[float], Fault]:
     return lambda level: Fault(kind, probability=1.0 if level < 0.5 else level - 0.3)
 
 
+def _reset_kind(level: float) -> Kind:
+    """Reset before the server has got the request, or instead of its reply."""
+    return Kind.RESET_REQUEST if int(level * 1000) % 2 else Kind.RESET_REPLY
+
+
 @contextmanager
 def _refused(victims: Victims, level: float) -> Iterator[None]:
     """Refuse new connections when those that there are have been closed."""
@@ -201,11 +206,7 @@ INFLICT: dict[str, Inflict] = {
     "delay": _network(lambda level: Fault(Kind.DELAY, seconds=level * LONGEST_DELAY)),
     "dribble": _network(lambda level: Fault(Kind.DRIBBLE, seconds=level / 10)),
     "half_reply": _network(_often(Kind.HALF)),
-    "reset": _network(
-        lambda level: _often(Kind.RESET_REQUEST if int(level * 100) % 2 else Kind.RESET_REPLY)(
-            level
-        )
-    ),
+    "reset": _network(lambda level: _often(_reset_kind(level))(level)),
     "hang": _network(_often(Kind.HANG)),
     "refuse": _refused,
     "server_kill": _down,
