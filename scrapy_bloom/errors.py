@@ -68,6 +68,10 @@ _REMEDIES = (
     (r"^TimeoutError|timed out", f"did not answer in time: see whether it is up, or {_START_ONE}"),
     (r"CERTIFICATE|SSL", "cannot be talked to over TLS: check rediss:// and the ssl_* options"),
     (r"^NotConnectedError", "is not connected: nothing was sent, and no connection was attempted"),
+    (
+        r"^InvalidResponse|^ProtocolError|Protocol error",
+        "is no Redis server, or something in between is none: correct the address",
+    ),
     (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log"),
 )
 

@@ -17,6 +17,8 @@ MAX_URLS_PER_ROUND = 8_192
 
 #: Verdicts of a claim.
 NEW, SEEN, UNRECORDED = "1", "0", "2"
+#: All verdicts there are, with those on claims in ``pending``.
+VERDICTS = "01234"
 #: Verdicts of contains.
 PRESENT, ABSENT = "1", "0"
 
@@ -72,11 +74,13 @@ def is_answer(reply: Reply, items: int) -> bool:
     """Whether a reply holds the verdicts on so many items, and not the reason why it holds none.
 
     Raises:
-        StorageError: it holds verdicts, but not on so many items.
+        StorageError: it holds verdicts, but not on so many items, or such as there are none.
     """
-    if reply.status == "ok" and len(reply.verdicts) != items:
-        raise StorageError(f"a script answered {len(reply.verdicts)} verdicts on {items} items")
-    return reply.status == "ok"
+    if reply.status != "ok":
+        return False
+    if len(reply.verdicts) != items or reply.verdicts.strip(VERDICTS):
+        raise StorageError(f"a script answered {reply.verdicts!r:.40} on {items} items")
+    return True
 
 
 def contains(view: View, items: Sequence[bytes]) -> Steps[str]:

@@ -242,10 +242,11 @@ class Writer:
             try:
                 unrecorded = self._carry_out(filters, jobs)
             except BloomError:
-                raise  # it is done again, and may so be done twice, which does no harm
+                raise  # they are done again, and may so be done twice, which does no harm
             except Exception:
                 logger.exception("Bloom filter: %s cannot be carried out", jobs[0])
-                unrecorded = []
+                self._jobs.popleft()  # the others are tried again, without it
+                continue
             for _ in jobs:
                 self._jobs.popleft()
             self.done[jobs[0].kind] += len(jobs)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.signals import engine_stopped
 from scrapy.utils.request import fingerprint
+from servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.keys import Keys
@@ -203,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(html.encode())
 
-    do_GET = do_POST = do_PUT = _answer
+    do_GET = do_POST = _answer  # noqa: N815 - the name http.server wants
 
     def log_message(self, *_args: object) -> None:
         """Keep the terminal for the tests."""
@@ -264,6 +265,27 @@ from odd_site import OddSpider
 class PlainSpider(OddSpider):
     pass
 """
+CONCURRENCY = 6
+TREE = f"""
+from odd_site import OddSpider
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+
+class TreeSpider(OddSpider):
+    custom_settings = {{
+        "CONCURRENT_REQUESTS": {CONCURRENCY}, "CONCURRENT_REQUESTS_PER_DOMAIN": {CONCURRENCY}
+    }}
+    pages = 0
+
+    async def start(self):
+        yield Request(self.settings["SITE_URL"] + "/", dont_filter=True)
+
+    def parse(self, response):
+        yield from self.links(response)
+        self.pages += 1
+        if self.pages == self.settings.getint("STOP_AT"):
+            raise CloseSpider("enough")
+"""
 
 
 @dataclass(frozen=True)
@@ -322,8 +344,12 @@ class Crawl:
     def is_over(self) -> bool:
         return self._process.poll() is not None
 
-    def signal(self, number: int) -> None:
+    def ask_to_stop(self, number: int = signal.SIGINT, *, at_once: bool = False) -> None:
+        """Send a signal, or a second one, and wait until it is received."""
+        reply = "forcing unclean shutdown" if at_once else "shutting down gracefully"
         self._process.send_signal(number)
+        until(lambda: reply in self.log or self.is_over, "the signal is received")
+        assert reply in self.log
 
     def kill(self) -> None:
         self._process.kill()
@@ -406,6 +432,30 @@ class Lab:
     def __exit__(self, *error: object) -> None:
         self.client.close()
 
+    def stop_midway(
+        self, pages: int, spider: str = PLAIN, number: int = signal.SIGINT, **settings: Any
+    ) -> None:
+        """Stop a crawl that has got so many pages; what is in flight by then is finished."""
+        self.site.hold_after(pages)
+        with self.start(spider, **settings) as crawl:
+            until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
+            crawl.ask_to_stop(number)
+            self.site.release()
+            crawl.wait()
+
+    def kill_settled(self, pages: int, spider: str = PLAIN, **settings: Any) -> None:
+        """Kill a crawl when what it has got, the start page and others, is recorded."""
+        before = len(self.recorded())
+        self.site.hold_after(pages)
+        with self.start(spider, **settings) as crawl:
+            until(
+                lambda: len(self.recorded()) == before + pages - 1 or crawl.is_over,
+                "what was fetched is recorded",
+            )
+            assert not crawl.is_over, crawl.log
+            crawl.kill()
+        self.site.release()
+
     # -- what is on the server --
 
     def recorded(self, key: str = "odd:bloom") -> set[str]:
@@ -443,4 +493,24 @@ class Lab:
         return fingerprint(Request(urljoin(self.site.url, path)))
 
 
-SIGINT, SIGTERM = signal.SIGINT, signal.SIGTERM
+LabOf = Callable[[Pages], Lab]
+
+
+@contextmanager
+def labs(binary: str, directories: Callable[[str], Path]) -> Iterator[LabOf]:
+    """Yield a function that makes labs: sites with given pages, and databases of their own.
+
+    Args:
+        binary: of the Redis server.
+        directories: makes them, by name.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(binary, "--databases", "100"))
+        databases = iter(range(100))
+
+        def make(pages: Pages) -> Lab:
+            url = server.url.removesuffix("/0") + f"/{next(databases)}"
+            site = stack.enter_context(serve(pages))
+            return stack.enter_context(Lab(site, url, directories("lab")))
+
+        yield make

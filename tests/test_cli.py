@@ -810,7 +810,7 @@ def test_in_the_example_project(redis_url: str, web: SiteServer, tmp_path: Path)
     (document,) = json.loads(done.stdout)["filters"]
     assert document["count"] == expected.count > 100
     # What the crawl has marked is what the command finds.
-    url = f"{web.url}/jobs"
+    url = f"{web.url}/hiking/a-slow-ridge-0"
     done = run(*bloom, "check", url, f"{web.url}/never", *where, "--json")
     assert (done.returncode, done.stderr) == (1, "")
     assert [answer["seen"] for answer in json.loads(done.stdout)["answers"]] == [True, False]

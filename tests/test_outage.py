@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from example_site.build import Site
 from example_site.serve import SiteServer
 from proxy import PASS, Fault, Kind, Proxy
 from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.utils.test import get_crawler
 from servers import Server
 
@@ -30,7 +30,7 @@ from scrapy_bloom import BloomDupeFilter, BloomFilter, StorageError, memory, wri
 from scrapy_bloom.filters import Filters
 
 #: BLOOM_TIMEOUT here, and what a call may take on a machine that has other things to do.
-TIMEOUT = 0.3
+TIMEOUT = 0.5
 IN_TIME = 3 * TIMEOUT
 #: Seconds after which what ought to happen by itself has not.
 PATIENCE = 20.0
@@ -73,9 +73,8 @@ class Worker:
         }
         self.crawler = get_crawler(Shop, given)
         self.crawler.spider = self.crawler._create_spider("shop")
-        self.dupefilter = BloomDupeFilter.from_crawler(self.crawler)
+        self.dupefilter = _opened(self.crawler)
         self.memory = self.dupefilter._memory
-        self.dupefilter.open()
         self.crawler.engine = self.engine = Engine()
 
     def sees(self, number: int) -> bool:
@@ -90,13 +89,27 @@ class Worker:
 
     def is_back(self) -> bool:
         """Whether the server is there again, as far as the crawl's thread knows."""
-        return self.memory._is_up and self.stat("back") == self.stat("outages")
+        return self.memory._is_up and self.stat("back") >= self.stat("outages")
 
     def __enter__(self) -> "Worker":  # noqa: PYI034 - Self is not in Python 3.10
         return self
 
     def __exit__(self, *error: object) -> None:
         self.dupefilter.close("finished")
+
+
+def _opened(crawler: Crawler) -> BloomDupeFilter:
+    """Open a dupefilter, if need be at the second attempt: others use this machine too."""
+    for attempt in range(5):
+        dupefilter = BloomDupeFilter.from_crawler(crawler)
+        try:
+            dupefilter.open()
+        except StorageError:
+            if attempt == 4:
+                raise
+        else:
+            return dupefilter
+    raise AssertionError
 
 
 def page(number: int) -> Request:
@@ -189,14 +202,7 @@ async def outlive(
             assert all(worker.sees(number) for number in range(1, 10))
             assert worker.memory.round_trips == round_trips, "nobody is asked any more"
             assert (worker.stat("unknown"), worker.stat("offline")) == (1, 8)
-            soft = []  # TEMP
-            try:
-                global PATIENCE
-                PATIENCE = 2.0
-                await until(lambda: re.search(says, caplog.text), f"{says} in {caplog.text}")
-            except AssertionError as e:
-                soft.append(e)
-            PATIENCE = 20.0
+            await until(lambda: re.search(says, caplog.text), f"{says} in {caplog.text}")
             assert not worker.sees(10)
             assert worker.sees(10), "although the server was looked for"
         await back(worker)
@@ -212,8 +218,6 @@ async def outlive(
             assert not other.sees(12)
         assert marked(server, remember) == 13
     assert PASSWORD not in caplog.text
-    if soft:
-        pytest.xfail("SAYS" + str(soft[0])[-500:])
     assert "Traceback" not in caplog.text
 
 
@@ -282,9 +286,9 @@ def full(server: Server) -> Iterator[None]:
 
 @contextmanager
 def unplugged(server: Server) -> Iterator[None]:
-    """A node of a cluster loses its slots."""
-    with admin(server, "CLUSTER", "ADDSLOTSRANGE", "0", str(SLOTS - 1)) as client:
-        client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, SLOTS - 1)
+    """A node of a cluster loses its slots; with none at all, it would be slow to recover."""
+    with admin(server, "CLUSTER", "ADDSLOTSRANGE", "1", str(SLOTS - 1)) as client:
+        client.execute_command("CLUSTER", "DELSLOTSRANGE", 1, SLOTS - 1)
         yield
 
 
@@ -381,14 +385,16 @@ class Trouble:
     forgets: bool = False
 
 
+LASTING = ("--appendonly", "yes", "--appendfsync", "always")
+CLUSTER = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
 TROUBLES = [
     Trouble(killed, "is not there: start a server", forgets=True),
-    Trouble(killed, "is not there: start a server", ("--appendonly", "yes", "--appendfsync", "always")),
+    Trouble(killed, "is not there: start a server", LASTING),
     Trouble(stalled, "did not answer in time: see whether it is up"),
     Trouble(loading, "is still loading its data: wait"),
     Trouble(replica, "is a read-only replica: use the address of its primary"),
     Trouble(full, "is out of memory: raise its maxmemory"),
-    Trouble(unplugged, "node of a cluster that cannot serve this", ("--cluster-enabled", "yes")),
+    Trouble(unplugged, "node of a cluster that cannot serve this", CLUSTER),
     Trouble(locked, "wants a password: give it in BLOOM_REDIS_URL"),
     Trouble(
         other_password,
@@ -412,7 +418,7 @@ async def test_what_befalls_the_server_costs_one_time_out_and_is_made_up_for(
 ) -> None:
     caplog.set_level("INFO")
     with Server(server.binary, *trouble.options) as own:
-        if "--cluster-enabled" in trouble.options:
+        if trouble.options == CLUSTER:
             await found_cluster(own)
         url = f"redis://{trouble.host}:{own.port}/0"
         cause = functools.partial(trouble.cause, own)
@@ -543,7 +549,7 @@ ANSWERS = {
     "a list": (b"*2\r\n+ok\r\n+7\r\n", NO_REDIS),
     "nested": (b"*1\r\n*1\r\n*0\r\n", NO_REDIS),
     "a lot": (b"$9999999999\r\nmuch", "did not answer in time|" + NO_REDIS),
-    "no text": (b"*2\r\n$2\r\n\xff\xfe\r\n$1\r\n\x80\r\n", NO_REDIS),
+    "no text": (b"*2\r\n$2\r\n\xff\xfe\r\n$1\r\n\x80\r\n", "does something else write"),
 }
 
 
@@ -565,3 +571,341 @@ async def test_whatever_is_answered_costs_one_time_out_and_is_made_up_for(
     with closing(Liar(redis_server.port)) as liar:
         cause = functools.partial(lying, liar, answer)
         await outlive(cause, redis_server, liar.url, remember, says, caplog)
+
+
+# -- no outage --
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_server_that_forgets_its_scripts_is_no_outage(remember: str, own: Server) -> None:
+    with Worker(own.url, BLOOM_REMEMBER=remember) as worker, own.client() as client:
+        for number in range(5):
+            client.script_flush()
+            assert not worker.sees(number)
+            client.script_flush()
+            assert worker.sees(number)
+        assert worker.stat("outages") == worker.stat("unknown") == worker.stat("offline") == 0
+    assert marked(own, remember) == 5
+
+
+@in_loop
+async def test_the_window_of_a_run_needs_no_server(own: Server) -> None:
+    hub = Request("https://example.com/", meta={"bloom_window": "run"})
+    with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker, killed(own):
+        assert not worker.dupefilter.request_seen(hub)
+        assert worker.dupefilter.request_seen(hub)
+        assert worker.stat("outages") == 0
+
+
+@in_loop
+async def test_a_server_that_stalls_before_the_first_request_hides_nothing(own: Server) -> None:
+    with Worker(own.url) as worker:
+        with stalled(own):
+            assert not worker.sees(0)
+        await back(worker)
+        assert worker.sees(0)
+
+
+@in_loop
+async def test_many_round_trips_have_one_time_out(redis_server: Server) -> None:
+    """Each reply comes in time, and together they would not."""
+    with Proxy(redis_server.port) as proxy, Worker(proxy.url) as worker:
+        with redis_server.client() as client:
+            client.flushall()
+            client.script_flush()
+        with struck(proxy, Fault(Kind.DELAY, TIMEOUT * 0.7)):
+            assert not worker.sees(0)
+            assert worker.stat("unknown") == 1
+        await back(worker)
+        assert worker.sees(0)
+
+
+# -- on the way back --
+
+
+@in_loop
+async def test_outages_come_again(own: Server) -> None:
+    own.kill()
+    own.options = LASTING
+    own.start()
+    with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker:
+        for outage in range(3):
+            with killed(own):
+                assert not worker.sees(outage)
+                assert not worker.sees(10 + outage)
+            await back(worker)
+            assert worker.stat("outages") == worker.stat("unknown") == outage + 1
+        assert all(worker.sees(number) for number in (0, 1, 2, 10, 11, 12))
+
+
+@in_loop
+async def test_what_is_written_is_remembered_here_until_the_filter_can_be_asked(
+    own: Server,
+) -> None:
+    with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker, ExitStack() as outage:
+        outage.enter_context(killed(own))
+        assert not worker.sees(0)
+        connect, calls = worker.memory._writer._connect, []
+
+        def connect_for_the_thread_only() -> Filters:
+            calls.append(None)
+            if len(calls) % 2 == 0 and len(calls) < 6:
+                raise StorageError("there is one connection, and it is taken")
+            return connect()
+
+        worker.memory._writer._connect = connect_for_the_thread_only
+        outage.close()
+        await until(lambda: worker.stat("recorded_late") == 1)
+        assert worker.sees(0)
+        await back(worker)
+        assert worker.sees(0)
+
+
+@in_loop
+async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_little_longer(
+    own: Server,
+) -> None:
+    """It may yield many requests before it is told."""
+    with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker:
+        with killed(own):
+            assert not worker.sees(0)
+        deadline = time.monotonic() + PATIENCE
+        while worker.memory._writer._is_broken:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert not worker.sees(1)
+        assert worker.sees(1)
+        await back(worker)
+        assert worker.stat("outages") == worker.stat("unknown") == 1
+        await until(lambda: worker.stat("recorded_late") == 2)
+    assert recorded(own) == 2
+
+
+@in_loop
+async def test_an_outage_that_crawl_and_thread_notice_is_one(own: Server) -> None:
+    with Worker(own.url) as worker:
+        with stalled(own):
+            worker.memory._writer.put(writer.Job(writer.RELEASE, "lasting", b"whatever"))
+            await asyncio.sleep(TIMEOUT / 3)
+            assert not worker.sees(0)
+            await until(lambda: worker.stat("outages"))
+        await back(worker)
+        assert worker.stat("outages") == 1
+
+
+@in_loop
+async def test_an_outage_that_the_thread_notices_costs_the_crawl_nothing(own: Server) -> None:
+    with Worker(own.url) as worker:
+        with killed(own):
+            worker.memory._writer.put(writer.Job(writer.RELEASE, "lasting", b"whatever"))
+            await until(lambda: worker.stat("outages"))
+            assert not worker.sees(0)
+            assert worker.sees(0)
+        await back(worker)
+        assert (worker.stat("unknown"), worker.stat("offline")) == (0, 1)
+    assert claimed(own) == 1
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
+    remember: str, redis_server: Server
+) -> None:
+    with Proxy(redis_server.port) as proxy, Worker(proxy.url, BLOOM_REMEMBER=remember) as worker:
+        proxy.fault = Fault(Kind.RESET_REPLY, probability=0.05)
+        for number in range(300):
+            assert not worker.sees(number)
+            unknown = worker.stat("unknown")
+            assert worker.sees(number // 2) or worker.stat("unknown") + worker.stat("offline")
+            await asyncio.sleep(0.001)
+        assert worker.stat("outages") > 1
+        proxy.fault = PASS
+        await back(worker)
+        await until(lambda: not worker.memory._writer.backlog)
+        assert all(worker.sees(number) for number in range(300))
+        assert marked(redis_server, remember) == 300
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_pages_are_made_up_for_in_their_windows(remember: str, own: Server) -> None:
+    windows = {"BLOOM_WINDOWS": {"listing": "1 day", "daily": "2 days"}}
+    with Worker(own.url, BLOOM_REMEMBER=remember, **windows) as worker:
+        with killed(own):
+            for name in ("lasting", "listing", "daily", "listing"):
+                asked = Request(f"https://example.com/{name}", meta={"bloom_window": name})
+                worker.dupefilter.request_seen(asked)
+        await back(worker)
+        for name in ("lasting", "listing", "daily"):
+            for other in ("lasting", "listing", "daily"):
+                asked = Request(f"https://example.com/{name}", meta={"bloom_window": other})
+                assert worker.dupefilter.request_seen(asked) is (name == other)
+
+
+# -- the end --
+
+
+@pytest.mark.parametrize("outage", [killed, stalled])
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_crawl_ends_in_time_without_the_server_and_says_what_is_not_recorded(
+    remember: str,
+    outage: Callable[[Server], AbstractContextManager[None]],
+    own: Server,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Worker(own.url, BLOOM_REMEMBER=remember) as worker:
+        with outage(own):
+            assert not any(worker.sees(number) for number in range(3))
+            begin = time.monotonic()
+            worker.dupefilter.close("finished")
+            assert time.monotonic() - begin < 2 * TIMEOUT + 2
+        assert "3 records could not be written" in caplog.text
+        assert not worker.sees(3)
+    await until(lambda: "scrapy-bloom" not in {thread.name for thread in threading.enumerate()})
+    assert marked(own, remember) <= 3
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_what_is_left_is_written_at_the_end_if_the_server_is_there(
+    remember: str, own: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Worker(own.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker, killed(own):
+        worker.memory._writer._failures = 1_000  # it would not be looked for in a long time
+        assert not any(worker.sees(number) for number in range(3))
+    assert marked(own, remember) == 3
+    assert "could not be written" not in caplog.text
+
+
+# -- the policy --
+
+CLOSED = "bloom_redis_unavailable"
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_the_spider_is_closed_once_if_that_is_wanted(
+    remember: str, own: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"BLOOM_REMEMBER": remember, "BLOOM_ON_REDIS_ERROR": "close"}
+    with Worker(own.url, **settings) as worker:
+        with killed(own):
+            assert not worker.sees(0)
+            assert "The spider is closed, unless the server is back at once" in caplog.text
+            await until(lambda: worker.engine.calls)
+            assert not worker.sees(1), "requests come until it is closed"
+            assert worker.sees(1)
+            await until(lambda: worker.memory._writer._failures > 2)
+        await back(worker)
+        assert worker.engine.calls == [CLOSED]
+    assert marked(own, remember) == 2
+
+
+@in_loop
+async def test_the_spider_is_not_closed_because_a_connection_was(own: Server) -> None:
+    with Worker(own.url, BLOOM_ON_REDIS_ERROR="close") as worker, own.client() as client:
+        client.ping()
+        kick(client)
+        assert not worker.sees(0)
+        assert worker.sees(0)
+        await back(worker)
+        with killed(own):
+            pass
+        assert not worker.sees(1)
+        await back(worker)
+        assert worker.sees(1)
+        assert worker.stat("outages") == 2
+        assert worker.engine.calls == []
+
+
+@in_loop
+async def test_the_spider_is_not_closed_without_being_asked_to(own: Server) -> None:
+    with Worker(own.url) as worker:
+        with killed(own):
+            assert not worker.sees(0)
+            await until(lambda: worker.memory._writer._failures > 2)
+        await back(worker)
+        assert worker.engine.calls == []
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_the_crawl_waits_when_there_is_room_for_no_more(
+    remember: str, own: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory, "MAX_OFFLINE", 5)
+    with Worker(own.url, BLOOM_REMEMBER=remember) as worker:
+        for outages in (1, 2):
+            with killed(own):
+                assert not any(worker.sees(outages * 100 + number) for number in range(4))
+                assert worker.engine.calls == ["pause", "unpause"] * (outages - 1)
+                # Those that are under way when it is paused come all the same.
+                assert not any(worker.sees(outages * 100 + number) for number in range(4, 9))
+                assert worker.engine.calls == ["pause", "unpause"] * (outages - 1) + ["pause"]
+            await back(worker)
+            assert worker.engine.calls == ["pause", "unpause"] * outages
+            await until(lambda: not worker.memory._writer.backlog)
+    assert "remembers 5 requests by itself" in caplog.text
+    assert marked(own, remember) == 9, "those of the second outage"
+
+
+# -- crawls --
+
+
+class Trap:
+    """Does something to a server when the website has been asked for so many pages."""
+
+    def __init__(self, web: SiteServer, **at: Callable[[], object]) -> None: ...
+
+
+def crawl_through(
+    web: SiteServer,
+    directory: Path,
+    steps: dict[int, Callable[[], object]],
+    **settings: str,
+) -> dict[str, Any]:
+    """Crawl, and do things at so many pages, before they are delivered; return the stats."""
+    count, lock = web.count, threading.Lock()
+
+    def count_and_step(url: str) -> None:
+        with lock:
+            count(url)
+            step = steps.pop(web.hits().total(), None)
+            if step is not None:
+                step()
+
+    web.count = count_and_step
+    try:
+        return crawl("links", web, directory, BLOOM_TIMEOUT=str(TIMEOUT), **settings)
+    finally:
+        web.count = count
+        for step in steps.values():
+            step()
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@pytest.mark.parametrize("outage", [killed, stalled])
+def test_a_crawl_goes_on_without_the_server(
+    outage: Callable[[Server], AbstractContextManager[None]],
+    remember: str,
+    site: Site,
+    web: SiteServer,
+    any_binary: str,
+    tmp_path: Path,
+) -> None:
+    with Server(any_binary, *LASTING) as server, ExitStack() as end:
+        settings = {"BLOOM_REDIS_URL": server.url, "BLOOM_REMEMBER": remember}
+        steps = {40: lambda: end.enter_context(outage(server)), 100: end.close}
+        stats = crawl_through(web, tmp_path, steps, **settings)
+        assert stats["finish_reason"] == "finished"
+        assert stats["bloom/outages"] >= 1
+        assert stats["bloom/offline"] > 10
+        print({k: v for k, v in stats.items() if "bloom" in k}, stats["elapsed_time_seconds"])
+        hits = web.hits()
+        print(Counter(hits.values()), sum((hits - Counter(site.truth().crawl())).values()))
+        before = web.hits()
+        crawl("links", web, tmp_path, **settings)
+        assert web.hits() - before == Counter(site.truth().crawl(site.truth()))
+        assert hits == Counter(site.truth().crawl())

@@ -41,7 +41,8 @@ class Crawls:
         self.web = web
         self.moved = moved
         self.directory = directory
-        self.settings = {"BLOOM_REDIS_URL": moved.url}
+        # What is gone stays gone: else it is tried again in each crawl.
+        self.settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_CRAWLED_STATUSES": "200-399,404"}
 
     def use(self, **settings: str) -> None:
         """Add settings of Scrapy for all crawls from now on."""

@@ -141,6 +141,7 @@ class Crawl:
             self.takeover.run(self.filters)
             time.sleep(0.02)
         assert self.ended or self.found
+        self.work()
 
 
 @pytest.fixture

@@ -32,13 +32,9 @@ OTHERS = "(others)"
 FAILED = "failed"
 #: First letter of an owner's id -> what it is.
 KINDS = {"w": "worker", "q": "queue", "-": FAILED}
-#: Characters of an owner's id that are shown at least: letter and tag, and four of its own.
-MIN_SHOWN = 13
-
-HEADINGS = (
-    *("owner", "who", "spider", "state", "claims", "oldest", "newest"),
-    *("no\nrequest", "requests"),
-)
+#: Characters of an owner's id that are shown at least: letter and tag, and two of its own.
+MIN_SHOWN = 11
+HEADINGS = ("owner", "state", "claims", "oldest", "newest", "not\nkept", "requests")
 
 #: States of claims. Of a worker: it beats; it missed a beat; it has no entry, but might just have
 #: started; it is gone; it stopped and left claims; it has no entry.
@@ -353,7 +349,7 @@ def _print_table(
         rows = [_row(tables, group, shown, now) for group in groups]
         not_kept, size = sum(g.not_kept for g in groups), sum(g.bytes for g in groups)
         rest = (f"{total:,}", "", "", f"{not_kept:,}", tables.size(size))
-        tables.show_table(HEADINGS, rows, ("total", "", "", "", *rest))
+        tables.show_table(HEADINGS, rows, ("total", "", *rest))
     if damaged:
         tables.show(
             f"{damaged:,} more cannot be read: they are damaged, and the next worker that looks "
@@ -362,16 +358,18 @@ def _print_table(
 
 
 def _row(tables: ModuleType, group: Group, shown: int, now: int) -> tuple[str, ...]:
-    who = group.kind
+    names = [FAILED if group.kind == FAILED else group.owner[:shown]]
     if group.host is not None:
-        who = f"{_plain(group.host)}:{group.pid}"
+        names.append(f"{_plain(group.host)}:{group.pid}")
+    elif group.kind != FAILED:
+        names.append(group.kind)
+    if group.tag is not None:
+        names.append(_plain(group.spider or group.tag))
     state = f"{group.state}, has a queue" if group.has_queue else group.state
     if group.silent:
         state = f"{'dead, ' * (state == DEAD)}silent for {tables.duration(group.silent)}"
     return (
-        FAILED if group.kind == FAILED else group.owner[:shown],
-        who,
-        _plain(group.spider or group.tag or ""),
+        " ".join(names),
         state,
         f"{group.claims:,}",
         *_ages(tables, group, now),
@@ -381,16 +379,13 @@ def _row(tables: ModuleType, group: Group, shown: int, now: int) -> tuple[str, .
 
 
 def _ages(tables: ModuleType, group: Group, now: int) -> tuple[str, str]:
-    """Say how old the oldest and the newest claim are; of failed URLs, when they are due."""
+    """Say how old the oldest and the newest claim are; of failed URLs, since or in when due."""
     if group.owner == OTHERS:
         return "", ""
     if group.kind != FAILED:
         return tables.duration(now - group.oldest), tables.duration(now - group.newest)
     times = group.next_due - now, group.last_due - now
-    first, last = (
-        f"in {tables.duration(time)}" if time > 0 else f"since {tables.duration(-time)}"
-        for time in times
-    )
+    first, last = ("in " * (time > 0) + tables.duration(abs(time)) for time in times)
     return first, last
 
 

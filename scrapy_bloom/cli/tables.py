@@ -20,7 +20,7 @@ PLAIN_WIDTH = 120
 #: Columns that go on in a second line where a terminal is narrow; numbers do not.
 TEXTS = ("opened (UTC)", "closes", "forgotten", "out of room")
 #: As those, and they begin at the left.
-NAMES = ("owner", "who", "spider", "state")
+NAMES = ("owner", "state")
 
 
 def show_plan(forecast: Forecast) -> None:

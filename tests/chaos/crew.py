@@ -59,5 +59,12 @@ class Crew:
 
     def tracebacks(self) -> list[str]:
         """Return the last line of each traceback in the logs."""
-        texts = [log.read_text(errors="replace") for log in self._logs if log.exists()]
-        return [line for text in texts for line in _TRACEBACK.findall(text)]
+        return [line for text in self._texts() for line in _TRACEBACK.findall(text)]
+
+    def stat(self, name: str) -> int:
+        """Return the sum of a stat over all crawlers, save for those that were killed."""
+        pattern = re.compile(rf"^[ {{]'{name}': (\d+)[,}}]$", re.MULTILINE)
+        return sum(int(number) for text in self._texts() for number in pattern.findall(text))
+
+    def _texts(self) -> list[str]:
+        return [log.read_text(errors="replace") for log in self._logs if log.exists()]

@@ -1,6 +1,7 @@
 """Let a schedule's faults happen to a crawl that is under way."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from chaos.crew import Crew
@@ -39,12 +40,21 @@ def await_first_pages(crew: Crew, web: SlowSite) -> None:
 class Play:
     """A schedule on a running crawl.
 
+    Args:
+        schedule: the faults.
+        victims: what they harm.
+        crew: the crawlers.
+        over: called when the last fault is mended.
+
     Attributes:
         struck: the events that came while the crawl was running.
     """
 
-    def __init__(self, schedule: Schedule, victims: Victims, crew: Crew) -> None:
+    def __init__(
+        self, schedule: Schedule, victims: Victims, crew: Crew, over: Callable[[], None]
+    ) -> None:
         self.struck: list[Event] = []
+        self._over = over
         self._due = list(schedule.events)
         self._victims = victims
         self._crew = crew
@@ -67,6 +77,8 @@ class Play:
             if now >= self._mend_at:
                 self._mend_at = None
                 faults.close()
+                if not self._due:
+                    self._over()
         elif self._due and now >= self._due[0].at:
             event = self._due.pop(0)
             faults.enter_context(INFLICT[event.fault](self._victims, event.level))

@@ -22,8 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from servers import find_servers
 
+from chaos.outcome import Outcome
 from chaos.schedule import KINDS, Schedule
-from chaos.trial import REMEMBER, Lab, Outcome, Trial
+from chaos.trial import REMEMBER, Lab, Trial
 
 console = Console(width=100)
 
@@ -44,7 +45,8 @@ class Task:
 _labs: list[Lab] = []
 
 
-def _open_lab() -> None:
+def open_lab() -> None:
+    """Prepare this process for trials."""
     lab = Lab({name: binary for name, binary in find_servers().items() if binary})
     _labs.append(lab)
     Finalize(lab, lab.__exit__, exitpriority=10)
@@ -82,7 +84,7 @@ def keep(logs: Path, schedule: Schedule, outcome: Outcome, failures: Path) -> Pa
 def run_all(tasks: list[Task], jobs: int, deadline: float) -> Iterator[Outcome]:
     """Run tasks in several processes; begin none after the deadline."""
     waiting = iter(tasks)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _open_lab) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), open_lab) as pool:
         running: set[Future[Outcome]] = set()
         while True:
             if time.monotonic() < deadline:
@@ -136,6 +138,8 @@ def describe(outcome: Outcome) -> str:
         wrong = outcome.broken.strip().splitlines()[-1]
     elif not outcome.quiet:
         wrong += f" not quiet after {outcome.runs} runs"
+    elif outcome.twice > outcome.most:
+        wrong += f" {outcome.twice} fetched twice, more than {outcome.most}"
     return f"{outcome.kind} --seed {outcome.seed} on {outcome.server}: {wrong.strip()}"
 
 

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -18,14 +17,12 @@ from chaos import witness
 from chaos.crew import Crew
 from chaos.faults import OPTIONS, write_launcher
 from chaos.nursery import Nursery
+from chaos.outcome import CONCURRENT_REQUESTS, CRAWLERS, Outcome
 from chaos.play import HungError, Play, await_end, await_first_pages
 from chaos.schedule import Schedule
 from chaos.site import Pages, SlowSite, Tally, build, serve_slowly
 from scrapy_bloom.settings import SETTINGS
 
-CRAWLERS = 3
-#: Requests that one crawler has under way at most.
-CONCURRENT_REQUESTS = 4
 #: Runs without faults, after which a crawl that is still not quiet has failed.
 MOST_RUNS = 6
 HEARTBEAT = 1.0
@@ -42,49 +39,6 @@ REMEMBER: dict[str, dict[str, object]] = {
     "scheduled": {"BLOOM_REMEMBER": "scheduled"} if "BLOOM_REMEMBER" in SETTINGS else {},
     "crawled": {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": HEARTBEAT},
 }
-
-
-@dataclass
-class Outcome:
-    """What became of a trial.
-
-    Attributes:
-        server: name of the server it ran on.
-        struck: the faults that came while the crawl was running, with their moments.
-        hidden: pages that were never fetched, or fetched and lost.
-        again: how often pages were fetched again that are to be fetched once.
-        runs: how many runs without faults it took to find that nothing is left to do.
-        quiet: whether that was found in the end.
-        tracebacks: how often each error was logged with a traceback, in the run with faults.
-        later: the same, in those without.
-        seconds: how long it took.
-        broken: what went wrong with the trial itself, as a traceback.
-    """
-
-    kind: str
-    seed: int
-    server: str
-    remember: str
-    struck: list[str] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)
-    again: dict[str, int] = field(default_factory=dict)
-    runs: int = 0
-    quiet: bool = False
-    exit_codes: list[int | None] = field(default_factory=list)
-    tracebacks: dict[str, int] = field(default_factory=dict)
-    later: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    broken: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the claim is broken: a page is hidden, or the crawl never comes to rest."""
-        return bool(self.hidden or self.broken) or not self.quiet
-
-    @property
-    def twice(self) -> int:
-        """How many fetches were one too many."""
-        return sum(self.again.values())
 
 
 class Lab:
@@ -168,6 +122,7 @@ class Trial:
                 shutil.copy(self.server.directory / "log", self.logs / "server.log")
             tally = Tally(web.hits(), witness.read(self.logs / "scraped"))
         self.outcome.hidden = tally.hidden(self.lab.pages)
+        self.outcome.lasting = len(self.lab.pages.lasting)
         self.outcome.again = tally.again(self.lab.pages)
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
@@ -186,14 +141,15 @@ class Trial:
         settings = {**self.settings, "BLOOM_REDIS_URL": url}
         self.crew = Crew(self.lab.nursery, CRAWLERS, settings, self.logs, "faults")
         await_first_pages(self.crew, web)
-        play = Play(self.schedule, self, self.crew)
+        play = Play(self.schedule, self, self.crew, web.hurry)
         try:
             play.run()
         finally:
-            self.outcome.struck = [str(event) for event in play.struck]
+            self.outcome.struck = [event.fault for event in play.struck]
             self.outcome.exit_codes = self.crew.exit_codes
             self.outcome.tracebacks = dict(Counter(self.crew.tracebacks()))
-            web.slow = False
+            self.outcome.outages = self.crew.stat("bloom/outages")
+            web.hurry()
 
     def _crawl_until_quiet(self, web: SlowSite) -> None:
         """Run single crawlers until one finds nothing to do, and no claim is left."""
