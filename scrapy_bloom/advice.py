@@ -29,9 +29,9 @@ def on_queue(queue: Queue) -> str | None:
     when = "is killed" if queue.survives_stop else "is killed or stopped"
     remedy = ", or keep the queue with SCHEDULER_PERSIST = True" if queue.is_shared else ""
     return (
-        f'BLOOM_REMEMBER = "scheduled" remembers a URL before its page is crawled, and {queue.kind} '
-        f"is lost when the crawl {when}: the pages in it are then never crawled, until they are "
-        f'forgotten. Set BLOOM_REMEMBER = "crawled"{remedy}'
+        'BLOOM_REMEMBER = "scheduled" remembers a URL before its page is crawled, and '
+        f"{queue.kind} is lost when the crawl {when}: the pages in it are then not crawled, not "
+        f'before they are forgotten. Set BLOOM_REMEMBER = "crawled"{remedy}'
     )
 
 

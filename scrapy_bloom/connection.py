@@ -10,6 +10,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,10 +60,12 @@ class Connection:
     Attributes:
         client: the client; it connects at its first command.
         label: the address, safe to print: without user name, password and query.
+        resolves: whether a host name has to be resolved to connect, which may take any time.
     """
 
     client: redis.Redis
     label: str
+    resolves: bool = True
     _server: EmbeddedServer | None = field(default=None, repr=False)
 
     def close(self) -> None:
@@ -182,7 +185,7 @@ def _connect_embedded(
     except BaseException:
         server.detach()
         raise
-    return Connection(connection.client, f"embedded:{server.data_dir}", server)
+    return Connection(connection.client, f"embedded:{server.data_dir}", False, server)
 
 
 def _open(
@@ -213,7 +216,17 @@ def _open(
         raise ConfigurationError(
             f"{source} or BLOOM_REDIS_PARAMS holds an argument that the client refuses: {error}"
         ) from error
-    return Connection(client, label)
+    return Connection(client, label, resolves=_is_name(arguments.get("host")))
+
+
+def _is_name(host: object) -> bool:
+    """Whether a host is to be looked up; a socket's path, None here, is not."""
+    if host in (None, "localhost"):
+        return False
+    try:
+        return not ip_address(str(host).strip("[]"))
+    except ValueError:
+        return True
 
 
 class NotConnectedError(redis.ConnectionError):

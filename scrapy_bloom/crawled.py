@@ -166,6 +166,9 @@ class Crawled:
             return
         self._inherited = self._successors.pop(request, [])
         if self._inherited:
+            if request.meta.get("redirect_urls") and request.meta.get("retry_times"):
+                # Of a retry, which is not to be filtered, a redirect takes that along.
+                request.dont_filter &= any(item.startswith(KEPT) for _, item in self._inherited)
             request.meta[META] = [_write(claim) for claim in self._inherited]
         elif META in request.meta:
             del request.meta[META]  # came along with meta=response.meta: another page's
@@ -177,14 +180,18 @@ class Crawled:
         self._inherited = []
 
     def refused(self, request: Request) -> None:
-        """Settle what nobody will crawl: the end of a redirect is known, or the queue failed."""
+        """Settle what it came of: the end of a redirect is known already."""
         inherited, self._inherited = self._inherited, []
-        own = [claim for claim in self._claims(request) if claim not in inherited]
         if self._is_claimed:
-            self._settle(own, RELEASE)
-            self._settle(inherited, RELEASE)
+            self._settle(self._claims(request), RELEASE)  # dropped by a scheduler of the user's
         elif request is not self._restored:
             self._settle(inherited, CONFIRM)
+
+    def lost(self, request: Request) -> None:
+        """Have it tried again later: whoever links it may never do so again."""
+        self._inherited = []
+        if request is not self._restored:
+            self._settle(self._claims(request), FAIL)
 
     def handed_out(self, request: Request) -> None:
         """Take note that a request is under way."""

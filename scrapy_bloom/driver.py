@@ -14,6 +14,9 @@ from scrapy_bloom.scripts import Call, Reply
 
 T = TypeVar("T")
 
+#: Ends of the keys that hold hashes; the others hold strings.
+HASHES = (":ring", ":header", ":claims", ":workers")
+
 
 class Driver:
     """Runs operations on a synchronous client.
@@ -151,7 +154,7 @@ class Driver:
         for key in call.keys:
             kind = self.client.type(key)
             kind = kind.decode() if isinstance(kind, bytes) else kind
-            wanted = "hash" if key.endswith((":ring", ":header")) else "string"
+            wanted = "hash" if key.endswith(HASHES) else "string"
             if kind not in (wanted, "none"):
                 raise StorageError(
                     f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "

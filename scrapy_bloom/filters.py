@@ -40,10 +40,10 @@ class Filters:
         """Times that any of them sent commands and waited for the replies."""
         return sum(bloom.round_trips for bloom in self.by_window.values())
 
-    def allow_connecting(self, *, is_allowed: bool) -> None:
-        """Say whether they may make a connection; if not, and there is none, they fail at once."""
+    def stay_quick(self) -> None:
+        """From now on, do not wait for a host name to be resolved: rather fail at once."""
         for bloom in self.by_window.values():
-            bloom.may_connect = is_allowed
+            bloom.may_connect = not self.connection.resolves
 
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""

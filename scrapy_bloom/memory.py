@@ -14,6 +14,7 @@ from scrapy_bloom.crawled import MAX_ATTEMPTS, Crawled
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters, Notify, connect_filters
+from scrapy_bloom.known import Known
 from scrapy_bloom.mainthread import in_main
 from scrapy_bloom.pending import Failure
 from scrapy_bloom.queues import Queue
@@ -59,11 +60,13 @@ class Memory:
         self._queue = Queue.of(crawler.settings)
         #: Round trips of filters that were replaced by others.
         self._round_trips = 0
+        #: What the filters have said "new" or "seen" of.
+        self._known = Known()
         #: Whether the filters can be asked; else the writer looks for the server.
         self._is_up = True
         #: What was taken here, and is recorded in the filters by now.
         self._recorded: set[bytes] = set()
-        self._is_paused = self._is_closing = self._may_end = False
+        self._is_paused = self._is_closing = False
 
     def open(self) -> Filters:
         """Connect, read or create the filters, and begin to watch over them.
@@ -77,10 +80,10 @@ class Memory:
             self._check_run(bloom)
         self._in_main = in_main()
         if self._settings.remember == CRAWLED:
-            self._open_crawled()
+            self._open_crawled(filters)
         else:
             self._writer = Writer(self._connect_beside, self._in_main, self)
-        filters.allow_connecting(is_allowed=False)
+        filters.stay_quick()
         return filters
 
     def is_new(self, item: bytes, window: str, request: Request) -> bool:
@@ -111,7 +114,6 @@ class Memory:
             return
         self._round_trips += filters.round_trips
         try:
-            filters.allow_connecting(is_allowed=True)
             if self._is_up:
                 self._report.closing(filters)
         finally:
@@ -141,7 +143,6 @@ class Memory:
     def _take(self, item: bytes, window: str, request: Request) -> bool:
         assert self._writer is not None  # noqa: S101 - it is open
         if not self._is_up:
-            self._report.count("offline", window)
             return self._take_offline(item, window, request)
         try:
             new = self._ask(item, window, request)
@@ -151,6 +152,7 @@ class Memory:
             self._writer.fail()
             self.server_failed(error)
             return self._take_offline(item, window, request)
+        self._known.add(item)
         self._report.count("new" if new else "seen", window)
         return new
 
@@ -167,6 +169,10 @@ class Memory:
 
     def _take_offline(self, item: bytes, window: str, request: Request) -> bool:
         assert self._writer is not None  # noqa: S101 - it is open
+        if item in self._known:
+            self._report.count("seen", window)
+            return False
+        self._report.count("offline", window)
         self._taken.add(item)
         if self._crawled is not None:
             self._crawled.take_later((window, item), request)
@@ -206,7 +212,7 @@ class Memory:
         self._round_trips += self.filters.round_trips
         self.filters.close()
         self.filters = filters
-        filters.allow_connecting(is_allowed=False)
+        filters.stay_quick()
         self._is_up = True
         self._taken -= self._recorded
         self._recorded.clear()
@@ -219,17 +225,19 @@ class Memory:
         """From now on the filter knows them; save what it has no room for."""
         self._report.count("recorded_late", count=len(jobs))
         # Not before the filters can be asked.
-        self._recorded.update(job.item for job in jobs)
+        for job in jobs:
+            self._recorded.add(job.item)
+            self._known.add(job.item)
         if self._is_up:
             self._taken -= self._recorded
             self._recorded.clear()
         for item in unrecorded:
-            self._recorded.discard(item)
+            self._recorded.discard(item)  # it stays taken here
             self._not_recorded(item, jobs[0].window)
 
     # -- claims --
 
-    def _open_crawled(self) -> None:
+    def _open_crawled(self, filters: Filters) -> None:
         settings, queue = self._settings, self._queue
         assert self._crawler.spider is not None  # noqa: S101 - it is being opened
         spider = self._crawler.spider
@@ -245,7 +253,7 @@ class Memory:
             "" if owner == me.id else owner,
             found=lambda found: self._in_main(partial(self._restore, found)),
             wanted=lambda: self._in_main(self._look_for_room),
-            settled=lambda: self._in_main(self._let_end),
+            looked=lambda: self._in_main(self._poke),
         )
         failure = Failure(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self._writer = Writer(
@@ -267,6 +275,8 @@ class Memory:
             ignored=self._taken.add,
             report=self._report,
         )
+        # Before anything is claimed: claims of an unknown owner are left alone for a while.
+        self._takeover.beat(filters)
         if self._engine is not None:
             watch(self._engine, self._crawled)
             self._writer.wake()
@@ -282,8 +292,8 @@ class Memory:
             return True
         if not self._takeover.has_company:
             return False
-        if self._may_end:
-            self._may_end = False
+        if self._takeover.may_end:
+            self._takeover.may_end = False
             return False
         self._takeover.is_idle = True
         self._writer.wake()
@@ -303,8 +313,7 @@ class Memory:
             self._takeover.is_hungry = True
             self._writer.wake()
 
-    def _let_end(self) -> None:
-        self._may_end = True
+    def _poke(self) -> None:
         if self._engine is not None and self._engine._slot is not None:  # noqa: SLF001
             self._engine._slot.nextcall.schedule()  # noqa: SLF001 - else it looks every 5 s
 

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 PAGE = 128
 #: Seconds between looks while the crawl has nothing to do and waits.
 IDLE_INTERVAL = 0.5
+#: Seconds after which all claims are looked at again: failed URLs may be due.
+LOOK_INTERVAL = 600.0
 #: Seconds that workers get to come back, after the server does.
 GRACE = 15.0
 
@@ -115,7 +117,7 @@ class Takeover:
         queue: owner of what is in its queue, if that outlives workers; else "".
         found: is called with what was taken over, in the writer's thread.
         wanted: is called when there is more, to find out whether the crawl is hungry.
-        settled: is called when there is nothing to be taken over or waited for.
+        looked: is called when that is done, or the crawl may end.
     """
 
     def __init__(
@@ -126,14 +128,16 @@ class Takeover:
         *,
         found: Callable[[Found], object],
         wanted: Callable[[], object],
-        settled: Callable[[], object],
+        looked: Callable[[], object],
     ) -> None:
         self._me, self._spider, self._queue = me, spider, queue
-        self._found, self._wanted, self._settled = found, wanted, settled
+        self._found, self._wanted, self._looked = found, wanted, looked
         #: Whether more can be crawled: set by the crawl when it has dealt with what was found.
         self.is_hungry = False
         #: Whether the crawl has nothing to do, and asks whether it may end.
         self.is_idle = False
+        #: Whether it may: set when there is nothing to be taken over or waited for.
+        self.may_end = False
         #: Claims this worker has and will not settle: set by the crawl at its end.
         self.is_leaving_claims = False
         #: Whether there was a look at all claims since the start.
@@ -142,7 +146,7 @@ class Takeover:
         self.is_looking = False
         #: Whether there are, or were, other workers.
         self.has_company = bool(queue)
-        self._next_beat = 0.0
+        self._next_beat = self._next_look = 0.0
         self._crews: dict[str, Crew] = {}
         self._sweep: Iterator[Found | None] | None = None
         self._is_waiting = False
@@ -156,10 +160,10 @@ class Takeover:
         """Beat if it is due, and go on looking; return the seconds until there is more to do."""
         now = time.monotonic()
         if now >= self._next_beat or (self.is_idle and self._sweep is None):
-            self._beat(filters)
-            self._next_beat = now + self._me.heartbeat
+            self.beat(filters)
         if self._sweep is None and self._has_reason():
             self._is_waiting = False
+            self._next_look = time.monotonic() + LOOK_INTERVAL
             self._sweep, self.is_looking = self._look(filters), True
         if self._sweep is not None and self.is_hungry:
             self._go_on()
@@ -192,7 +196,9 @@ class Takeover:
 
     # -- workers --
 
-    def _beat(self, filters: Filters) -> None:
+    def beat(self, filters: Filters) -> None:
+        """Show that this worker is alive, and see who else is."""
+        self._next_beat = time.monotonic() + self._me.heartbeat
         for window, bloom in filters.by_window.items():
             now, entries = bloom.run(
                 partial(
@@ -221,7 +227,7 @@ class Takeover:
 
     def _has_reason(self) -> bool:
         """Whether there may be something to take over."""
-        if not self.has_looked or any(crew.dead for crew in self._crews.values()):
+        if time.monotonic() >= self._next_look or any(crew.dead for crew in self._crews.values()):
             return True
         return self.is_idle and (bool(self._queue) or bool(self._met))
 
@@ -237,6 +243,7 @@ class Takeover:
                 return
         self._sweep, self.is_looking = None, False
         self.has_looked = True
+        self._looked()
 
     def _look(self, filters: Filters) -> Iterator[Found | None]:
         """Look at all claims; yield what was taken over, page by page."""
@@ -260,7 +267,8 @@ class Takeover:
         for claim in page.claims:
             if crew.is_to_be_awaited(claim):
                 self._is_waiting = True
-                if claim.owner not in (self._queue, self._me.id):
+                if claim.owner != self._queue:
+                    self.has_company = True
                     self._met.setdefault(claim.owner, time.monotonic())
         free = [claim for claim in page.claims if crew.is_free(claim)]
         kept = [claim for claim in free if claim.length]
@@ -304,4 +312,5 @@ class Takeover:
         if not waiting:
             self.is_idle = False
             self._proven.clear()
-            self._settled()
+            self.may_end = True
+            self._looked()

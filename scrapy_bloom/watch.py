@@ -24,7 +24,10 @@ class Listener(Protocol):
         """The scheduler has taken it."""
 
     def refused(self, request: Request) -> None:
-        """The scheduler has not taken it."""
+        """The scheduler does not want it."""
+
+    def lost(self, request: Request) -> None:
+        """The scheduler's queue has failed, and nobody has it."""
 
     def handed_out(self, request: Request) -> None:
         """It has left the scheduler and is the engine's."""
@@ -67,12 +70,12 @@ def _watch_scheduler(scheduler: Any, listener: Listener) -> None:
 
     def enqueue(request: Request) -> bool:
         listener.offered(request)
-        is_accepted = False
         try:
             is_accepted = bool(enqueue_request(request))
-        finally:
-            # Refused too if the queue raised: nobody else would ever fetch it.
-            (listener.accepted if is_accepted else listener.refused)(request)
+        except BaseException:
+            listener.lost(request)
+            raise
+        (listener.accepted if is_accepted else listener.refused)(request)
         return is_accepted
 
     def hand_out() -> Request | None:

@@ -31,7 +31,7 @@ ORDER = [
     ["connection"],
     ["driver"],
     ["filter"],
-    ["windows", "queues", "mainthread", "watch", "request_json"],
+    ["windows", "queues", "known", "mainthread", "watch", "request_json"],
     ["advice", "settings"],
     ["filters"],
     ["writer", "takeover"],
@@ -42,7 +42,7 @@ ORDER = [
     ["addon"],
     ["cli.tables"],
     ["cli.session"],
-    ["cli.lookup"],
+    ["cli.lookup", "cli.pending"],
     ["cli.command"],
     ["__init__", "cli.__init__"],
 ]

@@ -202,7 +202,7 @@ def test_every_state(shop: Call, client: redis.Redis, every: dict[str, str]) -> 
         "alive": "host-1:4711 shop alive 2 ",
         "silent": "host-1:4711 shop silent for 1",
         "dead": "host-1:4711 shop dead, silent for 60 min 2 ",
-        "gone": f"here:{2**30} shop dead 2 ",
+        "gone": f"here:{2**30} shop dead",
         "stopped": "host-1:4711 shop stopped 2 ",
         "paused": "host-1:4711 shop stopped, has a queue 2 ",
         "starting": "worker shop starting 2 ",
@@ -489,9 +489,12 @@ def test_the_question(shop: Call, every: dict[str, str], bloom: BloomFilter) -> 
     assert "Release 17 claims of 'shop:bloom' on " in shop("pending", "--release").err
     # Those of dead and stopped workers are crawled anyway; the strange owner is no spider's.
     assert "Requeue 9 claims of 'shop:bloom' on " in shop("pending", "--requeue").err
-    assert "; 2 without a request are released instead;" in shop("pending", "--requeue").err
+    assert (
+        "; 2 without a request or a spider are released instead;"
+        in shop("pending", "--requeue").err
+    )
     claim(bloom, every["dead"], ["no request"], "")
-    assert "; 3 without a request are" in shop("pending", "--requeue").err
+    assert "; 3 without a request or" in shop("pending", "--requeue").err
     error = shop("pending", "--release", "--owner", "w").err
     assert "Release 17 claims" in error
     assert ", 6 of them of living workers" in error
@@ -558,8 +561,8 @@ def test_requeue_of_everything_left(
     done = shop("pending", "--requeue", "-y")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith(
-        ": 7 claims requeued, 8 left to the next worker as they were, 3 released instead (their "
-        "requests are not kept)\n"
+        ": 7 claims requeued, 8 left to the next worker as they were, 3 released instead "
+        "(without a request or a spider)\n"
     )
     after = stored(client)
     gone = {field_of(b"kept nowhere"), field_of(b"strange 0"), field_of(b"strange 1")}

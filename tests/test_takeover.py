@@ -115,7 +115,7 @@ class Crawl:
         self.ended = 0
         me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own())
         self.takeover = Takeover(
-            me, "shop", queue, found=self._found, wanted=self._wanted, settled=self._settled
+            me, "shop", queue, found=self._found, wanted=self._wanted, looked=self._looked
         )
         self.me = me
 
@@ -126,8 +126,9 @@ class Crawl:
     def _wanted(self) -> None:
         self.takeover.is_hungry = True
 
-    def _settled(self) -> None:
-        self.ended += 1
+    def _looked(self) -> None:
+        self.ended += self.takeover.may_end
+        self.takeover.may_end = False
 
     def work(self, rounds: int = 40) -> None:
         for _ in range(rounds):

@@ -442,7 +442,7 @@ def _question(claims: Claims, counts: Counter[str], *, is_requeued: bool) -> str
     if not is_requeued:
         return f"Release {counts[RELEASE]:,} claims {where}; their URLs are then not seen"
     if counts[RELEASE]:
-        where += f"; {counts[RELEASE]:,} without a request are released instead"
+        where += f"; {counts[RELEASE]:,} without a request or a spider are released instead"
     total = counts[REQUEUE] + counts[RELEASE]
     return f"Requeue {total:,} claims {where}; the next worker that looks crawls them"
 
@@ -472,7 +472,7 @@ def _report(session: Session, claims: Claims, done: Counter[str]) -> None:
     if done[ALREADY]:
         texts.append(f"{done[ALREADY]:,} left to the next worker as they were")
     if is_requeued and done[RELEASE]:
-        texts.append(f"{done[RELEASE]:,} released instead (their requests are not kept)")
+        texts.append(f"{done[RELEASE]:,} released instead (without a request or a spider)")
     if done[MISSED]:
         texts.append(f"{done[MISSED]:,} had been settled or taken over meanwhile")
     session.tables.show(f"{claims.bloom.key} on {claims.address}: {', '.join(texts)}")
