@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom import workers
 from scrapy_bloom.crawled import MAX_ATTEMPTS, Crawled
+from scrapy_bloom.engine import Engine
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters, Notify, connect_filters
@@ -21,7 +20,6 @@ from scrapy_bloom.queues import Queue
 from scrapy_bloom.report import Report
 from scrapy_bloom.settings import CLOSE, CRAWLED, BloomSettings, need_run
 from scrapy_bloom.takeover import Found, Takeover
-from scrapy_bloom.watch import watch
 from scrapy_bloom.windows import LASTING, RUN, is_start
 from scrapy_bloom.workers import Process, Worker
 from scrapy_bloom.writer import RECORD, Job, Writer
@@ -30,8 +28,6 @@ from scrapy_bloom.writer import RECORD, Job, Writer
 CLOSED_WITHOUT_SERVER = "bloom_redis_unavailable"
 #: Requests that are remembered while there is no server; beyond, the crawl waits for it.
 MAX_OFFLINE = 500_000
-#: Requests in the queue below which more of those that were left behind are put back.
-FEW_REQUESTS = 256
 
 _POLICIES = {
     True: "The spider is closed, unless the server is back at once (BLOOM_ON_REDIS_ERROR)",
@@ -58,6 +54,7 @@ class Memory:
         self._crawled: Crawled | None = None
         self._takeover: Takeover | None = None
         self._queue = Queue.of(crawler.settings)
+        self._engine = Engine(crawler)
         #: Round trips of filters that were replaced by others.
         self._round_trips = 0
         #: What the filters have said "new" or "seen" of.
@@ -141,39 +138,38 @@ class Memory:
         return True
 
     def _take(self, item: bytes, window: str, request: Request) -> bool:
-        assert self._writer is not None  # noqa: S101 - it is open
-        if not self._is_up:
-            return self._take_offline(item, window, request)
-        try:
-            new = self._ask(item, window, request)
-        except BloomError as error:
-            # Final: asked again, the one who has it now might be told "seen".
-            self._report.count("unknown", window)
-            self._writer.fail()
-            self.server_failed(error)
-            return self._take_offline(item, window, request)
-        self._known.add(item)
-        self._report.count("new" if new else "seen", window)
-        return new
+        stat = "offline"
+        if self._is_up:
+            try:
+                return self._ask(item, window, request)
+            except BloomError as error:
+                # Final: asked again, the one who has it now might be told "seen".
+                stat = "unknown"
+                self._fail(error)
+        if item in self._known:
+            self._report.count("seen", window)
+            return False
+        self._report.count(stat, window)
+        self._taken.add(item)
+        self._take_later(item, window, request)
+        return True
 
     def _ask(self, item: bytes, window: str, request: Request) -> bool:
         assert self.filters is not None  # noqa: S101 - it is open
         bloom = self.filters.by_window[window]
         if self._crawled is not None:
-            return self._crawled.take(bloom, (window, item), request)
-        unrecorded = bloom.unrecorded
-        new = bloom.add(item)
-        if bloom.unrecorded > unrecorded:
-            self._not_recorded(item, window)
+            new = self._crawled.take(bloom, (window, item), request)
+        else:
+            unrecorded = bloom.unrecorded
+            new = bloom.add(item)
+            if bloom.unrecorded > unrecorded:
+                self._not_recorded(item, window)
+        self._known.add(item)
+        self._report.count("new" if new else "seen", window)
         return new
 
-    def _take_offline(self, item: bytes, window: str, request: Request) -> bool:
+    def _take_later(self, item: bytes, window: str, request: Request) -> None:
         assert self._writer is not None  # noqa: S101 - it is open
-        if item in self._known:
-            self._report.count("seen", window)
-            return False
-        self._report.count("offline", window)
-        self._taken.add(item)
         if self._crawled is not None:
             self._crawled.take_later((window, item), request)
         else:
@@ -182,12 +178,16 @@ class Memory:
             self._is_paused = True
             self._report.paused(MAX_OFFLINE)
             self._engine.pause()
-        return True
 
     def _not_recorded(self, item: bytes, window: str) -> None:
         # Else pages that link each other would be fetched for ever.
         self._taken.add(item)
         self._report.count("unrecorded", window)
+
+    def _fail(self, error: BloomError) -> None:
+        assert self._writer is not None  # noqa: S101 - it is open
+        self._writer.fail()
+        self.server_failed(error)
 
     # -- the server: see ``writer.Events`` --
 
@@ -202,7 +202,7 @@ class Memory:
         self._report.server_missing(error)
         if self._settings.on_redis_error == CLOSE and not self._is_closing and self.filters:
             self._is_closing = True
-            self._close_spider(CLOSED_WITHOUT_SERVER)
+            self._engine.close_spider(CLOSED_WITHOUT_SERVER)
 
     def server_back(self, filters: Filters) -> None:
         """Go on with filters that are connected."""
@@ -253,7 +253,7 @@ class Memory:
             "" if owner == me.id else owner,
             found=lambda found: self._in_main(partial(self._restore, found)),
             wanted=lambda: self._in_main(self._look_for_room),
-            looked=lambda: self._in_main(self._poke),
+            looked=lambda: self._in_main(self._engine.look),
         )
         failure = Failure(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self._writer = Writer(
@@ -277,9 +277,8 @@ class Memory:
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
         self._takeover.beat(filters)
-        if self._engine is not None:
-            watch(self._engine, self._crawled)
-            self._writer.wake()
+        self._engine.tell(self._crawled)
+        self._writer.wake()
 
     def is_busy(self) -> bool:
         """Whether a crawl with nothing to do waits for requests that may have been left behind."""
@@ -307,15 +306,9 @@ class Memory:
         self._look_for_room()
 
     def _look_for_room(self) -> None:
-        if self._takeover is None or self._writer is None or self._engine._slot is None:  # noqa: SLF001
-            return
-        if len(self._engine._slot.scheduler) < FEW_REQUESTS:  # noqa: SLF001
+        if self._takeover is not None and self._writer is not None and self._engine.has_room():
             self._takeover.is_hungry = True
             self._writer.wake()
-
-    def _poke(self) -> None:
-        if self._engine is not None and self._engine._slot is not None:  # noqa: SLF001
-            self._engine._slot.nextcall.schedule()  # noqa: SLF001 - else it looks every 5 s
 
     def _end_crawled(self) -> None:
         if self._crawled is not None and self._takeover is not None:
@@ -342,16 +335,3 @@ class Memory:
         schedule = bloom.config.schedule if bloom.config else None
         if schedule is not None and schedule.counts_runs and self._settings.run is None:
             raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
-
-    @property
-    def _engine(self) -> Any:
-        try:
-            return self._crawler.engine
-        except RuntimeError:
-            return None  # there is none yet: nothing is crawled
-
-    def _close_spider(self, reason: str) -> None:
-        if hasattr(self._engine, "close_spider_async"):
-            deferred_from_coro(self._engine.close_spider_async(reason=reason))
-        else:
-            self._engine.close_spider(self._crawler.spider, reason)

@@ -13,7 +13,7 @@ class Queue:
     """Where requests wait.
 
     Args:
-        name: names the queue where it outlives its workers; "" where it does not.
+        name: names the queue if it may hold requests of other workers than this one; else "".
         survives_kill: whether it is whole after ``kill -9``.
         survives_stop: whether it is whole after a clean stop.
         is_shared: whether workers have it in common.
@@ -31,11 +31,12 @@ class Queue:
         """Return the queue that settings describe."""
         scheduler = _scheduler(settings)
         if scheduler.startswith("scrapy_redis."):
+            name = f"redis {settings.get('SCHEDULER_QUEUE_KEY', '%(spider)s:requests')}"
             if settings.getbool("SCHEDULER_PERSIST"):
-                key = str(settings.get("SCHEDULER_QUEUE_KEY", "%(spider)s:requests"))
-                return cls(f"redis {key}", True, True, True, "scrapy-redis's queue")
+                return cls(name, True, True, True, "scrapy-redis's queue")
+            # Whoever stops first wipes it, for all.
             kind = "scrapy-redis's queue without SCHEDULER_PERSIST"
-            return cls("", True, False, True, kind)
+            return cls(name, True, False, True, kind)
         jobdir = settings.get("JOBDIR")
         if jobdir and scheduler.startswith("scrapy."):
             # Its index is written at a clean stop only.

@@ -392,11 +392,12 @@ class Lab:
             "BLOOM_REDIS_URL": self.redis_url,
         } | settings
         options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
+        path = [Path(__file__).parent, *filter(None, [os.environ.get("PYTHONPATH")])]
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "scrapy", "runspider", "odd_spider.py", *options],
                 cwd=directory,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
                 stdout=log,
                 stderr=log,
             )
@@ -482,6 +483,10 @@ class Lab:
     def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
         """The entries of workers, as in ``Done``."""
         return self.client.hgetall(Keys(key).workers())
+
+    def now(self) -> int:
+        """The server's clock."""
+        return int(self.client.time()[0])
 
     def make_due(self, path: str, attempt: int = 0) -> None:
         """Let the time pass that a failed URL has to wait, and further attempts be made."""

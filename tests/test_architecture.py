@@ -34,7 +34,7 @@ ORDER = [
     ["windows", "queues", "known", "mainthread", "watch", "request_json"],
     ["advice", "settings"],
     ["filters"],
-    ["writer", "takeover"],
+    ["engine", "writer", "takeover"],
     ["report"],
     ["crawled"],
     ["memory"],

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 import redis
 from crawling import crawl, run
+from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import Request, Spider
 from scrapy.cmdline import execute
@@ -799,7 +800,9 @@ def test_whoever_reads_may_have_had_enough(
     assert done.stdout.splitlines()[1:] == ["2"]
 
 
-def test_in_the_example_project(redis_url: str, web: SiteServer, tmp_path: Path) -> None:
+def test_in_the_example_project(
+    redis_url: str, site: Site, web: SiteServer, tmp_path: Path
+) -> None:
     crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url)
     bloom = ["-m", "scrapy", "bloom"]
     where = ["--spider", "links", "-s", f"BLOOM_REDIS_URL={redis_url}"]
@@ -810,7 +813,7 @@ def test_in_the_example_project(redis_url: str, web: SiteServer, tmp_path: Path)
     (document,) = json.loads(done.stdout)["filters"]
     assert document["count"] == expected.count > 100
     # What the crawl has marked is what the command finds.
-    url = f"{web.url}/hiking/a-slow-ridge-0"
+    url = web.url + min(site.truth().stories)
     done = run(*bloom, "check", url, f"{web.url}/never", *where, "--json")
     assert (done.returncode, done.stderr) == (1, "")
     assert [answer["seen"] for answer in json.loads(done.stdout)["answers"]] == [True, False]

@@ -43,10 +43,10 @@ from odd_site import OddSpider
 from scrapy.exceptions import IgnoreRequest
 
 class DropOutput:
-    def process_spider_output(self, response, result):
+    def process_spider_output(self, response, result, spider=None):
         return (r for r in result if not getattr(r, "url", "").endswith("/dropped"))
 
-    async def process_spider_output_async(self, response, result):
+    async def process_spider_output_async(self, response, result, spider=None):
         async for r in result:
             if not getattr(r, "url", "").endswith("/dropped"):
                 yield r
@@ -229,7 +229,7 @@ def failures(lab_of: LabOf) -> dict[str, Done]:
     lab.make_due("/broken")
     runs["a second"] = lab.crawl(BLOOM_RETRY_AFTER="1 s")
     due = lab.claims()["/broken"].time
-    until(lambda: int(lab.client.time()[0]) >= due, "it is due")
+    until(lambda: lab.now() >= due, "it is due")
     runs["a second later"] = lab.crawl()
     lab.make_due("/broken", attempt=4)
     runs["fifth attempt"] = lab.crawl()

@@ -28,6 +28,8 @@ def assert_complete(lab: Lab) -> None:
     """All pages are recorded, and nothing is claimed any more."""
     assert lab.recorded() == lab.site.pages.keys() - {"/"}
     assert not lab.claims()
+    # A crawl in a JOBDIR leaves its own entry: its queue may not be empty.
+    assert all(b'"queue":"dir ' in entry for entry in lab.workers().values())
 
 
 def fetched_twice(lab: Lab) -> set[str]:
@@ -55,16 +57,30 @@ def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
 
 
 def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
-    """Killed at first, and when it had been resumed: only what was not recorded is fetched."""
+    """Its queues are damaged, so that Scrapy fails to push to some; in the end it is deleted."""
+    settings = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
+    lab.kill_midway(12, TREE, **settings)
+    recorded = lab.recorded()
+    lab.crawl(TREE, **settings)
+    assert not fetched_twice(lab) & recorded
+    shutil.rmtree(settings["JOBDIR"])
+    due = max((claim.time for claim in lab.claims().values()), default=0)
+    until(lambda: lab.now() >= due, "what the queue could not take is due")
+    lab.crawl(TREE, **settings)
+    assert_complete(lab)
+
+
+def test_a_jobdir_that_was_resumed_and_killed_loses_nothing(lab: Lab) -> None:
+    """Scrapy cannot open it any more, with whatever dupefilter: it has to be deleted."""
     jobdir = lab.directory / "job"
-    recorded: set[str] = set()
-    for end in (lab.kill_midway, lab.stop_midway, lab.kill_midway):
-        fetched = fetched_twice(lab)
-        end(12, TREE, JOBDIR=jobdir)
-        assert not (fetched_twice(lab) - fetched) & recorded
-        recorded = lab.recorded()
+    lab.stop_midway(12, TREE, JOBDIR=jobdir)
+    lab.kill_midway(12, TREE, JOBDIR=jobdir)
+    recorded = lab.recorded()
+    before = lab.site.hits()
+    shutil.rmtree(jobdir)
     lab.crawl(TREE, JOBDIR=jobdir)
     assert_complete(lab)
+    assert not {path for path in recorded if lab.site.hits()[path] > before[path]}
 
 
 @pytest.mark.parametrize("next_one", ["the same JOBDIR", "no JOBDIR"])
@@ -205,6 +221,7 @@ def test_a_page_cools_down_whichever_worker_has_found_it(lab_of: LabOf, persist:
             one.wait()
             other.wait()
     assert kinds(lab) == {"-": 30}
+    assert not fetched_twice(lab)
     assert not lab.workers()
 
 

@@ -339,7 +339,7 @@ def test_a_late_reply_is_nobodys_answer(
 
 
 @contextmanager
-def untouched(bloom: BloomFilter, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def untouched(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """It fails at once, and nobody hears of it: no resolver, no server."""
 
     def refuse(*args: object) -> None:

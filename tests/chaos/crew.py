@@ -10,6 +10,7 @@ from chaos.nursery import Nursery
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE
 )
+_UNDONE = re.compile(r"Bloom filter: ([\d,]+) records could not be written")
 
 
 class Crew:
@@ -33,6 +34,8 @@ class Crew:
             self._arguments += ["-s", f"{setting}={text}"]
         self._logs = [logs / f"{name}-{number}.log" for number in range(size)]
         self._pids = [nursery.start(self._arguments, log) for log in self._logs]
+        #: Processes that were killed.
+        self.killed: list[int] = []
 
     def __len__(self) -> int:
         return len(self._pids)
@@ -43,8 +46,11 @@ class Crew:
 
     def kill(self, number: int) -> bool:
         """Kill -9 a crawler; return whether it was running."""
-        running = self._nursery.exit_code(self._pids[number]) is None
-        self._nursery.kill(self._pids[number])
+        pid = self._pids[number]
+        running = self._nursery.exit_code(pid) is None
+        self._nursery.kill(pid)
+        if running:
+            self.killed.append(pid)
         return running
 
     @property
@@ -65,6 +71,14 @@ class Crew:
         """Return the sum of a stat over all crawlers, save for those that were killed."""
         pattern = re.compile(rf"^[ {{]'{name}': (\d+)[,}}]$", re.MULTILINE)
         return sum(int(number) for text in self._texts() for number in pattern.findall(text))
+
+    def undone(self) -> int:
+        """Return how much could not be written when crawlers ended."""
+        return sum(
+            int(number.replace(",", ""))
+            for text in self._texts()
+            for number in _UNDONE.findall(text)
+        )
 
     def _texts(self) -> list[str]:
         return [log.read_text(errors="replace") for log in self._logs if log.exists()]

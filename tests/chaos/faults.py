@@ -16,9 +16,10 @@ OPTIONS = {"server_kill_aof": AOF, "disk_full": AOF}
 
 
 class Victims(Protocol):
-    """What there is to be harmed."""
+    """What there is to be harmed, and how many keys were evicted so far."""
 
     server: Server
+    evicted: int
     proxy: Proxy | None
     crew: "Killable"
 
@@ -82,6 +83,7 @@ def _command(*words: str) -> Inflict:
 def _evicting(victims: Victims, level: float) -> Iterator[None]:
     """Take away memory until any part of the filter, or all of it, is evicted."""
     with victims.server.client() as client:
+        before = int(client.info("stats")["evicted_keys"])
         used = int(client.info("memory")["used_memory"])
         filters = sum(client.memory_usage(key) or 0 for key in client.scan_iter())
         with _configured(
@@ -89,6 +91,7 @@ def _evicting(victims: Victims, level: float) -> Iterator[None]:
             {"maxmemory-policy": "allkeys-lru", "maxmemory": str(int(used - level * filters))},
         ):
             yield
+        victims.evicted += int(client.info("stats")["evicted_keys"]) - before
 
 
 @contextmanager

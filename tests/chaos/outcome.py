@@ -11,6 +11,9 @@ CONCURRENT_REQUESTS = 4
 UNCONFIRMED = 24
 #: Pages that a crawler which is killed leaves to be fetched a second time.
 PER_KILL = CONCURRENT_REQUESTS + UNCONFIRMED
+#: Pages that one key of the filter knows at most: there are 16 blocks, and so many pages in all.
+PER_KEY = 20
+_KILL = "crawler_kill"
 
 
 @dataclass
@@ -21,9 +24,14 @@ class Outcome:
         server: name of the server it ran on.
         struck: the faults that came while the crawl was running.
         outages: how often a crawler found the server gone, save for crawlers that were killed.
+        unasked: how often one took a page without the server's word, save for those killed.
+        undone: what could not be written when crawlers ended, save for those killed.
+        killed: for each crawler that was killed, how many pages it had asked for.
+        evicted: how many keys the server has evicted.
         lasting: how many pages are to be fetched once.
         hidden: pages that were never fetched, or fetched and lost.
         again: how often pages were fetched again that are to be fetched once.
+        alone: of those fetches, how many were of a page that the same process had fetched.
         runs: how many runs without faults it took to find that nothing is left to do.
         quiet: whether that was found in the end.
         tracebacks: how often each error was logged with a traceback, in the run with faults.
@@ -38,9 +46,14 @@ class Outcome:
     remember: str
     struck: list[str] = field(default_factory=list)
     outages: int = 0
+    unasked: int = 0
+    undone: int = 0
+    killed: list[int] = field(default_factory=list)
+    evicted: int = 0
     lasting: int = 0
     hidden: list[str] = field(default_factory=list)
     again: dict[str, int] = field(default_factory=dict)
+    alone: int = 0
     runs: int = 0
     quiet: bool = False
     exit_codes: list[int | None] = field(default_factory=list)
@@ -51,8 +64,9 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether a page is hidden, the crawl never comes to rest, or fetches far too much."""
-        return bool(self.hidden or self.broken) or not self.quiet or self.twice > self.most
+        """Whether a page is hidden, the crawl never comes to rest, or fetches too much."""
+        wrong = self.hidden or self.broken or self.twice > self.most or self.alone > self.forgotten
+        return bool(wrong) or not self.quiet
 
     @property
     def twice(self) -> int:
@@ -60,16 +74,40 @@ class Outcome:
         return sum(self.again.values())
 
     @property
+    def forgotten(self) -> int:
+        """How often the server may have forgotten a page.
+
+        Also the most that processes may fetch again which they have fetched themselves: as long as
+        the server forgets nothing, no process does that. While it answers, it knows what each has
+        taken; while it does not, each knows that of itself, and what it was told of the others.
+        """
+        losses = sum(FAULTS[fault].forgets for fault in self.struck if fault != "evict")
+        return losses * self.lasting + self.evicted * PER_KEY
+
+    @property
     def most(self) -> int:
         """How many fetches may be one too many, after what has struck.
 
-        In an outage a crawler knows what it has seen during that outage, and nothing else. When
-        the server forgets, so do all crawlers; while its memory is being taken away, it does so
-        repeatedly.
+        A page is fetched because a crawler has taken it. The server says "new" of a page once, and
+        again whenever it has forgotten it. Every other taking is one too many at most:
+
+        - one without the server's word, because its answer was lost or it was away. A crawler does
+          that once for each page it was not told of: never for one it took itself. Were all
+          crawlers alone with the site all of the time, each would fetch all pages, and so does the
+          run after them if none could tell the server: that limits these.
+        - one that is repeated by a later run because the server could not be told, when a crawler
+          ended, that a page was crawled;
+        - one that is taken over from a crawler that was killed, although the page was crawled:
+          what that had under way, and not told the server yet. After an outage this can be all it
+          fetched, and nobody knows what it took without the server's word.
         """
-        kills = self.struck.count("crawler_kill")
-        losses = sum(FAULTS[fault].forgets for fault in self.struck)
-        times = self.outages + losses + CRAWLERS * self.struck.count("evict")
-        if kills and kills < len(self.struck):
-            times += len(self.struck)  # nobody knows how many outages the killed ones had
-        return times * self.lasting + kills * PER_KILL
+        alone = self.unasked + self.undone
+        if len(set(self.struck)) <= 1 or _KILL not in self.struck:
+            alone = min(alone, CRAWLERS * self.lasting)
+        return self.forgotten + alone + sum(self._killed())
+
+    def _killed(self) -> list[int]:
+        """Return what each crawler that was killed leaves to be fetched again at most."""
+        if set(self.struck) == {_KILL}:
+            return [min(PER_KILL, pages) for pages in self.killed]
+        return self.killed

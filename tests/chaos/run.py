@@ -38,6 +38,7 @@ class Task:
     remember: str
     settings: dict[str, str]
     failures: Path
+    keep_all: bool = False
 
 
 # -- in the processes that run the trials --
@@ -53,7 +54,7 @@ def open_lab() -> None:
 
 
 def run_task(task: Task) -> Outcome:
-    """Run a trial; keep its logs if it fails."""
+    """Run a trial; keep its logs if it fails, or if all are to be kept."""
     schedule = Schedule.random(task.kind, task.seed)
     with tempfile.TemporaryDirectory(prefix="chaos-trial-") as directory:
         logs = Path(directory)
@@ -63,7 +64,7 @@ def run_task(task: Task) -> Outcome:
         except Exception:
             outcome = trial.outcome
             outcome.broken = traceback.format_exc()
-        if outcome.failed:
+        if outcome.failed or task.keep_all:
             keep(logs, schedule, outcome, task.failures)
         return outcome
 
@@ -101,7 +102,18 @@ def summary(outcomes: list[Outcome]) -> Table:
     title = f"BLOOM_REMEMBER = {outcomes[0].remember!r}" if outcomes else None
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("fault", no_wrap=True)
-    for name in ("trials", "struck", "failed", "hidden", "twice", "max", "runs", "max", "errors"):
+    for name in (
+        "trials",
+        "struck",
+        "failed",
+        "hidden",
+        "twice",
+        "max",
+        "of",
+        "runs",
+        "max",
+        "errors",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for kind in KINDS:
         ours = [outcome for outcome in outcomes if outcome.kind == kind]
@@ -125,6 +137,7 @@ def _columns(outcomes: list[Outcome]) -> list[str]:
         str(sum(len(outcome.hidden) for outcome in outcomes)),
         f"{sum(twice) / count:.1f}",
         str(max(twice)),
+        f"{sum(outcome.most for outcome in outcomes) / count:.1f}",
         f"{sum(runs) / count:.1f}",
         str(max(runs)),
         str(errors),
@@ -140,6 +153,8 @@ def describe(outcome: Outcome) -> str:
         wrong += f" not quiet after {outcome.runs} runs"
     elif outcome.twice > outcome.most:
         wrong += f" {outcome.twice} fetched twice, more than {outcome.most}"
+    elif outcome.alone > outcome.forgotten:
+        wrong += f" {outcome.alone} fetched twice by the same process"
     return f"{outcome.kind} --seed {outcome.seed} on {outcome.server}: {wrong.strip()}"
 
 
@@ -155,6 +170,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--minutes", type=float, default=1e6, help="begin no schedule after so many")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="schedules at once")
     add("--failures", type=Path, default=Path("chaos-failures"), help="directory for their logs")
+    add("--keep-all", action="store_true", help="keep all logs, not only those of failures")
     add("--json", type=Path, help="file for all outcomes")
     options = parser.parse_args(arguments)
     options.kinds = options.kinds.split(",")
@@ -168,7 +184,7 @@ def main() -> int:
     options = parse(sys.argv[1:])
     settings = dict(pair.split("=", 1) for pair in options.set)
     tasks = [
-        Task(kind, seed, options.remember, settings, options.failures.absolute())
+        Task(kind, seed, options.remember, settings, options.failures.absolute(), options.keep_all)
         for seed in range(options.seed, options.seed + options.schedules)
         for kind in options.kinds
     ]

@@ -12,6 +12,8 @@ from threading import Thread
 from example_site.build import Site
 from example_site.serve import SiteServer
 
+from chaos.witness import Testimony
+
 STORIES = 96
 #: Seconds that an answer takes while the site is slow: three crawlers take a few seconds then.
 SLOW = (0.05, 0.3)
@@ -67,20 +69,38 @@ class Pages:
 
 @dataclass
 class Tally:
-    """What several crawlers have brought home from the site, over any number of runs."""
+    """What several crawlers have brought home from the site, over any number of runs.
+
+    Args:
+        fetched: how often each page was.
+        testimony: what the crawlers say.
+    """
 
     fetched: Counter[str] = field(default_factory=Counter)
-    scraped: frozenset[str] = frozenset()
+    testimony: Testimony = field(default_factory=Testimony)
 
     def hidden(self, pages: Pages) -> list[str]:
         """Return the pages that were never fetched, and the stories that were but got lost then."""
-        return sorted((pages.fetched - self.fetched.keys()) | (pages.scraped - self.scraped))
+        return sorted(
+            (pages.fetched - self.fetched.keys()) | (pages.scraped - self.testimony.scraped)
+        )
 
     def again(self, pages: Pages) -> dict[str, int]:
         """Return how often pages were fetched again that are to be fetched once."""
         return {
             page: self.fetched[page] - 1 for page in sorted(pages.lasting) if self.fetched[page] > 1
         }
+
+    def alone(self, pages: Pages) -> int:
+        """Return how often a process asked for a page again that is to be fetched once."""
+        asked = self.testimony.asked.values()
+        return sum(
+            count - 1 for one in asked for page, count in one.items() if page in pages.lasting
+        )
+
+    def asked(self, pid: int, pages: Pages) -> int:
+        """Return how many pages a process asked for that are to be fetched once."""
+        return len(self.testimony.asked.get(pid, Counter()).keys() & pages.lasting)
 
 
 def build(directory: Path) -> Site:

@@ -21,7 +21,7 @@ def victims(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         with server.client() as client:
             for number in range(100):
                 client.set(f"key:{number}", "x" * 10_000)
-        yield SimpleNamespace(server=server)
+        yield SimpleNamespace(server=server, evicted=0)
 
 
 def write(server: Server) -> None:
@@ -58,6 +58,7 @@ def test_keys_are_evicted_by_level(victims: Any, level: float, left: bool) -> No
         eventually(lambda: assert_(keys(victims.server) < before * 0.8))
         evicted = keys(victims.server)
         assert bool(evicted > before * 0.2) is left
+    assert victims.evicted == before - evicted
     write(victims.server)
 
 

@@ -13,7 +13,6 @@ from crawling import PLAIN_SCRAPY
 from proxy import Proxy
 from servers import Server
 
-from chaos import witness
 from chaos.crew import Crew
 from chaos.faults import OPTIONS, write_launcher
 from chaos.nursery import Nursery
@@ -21,6 +20,7 @@ from chaos.outcome import CONCURRENT_REQUESTS, CRAWLERS, Outcome
 from chaos.play import HungError, Play, await_end, await_first_pages
 from chaos.schedule import Schedule
 from chaos.site import Pages, SlowSite, Tally, build, serve_slowly
+from chaos.witness import Testimony
 from scrapy_bloom.settings import SETTINGS
 
 #: Runs without faults, after which a crawl that is still not quiet has failed.
@@ -67,7 +67,7 @@ class Lab:
             assert crew.exit_codes == [0]
             fetched = frozenset(web.hits())
         hubs = fetched & (self.site.truth().hubs | {"/robots.txt"})
-        return Pages(fetched, witness.read(seen), hubs)
+        return Pages(fetched, Testimony.read(seen).scraped, hubs)
 
     def __enter__(self) -> "Lab":  # noqa: PYI034 - Self is not in Python 3.10
         return self
@@ -90,6 +90,7 @@ class Trial:
     server: Server
     proxy: Proxy | None = None
     crew: Crew
+    evicted = 0
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Trial:
         with ExitStack() as stack:
             web = stack.enter_context(serve_slowly(self.lab.site.directory))
             self._start_server(stack)
-            self.settings |= {"SITE_URL": web.url, "WITNESS_FILE": self.logs / "scraped"}
+            self.settings |= {"SITE_URL": web.url, "WITNESS_FILE": self.logs / "witness"}
             try:
                 self._crawl_with_faults(web)
                 self._crawl_until_quiet(web)
@@ -120,12 +121,17 @@ class Trial:
                 self.outcome.quiet = False
             finally:
                 shutil.copy(self.server.directory / "log", self.logs / "server.log")
-            tally = Tally(web.hits(), witness.read(self.logs / "scraped"))
-        self.outcome.hidden = tally.hidden(self.lab.pages)
-        self.outcome.lasting = len(self.lab.pages.lasting)
-        self.outcome.again = tally.again(self.lab.pages)
+            self._conclude(Tally(web.hits(), Testimony.read(self.logs / "witness")))
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
+
+    def _conclude(self, tally: Tally) -> None:
+        pages, outcome = self.lab.pages, self.outcome
+        outcome.lasting = len(pages.lasting)
+        outcome.hidden = tally.hidden(pages)
+        outcome.again = tally.again(pages)
+        outcome.alone = tally.alone(pages)
+        outcome.killed = [tally.asked(pid, pages) for pid in self.crew.killed]
 
     def _start_server(self, stack: ExitStack) -> None:
         binary = write_launcher(self.lab.servers[self.outcome.server], self.logs)
@@ -149,6 +155,9 @@ class Trial:
             self.outcome.exit_codes = self.crew.exit_codes
             self.outcome.tracebacks = dict(Counter(self.crew.tracebacks()))
             self.outcome.outages = self.crew.stat("bloom/outages")
+            self.outcome.unasked = self.crew.stat("bloom/offline") + self.crew.stat("bloom/unknown")
+            self.outcome.undone = self.crew.undone()
+            self.outcome.evicted = self.evicted
             web.hurry()
 
     def _crawl_until_quiet(self, web: SlowSite) -> None:
