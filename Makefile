@@ -10,11 +10,12 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Twisted: Scrapy 2.13 itself does not start with the newest.
 LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
-.PHONY: help demo test test-lowest lint format bench bench-full clean
+.PHONY: help demo test test-lowest chaos lint format bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
 	@echo "make test         run the tests on every server that is installed"
+	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        run the benchmarks (minutes) and write docs/performance.md"
 	@echo "make bench-full   the same with the largest filters (20 minutes, 2 GB of memory)"
@@ -28,6 +29,11 @@ test: $(VENV)/dev
 
 test-lowest: $(VENV)-lowest/dev
 	$(VENV)-lowest/bin/python -m pytest $(TESTS)
+
+# For example CHAOS="--kinds reset,mixed --schedules 10"
+chaos: $(VENV)/dev
+	KILL_STRIDE=1 $(BIN)/python -m pytest tests/test_crawl_kills.py
+	cd tests && ../$(BIN)/python -m chaos.run $(CHAOS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

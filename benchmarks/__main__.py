@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import growth, latency, lockstep, memory, rings, rotation
+from benchmarks import growth, latency, lockstep, memory, remember, rings, rotation
 from benchmarks.report import Table, command, console, machine, met, packages
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -13,8 +13,8 @@ INTRODUCTION = """\
 # Performance
 
 scrapy-bloom beside the Redis dupefilters people use, all built as scrapy-redis's scheduler builds
-them, and what rotation and growth cost, on real servers. `make bench` makes this page anew;
-`make bench-full` too, with the largest filters."""
+them; what it costs to lose no page in a crash; and what rotation and growth cost; on real servers.
+`make bench` makes this page anew; `make bench-full` too, with the largest filters."""
 
 #: Tables, and in words how they compare with the target, "" if there is none.
 Outcome = tuple[list[Table], str]
@@ -30,6 +30,7 @@ def benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Outcome]]:
 
     return {
         "latency": run_latency,
+        "remember": lambda: remember.run(quick=quick),
         "rings": lambda: rings.run(quick=quick, full=full),
         "rotation": lambda: rotation.run(quick=quick),
         "growth": lambda: growth.run(quick=quick, full=full),

@@ -88,8 +88,12 @@ class Crawled:
     ) -> None:
         self._spider, self._owner, self._windows = spider, owner, windows
         #: Whether claims are the queue's until a request is handed out, or may be another worker's.
-        self._is_queues = queue.is_shared and bool(queue.name)
+        self._is_queues = queue.is_shared
         self._may_be_others = bool(queue.name)
+        # What scrapy-redis's spiders start with is gone from its list then.
+        self._pops_start_urls = any(
+            base.__module__.startswith("scrapy_redis.") for base in type(spider).__mro__
+        )
         self._crawled_statuses = crawled_statuses
         self._put, self._ignored, self._report = put, ignored, report
         #: One for each claim: another sighting by this process is "seen".
@@ -108,6 +112,10 @@ class Crawled:
         self._was_offered = False
 
     # -- claiming --
+
+    def is_made_again(self, request: Request) -> bool:
+        """Whether the next run makes a request again, so that it need not be kept."""
+        return is_start(request) and not self._pops_start_urls
 
     def is_claimed(self, claim: Claim, request: Request) -> bool:
         """Whether a request is claimed already: it is being put back, or leads back to itself."""
@@ -172,7 +180,7 @@ class Crawled:
             request.meta[META] = [_write(claim) for claim in self._inherited]
         elif META in request.meta:
             del request.meta[META]  # came along with meta=response.meta: another page's
-        if request.dont_filter and not self._inherited and not is_start(request):
+        if request.dont_filter and not self._inherited and not self.is_made_again(request):
             self.keep(LASTING, request)
 
     def accepted(self, request: Request) -> None:  # noqa: ARG002 - the listener's interface

@@ -20,7 +20,7 @@ from scrapy_bloom.queues import Queue
 from scrapy_bloom.report import Report
 from scrapy_bloom.settings import CLOSE, CRAWLED, BloomSettings, need_run
 from scrapy_bloom.takeover import Found, Takeover
-from scrapy_bloom.windows import LASTING, RUN, is_start
+from scrapy_bloom.windows import LASTING, RUN
 from scrapy_bloom.workers import Process, Worker
 from scrapy_bloom.writer import RECORD, Job, Writer
 
@@ -132,7 +132,7 @@ class Memory:
 
     def _take_for_run(self, item: bytes, request: Request) -> bool:
         self._taken.add(item)
-        if self._crawled is not None and not is_start(request):
+        if self._crawled is not None and not self._crawled.is_made_again(request):
             self._crawled.keep(LASTING, request)
         self._report.count("new", RUN)
         return True
@@ -243,7 +243,7 @@ class Memory:
         spider = self._crawler.spider
         me = Worker(workers.worker_id(spider.name), 0, settings.heartbeat, Process.own())
         owner = me.id
-        if queue.is_shared and queue.name:
+        if queue.is_shared:
             owner = workers.queue_id(spider.name, queue.name)
         elif queue.name:
             me = Worker(me.id, 0, me.heartbeat, me.process, queue.name)

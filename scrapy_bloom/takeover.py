@@ -25,6 +25,8 @@ PAGE = 128
 IDLE_INTERVAL = 0.5
 #: Seconds after which all claims are looked at again: failed URLs may be due.
 LOOK_INTERVAL = 600.0
+#: Seconds after which what an empty queue should have is lost.
+ORPHANED_AFTER = 5
 #: Seconds that workers get to come back, after the server does.
 GRACE = 15.0
 
@@ -54,7 +56,7 @@ class Crew:
         others: by id.
         now: Unix time in seconds on the server.
         queue: owner of what is in this worker's queue, if that outlives workers; else "".
-        idle: whether that queue is empty, and nothing is under way.
+        idle_since: since when that queue is empty, and nothing is under way here; 0 if it is not.
         unknown: owners without an entry, and for how many seconds they have been known.
         trusts_silence: whether workers that are silent count as dead.
     """
@@ -64,7 +66,7 @@ class Crew:
     others: Mapping[str, Worker]
     now: int
     queue: str = ""
-    idle: bool = False
+    idle_since: int = 0
     unknown: Mapping[str, float] | None = None
     trusts_silence: bool = True
 
@@ -72,7 +74,7 @@ class Crew:
         """Whether a worker's claims are to be taken over."""
         if worker.until == 0:
             # What its queue still has is not lost; what is left when that is empty, is.
-            return self.idle or not worker.queue or worker.queue != self.me.queue
+            return bool(self.idle_since) or not worker.queue or worker.queue != self.me.queue
         return worker.process.is_gone or (self.trusts_silence and worker.until <= self.now)
 
     @property
@@ -87,14 +89,15 @@ class Crew:
             return False
         if claim.failed:
             return claim.time <= self.now
-        patience = 2 * self.me.heartbeat
         if owner.startswith("q"):
             if owner == self.queue:
-                return self.idle and self.now - claim.time >= patience
+                # Whoever took it out of the queue before has said so by now, or is dead.
+                waited = self.idle_since and self.now - self.idle_since >= ORPHANED_AFTER
+                return bool(waited) and claim.time <= self.idle_since
             return not any(w.queue == owner and not self.is_dead(w) for w in self.others.values())
         worker = self.others.get(owner)
         if worker is None:
-            return (self.unknown or {}).get(owner, 0.0) >= patience
+            return (self.unknown or {}).get(owner, 0.0) >= 2 * self.me.heartbeat
         return self.is_dead(worker)
 
     def is_to_be_awaited(self, claim: Claim) -> bool:
@@ -150,6 +153,8 @@ class Takeover:
         self._crews: dict[str, Crew] = {}
         self._sweep: Iterator[Found | None] | None = None
         self._is_waiting = False
+        #: Since when the crawl has nothing to do, on the server's clock; 0 if it has.
+        self._idle_since = 0
         #: When owners without an entry were first met.
         self._met: dict[str, float] = {}
         #: Signs of life when the crawl had nothing to do any more: who shows another one is alive.
@@ -213,6 +218,7 @@ class Takeover:
 
     def _crew(self, now: int, everybody: dict[str, Worker]) -> Crew:
         everybody.pop(self._me.id, None)
+        self._idle_since = (self._idle_since or now) if self.is_idle else 0
         clock = time.monotonic()
         return Crew(
             self._me,
@@ -220,7 +226,7 @@ class Takeover:
             everybody,
             now,
             self._queue,
-            self.is_idle,
+            self._idle_since,
             {owner: clock - met for owner, met in self._met.items()},
             clock >= self._distrusts_until,
         )

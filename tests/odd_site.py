@@ -195,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/robots.txt":
             html, kind = reply.text, "text/plain"
         self.send_response(reply.status)
+        # Old Twisted takes HTTP/1.0 for 1.1, and would send the next request here.
+        self.send_header("Connection", "close")
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(html)))
         if reply.location:

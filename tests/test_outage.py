@@ -776,6 +776,19 @@ async def test_pages_are_made_up_for_in_their_windows(remember: str, own: Server
 # -- the end --
 
 
+@in_loop
+async def test_filters_that_come_when_the_crawl_is_over_are_closed(own: Server) -> None:
+    with Worker(own.url, BLOOM_REDIS_PARAMS={"client_name": "ours"}) as worker:
+        with killed(own):
+            assert not worker.sees(0)
+        deadline = time.monotonic() + PATIENCE
+        while worker.memory._writer._is_broken:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    with own.client() as client:
+        await until(lambda: "ours" not in [entry["name"] for entry in client.client_list()])
+
+
 @pytest.mark.parametrize("outage", [killed, stalled])
 @pytest.mark.parametrize("remember", REMEMBER)
 @in_loop

@@ -75,12 +75,20 @@ def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_
 
 
 @pytest.mark.parametrize(
-    ("idle", "age", "is_free"), [(False, 10_000, False), (True, 59, False), (True, 60, True)]
+    ("idle_since", "made", "is_free"),
+    [
+        (0, NOW - 10_000, False),
+        (NOW - 4, NOW - 10_000, False),
+        (NOW - 5, NOW - 5, True),
+        (NOW - 5, NOW - 4, False),
+    ],
 )
-def test_what_an_empty_queue_should_have_is_lost(idle: bool, age: int, is_free: bool) -> None:
-    mine = crew(queue=QUEUE, idle=idle)
-    assert mine.is_free(claim(QUEUE, NOW - age)) is is_free
-    assert mine.is_to_be_awaited(claim(QUEUE, NOW - age))
+def test_what_was_claimed_before_its_queue_was_empty_is_lost(
+    idle_since: int, made: int, is_free: bool
+) -> None:
+    mine = crew(queue=QUEUE, idle_since=idle_since)
+    assert mine.is_free(claim(QUEUE, made)) is is_free
+    assert mine.is_to_be_awaited(claim(QUEUE, made))
 
 
 def test_what_another_queue_has_is_its_workers_business() -> None:
@@ -93,7 +101,7 @@ def test_what_a_jobdir_has_is_left_to_it_until_it_is_empty() -> None:
     stopped = replace(STOPPED, queue="dir /jobs")
     mine = replace(crew(stopped), me=replace(ME, queue="dir /jobs"))
     assert not mine.is_free(claim(stopped.id))
-    assert replace(mine, idle=True).is_free(claim(stopped.id))
+    assert replace(mine, idle_since=NOW).is_free(claim(stopped.id))
     assert crew(stopped).is_free(claim(stopped.id)), "another run without that JOBDIR"
 
 

@@ -28,6 +28,7 @@ class Outcome:
         undone: what could not be written when crawlers ended, save for those killed.
         killed: for each crawler that was killed, how many pages it had asked for.
         evicted: how many keys the server has evicted.
+        new: how often it said "new", save for those killed.
         lasting: how many pages are to be fetched once.
         hidden: pages that were never fetched, or fetched and lost.
         again: how often pages were fetched again that are to be fetched once.
@@ -50,6 +51,7 @@ class Outcome:
     undone: int = 0
     killed: list[int] = field(default_factory=list)
     evicted: int = 0
+    new: int = 0
     lasting: int = 0
     hidden: list[str] = field(default_factory=list)
     again: dict[str, int] = field(default_factory=dict)
@@ -77,12 +79,15 @@ class Outcome:
     def forgotten(self) -> int:
         """How often the server may have forgotten a page.
 
-        Also the most that processes may fetch again which they have fetched themselves: as long as
-        the server forgets nothing, no process does that. While it answers, it knows what each has
-        taken; while it does not, each knows that of itself, and what it was told of the others.
+        While keys are being evicted, it may forget a page as often as it is told of it: nothing is
+        promised then but that this ends.
+
+        It is also the most that processes may fetch again of what they have fetched themselves: as
+        long as the server forgets nothing, none does that. While the server answers, it knows what
+        each has taken; while it does not, each knows that of itself.
         """
         losses = sum(FAULTS[fault].forgets for fault in self.struck if fault != "evict")
-        return losses * self.lasting + self.evicted * PER_KEY
+        return losses * self.lasting + min(self.evicted * PER_KEY, self.new)
 
     @property
     def most(self) -> int:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,11 @@ from chaos.faults import AOF, INFLICT, write_launcher
 SERVERS = {name: binary for name, binary in find_servers().items() if binary}
 
 
-@pytest.fixture(params=sorted(SERVERS))
+@pytest.fixture
 def victims(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    with Server(write_launcher(SERVERS[request.param], tmp_path), *AOF) as server:
+    """A server, now of this kind and now of that: always the same for the same test."""
+    binary = SERVERS[Random(request.node.name).choice(sorted(SERVERS))]
+    with Server(write_launcher(binary, tmp_path), *AOF) as server:
         with server.client() as client:
             for number in range(100):
                 client.set(f"key:{number}", "x" * 10_000)

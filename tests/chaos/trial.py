@@ -158,6 +158,7 @@ class Trial:
             self.outcome.unasked = self.crew.stat("bloom/offline") + self.crew.stat("bloom/unknown")
             self.outcome.undone = self.crew.undone()
             self.outcome.evicted = self.evicted
+            self.outcome.new = self.crew.stat("bloom/new")
             web.hurry()
 
     def _crawl_until_quiet(self, web: SlowSite) -> None:

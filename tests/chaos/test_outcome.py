@@ -1,0 +1,40 @@
+"""The bound on what is fetched again: what each fault may cost, and no more."""
+
+import pytest
+
+from chaos.outcome import CRAWLERS, PER_KEY, PER_KILL, Outcome
+
+LASTING = 100
+
+
+def outcome(*struck: str, **counts: int | list[int]) -> Outcome:
+    return Outcome("any", 1, "any", "crawled", list(struck), lasting=LASTING, **counts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trial", "most", "forgotten"),
+    [
+        (outcome("script_flush"), 0, 0),
+        (outcome("stall", unasked=7), 7, 0),
+        (outcome("stall", unasked=7, undone=3), 10, 0),
+        (outcome("stall", unasked=10_000), CRAWLERS * LASTING, 0),
+        (outcome("flushall", "flushall"), 2 * LASTING, 2 * LASTING),
+        (outcome("server_kill", unasked=7), LASTING + 7, LASTING),
+        (outcome("server_kill_aof", unasked=7), 7, 0),
+        (outcome("evict", evicted=3, new=1_000), 3 * PER_KEY, 3 * PER_KEY),
+        (outcome("evict", evicted=1_000, new=300), 300, 300),
+        (outcome("crawler_kill", "crawler_kill", killed=[90, 2]), PER_KILL + 2, 0),
+        (outcome("stall", "crawler_kill", killed=[90, 2], unasked=7), 99, 0),
+    ],
+)
+def test_what_faults_may_cost(trial: Outcome, most: int, forgotten: int) -> None:
+    assert (trial.most, trial.forgotten) == (most, forgotten)
+
+
+@pytest.mark.parametrize(
+    ("twice", "alone", "failed"), [(7, 0, False), (8, 0, True), (7, 1, True), (0, 0, False)]
+)
+def test_a_trial_that_fetches_too_much_has_failed(twice: int, alone: int, failed: bool) -> None:
+    trial = outcome("stall", unasked=7, alone=alone)
+    trial.quiet, trial.again = True, {"/": twice}
+    assert trial.failed is failed
