@@ -51,18 +51,25 @@ class Driver:
         self.may_connect = True
         self.round_trips = 0
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Steps[T], *, on_all_blocks: bool = False) -> T:
         """Run an operation to its end and return its result.
+
+        Args:
+            steps: the operation.
+            on_all_blocks: whether it takes the longer the more blocks there are. The time-out then
+                is that of each round trip.
 
         Raises:
             StorageError: the server did not do what it was asked, or not in time. Whether commands
                 that were under way have been carried out is unknown then.
         """
         try:
-            with within(self._timeout, connect=self.may_connect):
+            with within(None if on_all_blocks else self._timeout, connect=self.may_connect):
                 calls = next(steps)
                 while True:
-                    calls = steps.send([Reply.parse(raw) for raw in self._send(calls)])
+                    with within(self._timeout if on_all_blocks else None):
+                        replies = self._send(calls)
+                    calls = steps.send([Reply.parse(raw) for raw in replies])
         except StopIteration as stop:
             result: T = stop.value
             return result

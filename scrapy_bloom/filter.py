@@ -72,7 +72,8 @@ class BloomFilter:
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
         label: the server's address for error messages.
-        timeout: seconds one operation may take in all (see ``Driver``); None for no limit.
+        timeout: seconds an operation may take in all, and each round trip of one on all blocks
+            (opening, clearing, rotating, ``info``); None for no limit. See ``Driver``.
 
     Raises:
         ConfigurationError: a parameter is out of its range.
@@ -133,7 +134,7 @@ class BloomFilter:
             FilterMismatchError: the stored filter has other blocks or seeds than were asked for.
             StorageError: the server cannot be reached or used, or what it holds cannot be read.
         """
-        return self._driver.run(self._view.open(writable=True))
+        return self._driver.run(self._view.open(writable=True), on_all_blocks=True)
 
     def claim(self, items: Iterable[Item]) -> list[bool]:
         """Take items: True for each that nobody has taken before, who takes it now.
@@ -204,7 +205,8 @@ class BloomFilter:
         Raises:
             StorageError: the server did not answer; some blocks may be empty already.
         """
-        self._driver.run(self._view.clear_claims() if claims_only else self._view.clear())
+        steps = self._view.clear_claims() if claims_only else self._view.clear()
+        self._driver.run(steps, on_all_blocks=True)
 
     def rotate(self) -> None:
         """Open a new generation now; if there are as many as the window has, the oldest goes.
@@ -218,7 +220,7 @@ class BloomFilter:
                 f"the filter {self.key!r} has no window (BLOOM_RECRAWL_AFTER), so it has nothing "
                 "to rotate: set one, or clear the filter"
             )
-        self._driver.run(self._view.rotate())
+        self._driver.run(self._view.rotate(), on_all_blocks=True)
 
     def info(self, block: int | None = None) -> FilterInfo:
         """Return what the filter, or one block of it, is and holds, read from the server now.
@@ -227,7 +229,7 @@ class BloomFilter:
             ConfigurationError: the filter has no such block.
             StorageError: the server did not answer.
         """
-        snapshot = self._driver.run(self._view.read())
+        snapshot = self._driver.run(self._view.read(), on_all_blocks=True)
         if block is not None and block not in snapshot.rings:
             raise ConfigurationError(
                 f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
@@ -241,7 +243,7 @@ class BloomFilter:
         Raises:
             StorageError: the server did not answer, or what it holds cannot be read.
         """
-        return self._driver.run(self._view.look())
+        return self._driver.run(self._view.look(), on_all_blocks=True)
 
     def find(self, item: Item) -> ItemInfo:
         """Say whether an item is remembered, since when, and when it is new again.

@@ -9,6 +9,7 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_bloom import workers
 from scrapy_bloom.crawled import MAX_ATTEMPTS, Crawled
+from scrapy_bloom.deadline import within
 from scrapy_bloom.engine import Engine
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
@@ -157,13 +158,14 @@ class Memory:
     def _ask(self, item: bytes, window: str, request: Request) -> bool:
         assert self.filters is not None  # noqa: S101 - it is open
         bloom = self.filters.by_window[window]
-        if self._crawled is not None:
-            new = self._crawled.take(bloom, (window, item), request)
-        else:
-            unrecorded = bloom.unrecorded
-            new = bloom.add(item)
-            if bloom.unrecorded > unrecorded:
-                self._not_recorded(item, window)
+        unrecorded = bloom.unrecorded
+        with within(self._settings.timeout):  # it may be more than one operation
+            if self._crawled is not None:
+                new = self._crawled.take(bloom, (window, item), request)
+            else:
+                new = bloom.add(item)
+        if bloom.unrecorded > unrecorded:
+            self._not_recorded(item, window)
         self._known.add(item)
         self._report.count("new" if new else "seen", window)
         return new

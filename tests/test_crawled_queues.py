@@ -140,8 +140,10 @@ def test_claims_are_the_queues_until_requests_are_handed_out(lab: Lab) -> None:
     lab.site.hold_after(15)
     with lab.start(TREE, **distributed(lab)) as crawl:
         saturate(lab, crawl)
-        until(lambda: kinds(lab)["w"] == CONCURRENCY, "the worker holds what it has in hand")
-        assert kinds(lab) == {"w": CONCURRENCY, "q": queued(lab)}
+        until(
+            lambda: kinds(lab) == {"w": CONCURRENCY, "q": queued(lab)},
+            "the worker has what it has in hand, and the queue the rest",
+        )
         lab.site.release()
         crawl.wait()
     assert_complete(lab)

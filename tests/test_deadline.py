@@ -183,10 +183,15 @@ def test_many_stale_rings_and_slow_replies(
         bloom.claim(map(str, range(1_000)))
 
 
-def test_opening_in_many_slow_steps(proxy: Proxy) -> None:
-    proxy.fault = Fault(Kind.DELAY, seconds=SLOWLY)
-    with filter_at(proxy.url) as bloom, ending(bloom):
+def test_an_operation_on_all_blocks_has_the_time_for_each_round_trip(proxy: Proxy) -> None:
+    """A filter of thousands of blocks takes longer to open than a single reply may."""
+    proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT / 6)
+    with filter_at(proxy.url) as bloom:
         bloom.open()
+        bloom.clear()
+        proxy.fault = Fault(Kind.HANG)
+        with ending(bloom):
+            bloom.clear()
 
 
 def test_forgotten_scripts_and_slow_replies(
