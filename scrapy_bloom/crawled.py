@@ -12,7 +12,7 @@ redirects and retries, which are settled together with it.
 import logging
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
 
@@ -71,6 +71,7 @@ class Crawled:
         crawled_statuses: HTTP statuses of pages that count as crawled.
         put: has a job done by the writer.
         ignored: is told the fingerprint of what a middleware has dropped.
+        busy: is told that there is something to do.
         report: counts and warns.
     """
 
@@ -84,6 +85,7 @@ class Crawled:
         crawled_statuses: frozenset[int],
         put: Callable[[Job], None],
         ignored: Callable[[bytes], None],
+        busy: Callable[[], None],
         report: Report,
     ) -> None:
         self._spider, self._owner, self._windows = spider, owner, windows
@@ -95,11 +97,14 @@ class Crawled:
             base.__module__.startswith("scrapy_redis.") for base in type(spider).__mro__
         )
         self._crawled_statuses = crawled_statuses
-        self._put, self._ignored, self._report = put, ignored, report
+        self._put, self._ignored, self._busy, self._report = put, ignored, busy, report
         #: One for each claim: another sighting by this process is "seen".
         self._nonces = map("{}.{:x}".format, repeat(secrets.token_hex(4)), count())
-        #: Claims that are this worker's.
-        self.unsettled = 0
+        #: Claims that are this worker's, made or taken over and not settled; not if they are its
+        #: queue's: then, those of requests that were handed out, and that nobody will settle.
+        self._unsettled = 0
+        #: Whether the scheduler was told that the request it was offered is seen.
+        self.is_seen = False
         self._in_flight: dict[Request, Flight] = {}
         #: What a request in flight has turned into, until the scheduler is offered it.
         self._successors: dict[Request, list[Claim]] = {}
@@ -112,10 +117,6 @@ class Crawled:
         self._was_offered = False
 
     # -- claiming --
-
-    def is_made_again(self, request: Request) -> bool:
-        """Whether the next run makes a request again, so that it need not be kept."""
-        return is_start(request) and not self._pops_start_urls
 
     def is_claimed(self, claim: Claim, request: Request) -> bool:
         """Whether a request is claimed already: it is being put back, or leads back to itself."""
@@ -139,19 +140,32 @@ class Crawled:
         self._put(Job(TAKE, *claim, self._mark(request, claim)))
         self._claimed()
 
-    def keep(self, window: str, request: Request) -> None:
-        """Keep a request that is not to be remembered, so that it is not lost in a crash."""
-        claim = window, KEPT + secrets.token_bytes(8)
+    def keep_once(self, request: Request) -> None:
+        """Keep a request that is not to be remembered, so that it is not lost in a crash.
+
+        Not what has claims already, and not start requests, which the next run makes again.
+        """
+        if self._inherited or (is_start(request) and not self._pops_start_urls):
+            return
+        claim = LASTING, KEPT + secrets.token_bytes(8)
         self._put(Job(KEEP, *claim, self._mark(request, claim)))
         self._claimed()
 
+    @property
+    def is_leaving_claims(self) -> bool:
+        """Whether there are claims that this worker would leave behind now."""
+        return self._unsettled > 0 or bool(self._is_queues and self._in_flight)
+
     def _claimed(self) -> None:
-        self.unsettled += not self._is_queues
+        self._unsettled += not self._is_queues
         self._is_claimed = True
 
     def _mark(self, request: Request, claim: Claim) -> str:
         """Give a request its claims; return it as JSON, "" if it cannot be kept."""
-        request.meta[META] = [_write(one) for one in (*self._inherited, claim)]
+        claims = [*self._inherited, claim]
+        # A chain of redirects that is longer than any should be.
+        self._settle(claims[:-MAX_CLAIMS], CONFIRM)
+        request.meta[META] = [_write(one) for one in claims[-MAX_CLAIMS:]]
         try:
             return request_json.dump(request, self._spider)
         except request_json.NotKeepableError as error:
@@ -167,7 +181,7 @@ class Crawled:
 
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right, and keep what is not to be remembered."""
-        self._is_claimed = False
+        self._is_claimed = self.is_seen = False
         if request is self._restored:
             self._was_offered = True
             self._inherited = self._claims(request)
@@ -180,8 +194,8 @@ class Crawled:
             request.meta[META] = [_write(claim) for claim in self._inherited]
         elif META in request.meta:
             del request.meta[META]  # came along with meta=response.meta: another page's
-        if request.dont_filter and not self._inherited and not self.is_made_again(request):
-            self.keep(LASTING, request)
+        if request.dont_filter:
+            self.keep_once(request)
 
     def accepted(self, request: Request) -> None:  # noqa: ARG002 - the listener's interface
         """Nothing to do: the request will be handed out."""
@@ -190,10 +204,10 @@ class Crawled:
     def refused(self, request: Request) -> None:
         """Settle what it came of: the end of a redirect is known already."""
         inherited, self._inherited = self._inherited, []
-        if self._is_claimed:
-            self._settle(self._claims(request), RELEASE)  # dropped by a scheduler of the user's
-        elif request is not self._restored:
+        if self.is_seen:
             self._settle(inherited, CONFIRM)
+        else:  # dropped by a scheduler of the user's
+            self._settle(self._claims(request), RELEASE)
 
     def lost(self, request: Request) -> None:
         """Have it tried again later: whoever links it may never do so again."""
@@ -203,6 +217,8 @@ class Crawled:
 
     def handed_out(self, request: Request) -> None:
         """Take note that a request is under way."""
+        self._busy()
+        self.sweep()
         claims = self._claims(request)
         if not claims:
             return
@@ -212,7 +228,6 @@ class Crawled:
         else:  # its callback has yielded it again
             flight.claims += claims
             flight.times += 1
-        self.unsettled += len(claims) * self._is_queues
         for claim in claims if self._may_be_others else ():
             self._put(Job(HOLD, *claim))
 
@@ -238,11 +253,13 @@ class Crawled:
         del self._in_flight[request]
         kind = self._outcome(flight, result)
         if kind is None:
-            return  # the crawl is closing: the next one goes on from here
+            # The crawl is closing: the next one goes on from here.
+            self._unsettled += len(flight.claims) * self._is_queues
+            return
         if kind == RELEASE:
-            for _, item in flight.claims:
-                self._ignored(item)
-        self._settle(flight.claims, kind)
+            self._drop(flight.claims)
+        else:
+            self._settle(flight.claims, kind)
 
     def _outcome(self, flight: Flight, result: Response | Failure) -> str | None:
         if isinstance(flight.error, CloseSpider):
@@ -252,18 +269,28 @@ class Crawled:
         is_crawled = flight.error is None and result.status in self._crawled_statuses
         return CONFIRM if is_crawled else FAIL
 
-    def _settle(self, claims: Iterable[Claim], kind: str) -> None:
+    def _drop(self, claims: Sequence[Claim]) -> None:
+        """Settle what a middleware has dropped: it would drop it again in this run."""
+        for _, item in claims:
+            if not item.startswith(KEPT):
+                self._ignored(item)
+        self._settle(claims, RELEASE)
+
+    def _settle(self, claims: Sequence[Claim], kind: str) -> None:
         for window, item in claims:
             is_kept = item.startswith(KEPT)
             self._put(Job(RELEASE if is_kept and kind == CONFIRM else kind, window, item))
-            self.unsettled -= 1
+            self._unsettled -= not self._is_queues
             self._report.count(_STATS[kind], window)
 
     def sweep(self) -> None:
-        """Settle what has turned into requests that were dropped on their way to the scheduler."""
-        dropped, self._successors = self._successors, {}
-        for claims in dropped.values():
-            self._settle(claims, RELEASE)
+        """Settle what has turned into requests that were dropped on their way to the scheduler.
+
+        That way is one step of the engine: none is under way when this is called.
+        """
+        for claims in self._successors.values():
+            self._drop(claims)
+        self._successors.clear()
 
     # -- putting back --
 
@@ -279,7 +306,7 @@ class Crawled:
             if request is None:
                 self._put(Job(DROP, found.window, field.encode(), block=found.block))
                 continue
-            self.unsettled += not self._is_queues
+            self._unsettled += not self._is_queues
             self._restored, self._was_offered = request, False
             try:
                 crawl(request)

@@ -1,6 +1,7 @@
 """BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on what a crawl remembers."""
 
 import logging
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -106,6 +107,7 @@ class BloomDupeFilter(BaseDupeFilter):
             return False
         try:
             if not request.meta.get("bloom_enabled", True):
+                self._memory.let_pass(request)
                 return False
             return not self._memory.is_new(
                 self._fingerprint(request), self._window(request), request
@@ -199,6 +201,8 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _give_up(self, request: Request, error: Exception) -> None:
         """Let a request pass that cannot be told from others."""
+        with suppress(Exception):  # whatever it is that is wrong with it
+            self._memory.let_pass(request)
         self._report.count("unknown")
         self._report.warn_once(
             f"unknown {type(error).__name__}",

@@ -33,8 +33,13 @@ class Engine:
 
     def has_room(self) -> bool:
         """Whether few requests are waiting."""
-        slot = self._slot
-        return slot is not None and len(slot.scheduler) < FEW_REQUESTS
+        if self._slot is None:
+            return False
+        scheduler = self._slot.scheduler
+        try:
+            return len(scheduler) < FEW_REQUESTS
+        except TypeError:  # Scrapy does not ask for a length
+            return not scheduler.has_pending_requests()
 
     def look(self) -> None:
         """Have it look at once whether it has anything to do; by itself, it does every 5 s."""

@@ -56,7 +56,8 @@ _REMEDIES = (
     (r"DB index is out of range", "has no database of that number: correct the db in the address"),
     (r"BUSY ", "is busy with somebody's long script: wait, or end it with SCRIPT KILL"),
     (
-        r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error",
+        # redis-py 5 has no classes of its own for these.
+        r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error|: (MOVED|ASK|CLUSTERDOWN|CROSSSLOT)\b",
         "is a node of a cluster that cannot serve this: use a client for clusters, or repair it",
     ),
     (r"max number of clients", "has no connection left: raise its maxclients"),

@@ -91,14 +91,15 @@ class Memory:
         """
         if self._crawled is not None and self._crawled.is_claimed((window, item), request):
             return True
-        if item in self._taken:
-            self._report.count("seen", RUN)
-            return False
-        if window == RUN:
-            return self._take_for_run(item, request)
-        if self._writer is None or self.filters is None:
-            self.open()
-        return self._take(item, window, request)
+        new = self._is_new(item, window, request)
+        if self._crawled is not None and not new:
+            self._crawled.is_seen = True
+        return new
+
+    def let_pass(self, request: Request) -> None:
+        """Take note of a request that is neither tested nor remembered."""
+        if self._crawled is not None:
+            self._crawled.keep_once(request)
 
     def close(self) -> None:
         """Write what is left to be written, and close the connections."""
@@ -131,10 +132,19 @@ class Memory:
 
     # -- taking --
 
+    def _is_new(self, item: bytes, window: str, request: Request) -> bool:
+        if item in self._taken:
+            self._report.count("seen", RUN)
+            return False
+        if window == RUN:
+            return self._take_for_run(item, request)
+        if self._writer is None or self.filters is None:
+            self.open()
+        return self._take(item, window, request)
+
     def _take_for_run(self, item: bytes, request: Request) -> bool:
         self._taken.add(item)
-        if self._crawled is not None and not self._crawled.is_made_again(request):
-            self._crawled.keep(LASTING, request)
+        self.let_pass(request)
         self._report.count("new", RUN)
         return True
 
@@ -243,16 +253,18 @@ class Memory:
         settings, queue = self._settings, self._queue
         assert self._crawler.spider is not None  # noqa: S101 - it is being opened
         spider = self._crawler.spider
-        me = Worker(workers.worker_id(spider.name), 0, settings.heartbeat, Process.own())
-        owner = me.id
-        if queue.is_shared:
-            owner = workers.queue_id(spider.name, queue.name)
-        elif queue.name:
-            me = Worker(me.id, 0, me.heartbeat, me.process, queue.name)
+        shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
+        me = Worker(
+            workers.worker_id(spider.name),
+            until=0,
+            heartbeat=settings.heartbeat,
+            process=Process.own(),
+            queue=shared or queue.name,
+        )
+        owner = shared or me.id
         self._takeover = Takeover(
             me,
             spider.name,
-            "" if owner == me.id else owner,
             found=lambda found: self._in_main(partial(self._restore, found)),
             wanted=lambda: self._in_main(self._look_for_room),
             looked=lambda: self._in_main(self._engine.look),
@@ -275,6 +287,7 @@ class Memory:
             crawled_statuses=settings.crawled_statuses,
             put=self._writer.put,
             ignored=self._taken.add,
+            busy=self._takeover.be_busy,
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
@@ -303,7 +316,7 @@ class Memory:
     def _restore(self, found: Found) -> None:
         if self._crawled is None or self._takeover is None or self._writer is None:
             return
-        self._takeover.is_idle = False
+        self._takeover.be_busy()
         self._crawled.restore(found, self._engine.crawl)
         self._look_for_room()
 
@@ -316,7 +329,9 @@ class Memory:
         if self._crawled is not None and self._takeover is not None:
             self._crawled.sweep()
             in_jobdir = bool(self._queue.name) and not self._queue.is_shared
-            self._takeover.is_leaving_claims = in_jobdir or self._crawled.unsettled > 0
+            self._takeover.is_leaving_claims = (
+                in_jobdir or self._crawled.is_leaving_claims or self._takeover.is_looking
+            )
 
     # -- connecting --
 

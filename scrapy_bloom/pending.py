@@ -34,6 +34,7 @@ class Claim:
     Args:
         field: its field in the block's hash.
         owner: whose it is.
+        nonce: of the call that made it its owner's.
         time: when it was made, in Unix seconds on the server; of a failed URL, when it is due.
         attempt: times that the URL failed.
         length: of the request in characters; 0 if it is not kept.
@@ -41,6 +42,7 @@ class Claim:
 
     field: str
     owner: str
+    nonce: str
     time: int
     attempt: int
     length: int
@@ -51,7 +53,7 @@ class Claim:
         match = _HEAD.fullmatch(head)
         if match is None:
             return None
-        return cls(field, match[1], int(match[3]), int(match[4]), int(match[5]))
+        return cls(field, match[1], match[2], int(match[3]), int(match[4]), int(match[5]))
 
     @property
     def failed(self) -> bool:
@@ -172,16 +174,19 @@ def release_fields(
     return sum(reply.verdicts.count("1") for reply in replies)
 
 
-def hold(view: View, items: Iterable[bytes], owner: str, nonce: str) -> Steps[None]:
-    """Make the claims of items an owner's, whoever has them; not those of failed ones."""
+def hold(view: View, items: Iterable[bytes], owner: str, nonce: str) -> Steps[set[str]]:
+    """Make the claims of items an owner's, whoever has them; return the fields of those there are.
+
+    Not those of failed items.
+    """
     fields = yield from _fields_by_block(view, items)
     calls = [
         Call(load("adopt"), (view.keys.claims(block),), ("", owner, nonce, "", *part))
         for block, all_of_it in fields.items()
         for part in _parts(all_of_it)
     ]
-    if calls:
-        yield calls
+    replies = (yield calls) if calls else []
+    return {name for reply in replies for name in reply.fields}
 
 
 def adopt(

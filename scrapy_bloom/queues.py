@@ -1,6 +1,7 @@
 """What becomes of a crawl's queue when the crawl is killed, and when it is stopped."""
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class Queue:
         jobdir = settings.get("JOBDIR")
         if jobdir and scheduler.startswith("scrapy."):
             # Its index is written at a clean stop only.
-            name = f"dir {Path(str(jobdir)).resolve()}"
+            path = str(Path(str(jobdir)).resolve()).encode("utf-8", "surrogateescape")
+            name = f"dir {blake2b(path, digest_size=16).hexdigest()}"
             return cls(name, False, True, False, "the queue in JOBDIR")
         return cls("", False, False, False, "the queue in this process's memory")
 

@@ -253,7 +253,10 @@ def _statuses(name: str, value: Any) -> frozenset[int]:
     if isinstance(parts, int):
         parts = [parts]
     try:
-        return frozenset(status for part in parts for status in _status_range(str(part).strip()))
+        found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
+        if found:
+            return found
+        raise ValueError("no page would ever count as crawled")
     except (TypeError, ValueError):
         raise ConfigurationError(
             f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '

@@ -50,7 +50,15 @@ class Process:
     @property
     def is_gone(self) -> bool:
         """Whether it is certainly not there any more."""
-        return self.is_near and _started(self.pid) != self.started
+        if not self.is_near:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass  # another user's, of which nothing may be to be seen
+        return _started(self.pid) not in (None, self.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,8 @@ class Worker:
         until: Unix time in seconds on the server after which it counts as dead; 0 if it stopped.
         heartbeat: seconds between its signs of life.
         process: where it runs.
-        queue: names the queue that has its requests after a stop; "" if none has.
+        queue: owner of what is in the queue that it shares with others, or the directory of the
+            queue that has its requests after a stop (``dir ...``); "" for a queue in memory.
     """
 
     id: str
@@ -70,6 +79,16 @@ class Worker:
     heartbeat: float
     process: Process
     queue: str = ""
+
+    @property
+    def shared_queue(self) -> str:
+        """Owner of what is in the queue that it shares with others; "" if it shares none."""
+        return self.queue if self.queue.startswith("q") else ""
+
+    @property
+    def jobdir(self) -> str:
+        """The directory of the queue that has its requests after a stop; "" if none has."""
+        return self.queue if self.queue.startswith("dir ") else ""
 
     def describe(self) -> str:
         """Return what is stored beside ``until``."""
@@ -162,10 +181,10 @@ def _place() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process was started; None if there is none, or it is a zombie."""
+    """Return when a process was started, -1 if it is a zombie, None if that cannot be seen."""
     try:
         # The name, in parentheses, may hold anything; state is the first field after it.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return -1 if fields[0] in "ZX" else int(fields[19])

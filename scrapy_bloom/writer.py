@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Protocol
 
 from scrapy_bloom import pending
@@ -256,11 +256,10 @@ class Writer:
     def _next_batch(self) -> list[Job]:
         """Return the next jobs, as long as they are of one kind and for one filter."""
         first = self._jobs[0]
+        # By number: while it is iterated over, nothing could be put down.
+        jobs = (self._jobs[number] for number in range(min(MAX_BATCH, len(self._jobs))))
         return list(
-            takewhile(
-                lambda job: (job.kind, job.window) == (first.kind, first.window),
-                islice(self._jobs.copy(), MAX_BATCH),
-            )
+            takewhile(lambda job: (job.kind, job.window) == (first.kind, first.window), jobs)
         )
 
     def _carry_out(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
@@ -278,9 +277,16 @@ class Writer:
         elif kind == DROP:
             for job in jobs:
                 fields = {job.block: [job.item.decode()]}
-                run(lambda view, fields=fields: pending.release_fields(view, fields, worker))  # type: ignore[misc]
+                run(lambda view, fields=fields: pending.release_fields(view, fields, self._owner))  # type: ignore[misc]
+        elif kind == RELEASE:
+            for owner in {worker, self._owner}:  # not that of somebody who has taken it over
+                run(lambda view, owner=owner: pending.release(view, items, owner))  # type: ignore[misc]
+        elif kind == CONFIRM:
+            # If its claim is lost, those of its links may be as well: it is to be crawled again.
+            there = run(lambda view: pending.hold(view, items, worker, nonce))
+            items = [item for item in items if pending.field_of(item) in there]
         verdicts = run(lambda view: claim(view, items)) if kind in (RECORD, CONFIRM) else ""
-        if kind in (CONFIRM, RELEASE):
+        if kind == CONFIRM:
             # After it is recorded: at every moment it is seen by one or the other.
             run(lambda view: pending.release(view, items))
         return [item for item, v in zip(items, verdicts, strict=False) if v == UNRECORDED]

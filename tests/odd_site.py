@@ -122,6 +122,7 @@ class OddSite(ThreadingHTTPServer):
         #: Answers that are being held back.
         self.held = 0
         self._limit: float = float("inf")
+        self._active = 0
         self._changed = Condition()
 
     def hits(self) -> Counter[str]:
@@ -165,8 +166,25 @@ class OddSite(ThreadingHTTPServer):
                 found |= {*reply.links, reply.location, reply.refresh}
         return found - {""}
 
+    def drain(self) -> None:
+        """Hold back nothing, and wait until all that was asked before is answered."""
+        self.release()
+        with socket.create_connection(("127.0.0.1", self.server_port), PATIENCE) as last:
+            last.shutdown(socket.SHUT_WR)
+            last.recv(1)
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self._active, PATIENCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._active += 1
+        super().process_request(request, client_address)
+
     def shutdown_request(self, request: Any) -> None:
         self.close_request(request)  # not by a shutdown first, which would end a reset politely
+        with self._changed:
+            self._active -= 1
+            self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report errors, but not that a crawler was killed in the middle of a page."""
@@ -380,7 +398,10 @@ class Lab:
 
     @contextmanager
     def start(self, spider: str = PLAIN, **settings: Any) -> Iterator[Crawl]:
-        """Run a spider in the background; if it still runs at the end, it is killed."""
+        """Run a spider in the background; if it still runs at the end, it is killed.
+
+        Then the site answers what it was asked, before another crawl begins.
+        """
         self._crawls += 1
         directory = self.directory / str(self._crawls)
         directory.mkdir()
@@ -408,6 +429,7 @@ class Lab:
             yield crawl
         finally:
             crawl.kill()
+            self.site.drain()
 
     def crawl(self, spider: str = PLAIN, **settings: Any) -> Done:
         """Run a spider to its end."""
@@ -425,9 +447,7 @@ class Lab:
             until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
             assert not crawl.is_over, crawl.log
             crawl.kill()
-        fetched = self.site.hits() - before
-        self.site.release()
-        return fetched
+        return self.site.hits() - before
 
     def __enter__(self) -> "Lab":  # noqa: PYI034 - Self is not in Python 3.10
         return self
@@ -457,7 +477,6 @@ class Lab:
             )
             assert not crawl.is_over, crawl.log
             crawl.kill()
-        self.site.release()
 
     # -- what is on the server --
 

@@ -46,9 +46,7 @@ ORDER = [
     ["cli.command"],
     ["__init__", "cli.__init__"],
 ]
-PURE = [
-    name for row in ORDER[: ORDER.index(["pending"]) + 1] for name in row
-]
+PURE = [name for row in ORDER[: ORDER.index(["pending"]) + 1] for name in row]
 
 
 def imports(module: str) -> set[str]:

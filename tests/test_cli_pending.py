@@ -110,7 +110,7 @@ def every(bloom: BloomFilter, client: redis.Redis) -> dict[str, str]:
         "dead": register(bloom, life=-3600),
         "gone": register(bloom, process=Process("here", 2**30, Process.own().place, 1)),
         "stopped": register(bloom, life=0),
-        "paused": register(bloom, life=0, queue=workers.queue_id("shop", "dir /x")),
+        "paused": register(bloom, life=0, queue="dir /x"),
         "starting": workers.worker_id("shop"),
         "unknown": workers.worker_id("shop"),
         "used": queue,
@@ -626,7 +626,7 @@ def taken_over(bloom: BloomFilter, server: Server) -> Iterator[Callable[[], set[
     """Has a worker of the spider look; returns the fields of what it has taken over."""
     found: list[Found] = []
     me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own())
-    chore = Takeover(me, "shop", "", found=found.append, wanted=lambda: None, looked=lambda: None)
+    chore = Takeover(me, "shop", found=found.append, wanted=lambda: None, looked=lambda: None)
     filters = Filters({"lasting": bloom}, connect(server.url))
 
     def look() -> set[str]:

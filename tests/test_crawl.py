@@ -54,12 +54,31 @@ def test_two_processes_under_scrapy_redis_fetch_every_page_once_in_total(
         del fetched["/robots.txt"]  # each worker reads it
         assert fetched == expected
         bloom = BloomFilter(client, "once:bloom")
-        assert len(bloom) >= len((truth.lasting | truth.hubs) - truth.dead)
+        assert len(bloom) >= len(truth.lasting | truth.hubs)
         for log in logs:
             assert "ERROR" not in log
             warnings = [line for line in log.splitlines() if "Warning: " in line]
             assert not [line for line in warnings if "scrapy_bloom" in line]
             assert ("this flush is ignored" in log) is not persist
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
+        {"TWISTED_REACTOR_ENABLED": "False"},  # from Scrapy 2.19 on; older ones do not know it
+    ],
+)
+def test_a_crawl_without_the_asyncio_reactor_settles_all_its_claims(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url, **settings)
+    assert web.hits() == Counter(site.truth().crawl())
+    with redis.Redis.from_url(redis_url) as client:
+        bloom = BloomFilter(client, "links:bloom")
+        assert len(bloom) == len(site.truth().lasting)
+        assert bloom.info().claims == 0
+        assert not client.keys("*:workers")
 
 
 def test_a_plain_crawl_under_scrapys_scheduler_drops_every_duplicate(

@@ -508,8 +508,6 @@ def test_after_a_kill_requests_are_restored_exactly_as_they_were(lab_of: LabOf) 
         assert {"kept:/a/unfiltered", "kept:/b/unfiltered"} < lab.claims().keys()
         assert {claim.kind for claim in lab.claims().values()} == {"w"}
         crawl.kill()
-    lab.site.release()
-    until(lambda: not lab.site.held, "the site has noticed")
     take_fetches(lab)
 
     lab.site.pages["/"] = page()
@@ -562,7 +560,6 @@ def stop_at_once(lab: Lab) -> None:
         crawl.ask_to_stop()
         crawl.ask_to_stop(at_once=True)
         crawl.wait()
-    lab.site.release()
 
 
 def kill(lab: Lab) -> None:
@@ -624,7 +621,6 @@ def test_a_crawl_that_is_killed_at_its_first_claim_loses_nothing(lab_of: LabOf) 
         until(lambda: lab.claims() or crawl.is_over, "there is a claim")
         crawl.kill()
     assert lab.claims()
-    lab.site.release()
     lab.site.pages["/"] = page()
     assert lab.crawl().recorded == {"/a"}
 

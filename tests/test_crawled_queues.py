@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from odd_site import CONCURRENCY, TREE, Crawl, Lab, LabOf, labs, page, tree, until
+from odd_site import CONCURRENCY, ERROR, TREE, Crawl, Lab, LabOf, labs, moved, page, tree, until
 
 PAGES = 60
 
@@ -155,7 +155,7 @@ def test_workers_that_stop_leave_everything_to_the_queue(lab: Lab) -> None:
     settings = distributed(lab)
     stop_together(lab, 2, **settings)
     assert kinds(lab) == {"q": queued(lab)}
-    assert not lab.workers()
+    assert all(entry.startswith(b"0 ") for entry in lab.workers().values())  # stopped
     done = lab.crawl(TREE, **settings)
     assert_complete(lab)
     assert not fetched_twice(lab)
@@ -227,6 +227,22 @@ def test_a_page_cools_down_whichever_worker_has_found_it(lab_of: LabOf, persist:
     assert not lab.workers()
 
 
+def test_redirects_and_retries_leave_no_claim_and_no_worker(lab_of: LabOf) -> None:
+    """Their claims go into the queue once more."""
+    lab = lab_of(
+        {
+            "/": page("/old", "/flaky"),
+            "/old": moved("/new"),
+            "/new": page(),
+            "/flaky": (ERROR, page()),
+        }
+    )
+    done = lab.crawl(TREE, **distributed(lab))
+    assert done.recorded == {"/old", "/new", "/flaky"}
+    assert not done.claims
+    assert not done.workers
+
+
 START = """
 from scrapy_redis.spiders import RedisSpider
 
@@ -252,10 +268,10 @@ def test_a_start_url_that_is_gone_from_its_list_is_crawled_after_a_kill(
     lab.site.hold_after(number - 1)
     with lab.start(START, **settings) as crawl:
         until(lambda: lab.site.held or crawl.is_over, "a page is under way")
-        until(lambda: kinds(lab)["w"] or crawl.is_over, "its request is kept")
+        kept = f"kept:/{number}"
+        until(lambda: lab.claims().keys() == {kept} or crawl.is_over, "its request is kept")
         assert not crawl.is_over, crawl.log
         crawl.kill()
-    lab.site.release()
     assert lab.client.llen("start") == 2 - number
     lab.crawl(START, **settings)
     assert lab.site.hits() == Counter(["/1", "/2", f"/{number}"])

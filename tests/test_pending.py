@@ -237,7 +237,7 @@ def test_a_damaged_claim_is_told_and_hides_nothing(
     assert page.damaged == (A.hex(),)
     assert not page.claims
     bloom.run(lambda view: pending.hold(view, [A], OURS, "n"))
-    assert adopt(bloom, Claim(A.hex(), OURS, 0, 0, 0)) == {}
+    assert adopt(bloom, Claim(A.hex(), OURS, "1", 0, 0, 0)) == {}
     assert take(bloom, A, owner=THEIRS) == NEW
     client.hset(key, A.hex(), value)
     assert release(bloom, A, owner="", failure=LATER) == 1

@@ -41,8 +41,7 @@ class Crawls:
         self.web = web
         self.moved = moved
         self.directory = directory
-        # What is gone stays gone: else it is tried again in each crawl.
-        self.settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_CRAWLED_STATUSES": "200-399,404"}
+        self.settings = {"BLOOM_REDIS_URL": moved.url}
 
     def use(self, **settings: str) -> None:
         """Add settings of Scrapy for all crawls from now on."""

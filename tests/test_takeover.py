@@ -32,7 +32,7 @@ def crew(*others: Worker, **fields: object) -> Crew:
 
 
 def claim(owner: str, time: int = NOW - 1_000) -> Claim:
-    return Claim("f", owner, time, 0, 10)
+    return Claim("f", owner, "nonce", time, 0, 10)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,11 @@ def test_claims_of_other_spiders_are_theirs() -> None:
     assert not crew(dead).is_free(claim(dead.id))
     assert not crew(dead).is_free(claim(workers.failed_id("other"), NOW - 9))
     assert crew(dead, SILENT).dead == [SILENT]
+
+
+def test_its_own_claims_are_free_if_nobody_told_it_of_what_they_are() -> None:
+    assert not crew().is_free(claim(ME.id))
+    assert crew(lost={"nonce"}).is_free(claim(ME.id))
 
 
 def test_silence_says_nothing_while_the_server_was_away() -> None:
@@ -86,7 +91,7 @@ def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_
 def test_what_was_claimed_before_its_queue_was_empty_is_lost(
     idle_since: int, made: int, is_free: bool
 ) -> None:
-    mine = crew(queue=QUEUE, idle_since=idle_since)
+    mine = replace(crew(idle_since=idle_since), me=replace(ME, queue=QUEUE))
     assert mine.is_free(claim(QUEUE, made)) is is_free
     assert mine.is_to_be_awaited(claim(QUEUE, made))
 
@@ -121,9 +126,9 @@ class Crawl:
         self.filters = Filters({"lasting": bloom}, Connection(client, ""))
         self.found: dict[str, str] = {}
         self.ended = 0
-        me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own())
+        me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
         self.takeover = Takeover(
-            me, "shop", queue, found=self._found, wanted=self._wanted, looked=self._looked
+            me, "shop", found=self._found, wanted=self._wanted, looked=self._looked
         )
         self.me = me
 
@@ -242,8 +247,7 @@ def test_two_workers_share_what_a_third_has_left(
 def test_a_crawl_alone_may_end_at_once(crawl: Crawl) -> None:
     crawl.work()
     assert not crawl.takeover.has_company
-    crawl.takeover.is_idle = True
-    crawl.work(2)
+    crawl.wait()
     assert crawl.ended == 1
 
 
@@ -265,11 +269,12 @@ def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
     other = worker(0)
     enter(bloom, other, 60)
     crawl.takeover.is_idle = True
-    crawl.work(4)
+    for _ in range(4):
+        crawl.work(2)
+        time.sleep(0.3)
     assert not crawl.ended
-    time.sleep(1.1)
     enter(bloom, other, 60)
-    crawl.work(4)
+    crawl.wait()
     assert crawl.ended
     assert not crawl.found
 

@@ -314,7 +314,7 @@ def _group(owner: str, state: str, census: Census, names: Mapping[str, str]) -> 
     group = Group(owner, _kind(owner), tag, names.get(tag or ""), state=state)
     if worker is not None:
         group.host, group.pid = worker.process.host, worker.process.pid
-        group.has_queue = state == STOPPED and bool(worker.queue)
+        group.has_queue = state == STOPPED and bool(worker.jobdir)
         group.silent = worker.silent(census.now) if state in (SILENT, DEAD) else 0
     return group
 

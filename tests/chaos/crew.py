@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from chaos.nursery import Nursery
+from scrapy_bloom.memory import CLOSED_WITHOUT_SERVER
 
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE
@@ -78,6 +79,12 @@ class Crew:
             int(number.replace(",", ""))
             for text in self._texts()
             for number in _UNDONE.findall(text)
+        )
+
+    def closed(self) -> int:
+        """Return how many crawlers closed because the server was away."""
+        return sum(
+            text.count(f"Closing spider ({CLOSED_WITHOUT_SERVER})") for text in self._texts()
         )
 
     def _texts(self) -> list[str]:

@@ -90,6 +90,5 @@ def _check(crew: Crew, deadline: float) -> None:
     """Wait for a moment; end what is overdue."""
     time.sleep(_TICK)
     if time.monotonic() > deadline:
-        for number in range(len(crew)):
-            crew.kill(number)
-        raise HungError
+        hung = sum(crew.kill(number) for number in range(len(crew)))
+        raise HungError(f"{hung} of {len(crew)} crawlers did not end in {RUN_TIMEOUT:.0f} seconds")

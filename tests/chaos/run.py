@@ -153,7 +153,7 @@ def describe(outcome: Outcome) -> str:
         wrong += f" not quiet after {outcome.runs} runs"
     elif outcome.twice > outcome.most:
         wrong += f" {outcome.twice} fetched twice, more than {outcome.most}"
-    elif outcome.alone > outcome.forgotten:
+    elif outcome.alone > outcome.most_alone:
         wrong += f" {outcome.alone} fetched twice by the same process"
     return f"{outcome.kind} --seed {outcome.seed} on {outcome.server}: {wrong.strip()}"
 

@@ -38,3 +38,11 @@ def test_a_trial_that_fetches_too_much_has_failed(twice: int, alone: int, failed
     trial = outcome("stall", unasked=7, alone=alone)
     trial.quiet, trial.again = True, {"/": twice}
     assert trial.failed is failed
+
+
+def test_a_page_of_ones_own_is_fetched_again_if_its_claim_was_somebody_elses() -> None:
+    assert outcome("stall", unasked=7).most_alone == 0
+    assert outcome("stall", unasked=7, closed=1).most_alone == 7
+    assert outcome("stall", unasked=7, undone=1).most_alone == 7
+    assert outcome("stall", "crawler_kill", unasked=7, killed=[90]).most_alone == 7
+    assert outcome("flushall").most_alone == LASTING

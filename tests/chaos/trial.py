@@ -117,8 +117,8 @@ class Trial:
             try:
                 self._crawl_with_faults(web)
                 self._crawl_until_quiet(web)
-            except HungError:
-                self.outcome.quiet = False
+            except HungError as error:
+                self.outcome.broken = str(error)
             finally:
                 shutil.copy(self.server.directory / "log", self.logs / "server.log")
             self._conclude(Tally(web.hits(), Testimony.read(self.logs / "witness")))
@@ -157,6 +157,7 @@ class Trial:
             self.outcome.outages = self.crew.stat("bloom/outages")
             self.outcome.unasked = self.crew.stat("bloom/offline") + self.crew.stat("bloom/unknown")
             self.outcome.undone = self.crew.undone()
+            self.outcome.closed = self.crew.closed()
             self.outcome.evicted = self.evicted
             self.outcome.new = self.crew.stat("bloom/new")
             web.hurry()
