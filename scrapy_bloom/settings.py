@@ -254,14 +254,14 @@ def _statuses(name: str, value: Any) -> frozenset[int]:
         parts = [parts]
     try:
         found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
-        if found:
-            return found
-        raise ValueError("no page would ever count as crawled")
     except (TypeError, ValueError):
+        found = frozenset()
+    if not found:
         raise ConfigurationError(
             f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '
             f"[200, 301, 404], each from 100 to 599; got {value!r:.60}"
-        ) from None
+        )
+    return found
 
 
 def _status_range(text: str) -> range:

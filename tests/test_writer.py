@@ -66,13 +66,13 @@ class FakeBloom:
         self._server.attempts += 1
         self._server.answer()
 
-    def run(self, operation: Callable[[str], tuple[str, Sequence[bytes]]]) -> str:
+    def run(self, operation: Callable[[str], tuple[str, Sequence[bytes]]]) -> str | set[str]:
         self.round_trips += 1
         self._server.answer()
         kind, items = operation(self._window)
         self._server.calls.append((f"{self._window} {kind}", list(items)))
         self._server.on_call()
-        return "1" * len(items)
+        return set(map(pending.field_of, items)) if kind == "hold" else "1" * len(items)
 
 
 class Crawl:
@@ -258,7 +258,7 @@ def test_jobs_are_done_in_their_order_whatever_their_kinds_and_windows(
         (TAKE, ["take"]),
         (KEEP, ["take"]),
         (HOLD, ["hold"]),
-        (CONFIRM, ["claim", "release"]),
+        (CONFIRM, ["hold", "claim", "release"]),
         (RELEASE, ["release"]),
         (FAIL, ["release"]),
     ],
