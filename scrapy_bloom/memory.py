@@ -90,7 +90,8 @@ class Memory:
         If the server does not answer, it is new, and from then on taken by this process.
         """
         if self._crawled is not None and self._crawled.is_claimed((window, item), request):
-            return True
+            # What was kept in another run may have been taken in this one.
+            return window != RUN or self._take_once(item)
         new = self._is_new(item, window, request)
         if self._crawled is not None and not new:
             self._crawled.is_seen = True
@@ -141,6 +142,11 @@ class Memory:
         if self._writer is None or self.filters is None:
             self.open()
         return self._take(item, window, request)
+
+    def _take_once(self, item: bytes) -> bool:
+        new = item not in self._taken
+        self._taken.add(item)
+        return new
 
     def _take_for_run(self, item: bytes, request: Request) -> bool:
         self._taken.add(item)
