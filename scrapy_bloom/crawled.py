@@ -110,8 +110,6 @@ class Crawled:
         self._successors: dict[Request, list[Claim]] = {}
         #: The request that the scheduler is being offered, if its claims came along rightfully.
         self._inherited: list[Claim] = []
-        #: Whether the request that the scheduler is being offered was claimed for it.
-        self._is_claimed = False
         #: The request that is being put back, and whether it has come as far as the scheduler.
         self._restored: Request | None = None
         self._was_offered = False
@@ -158,7 +156,6 @@ class Crawled:
 
     def _claimed(self) -> None:
         self._unsettled += not self._is_queues
-        self._is_claimed = True
 
     def _mark(self, request: Request, claim: Claim) -> str:
         """Give a request its claims; return it as JSON, "" if it cannot be kept."""
@@ -181,7 +178,7 @@ class Crawled:
 
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right, and keep what is not to be remembered."""
-        self._is_claimed = self.is_seen = False
+        self.is_seen = False
         if request is self._restored:
             self._was_offered = True
             self._inherited = self._claims(request)

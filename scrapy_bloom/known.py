@@ -27,6 +27,3 @@ class Known:
 
     def __contains__(self, item: bytes) -> bool:
         return hash(item) in self._young or hash(item) in self._old
-
-    def __len__(self) -> int:
-        return len(self._young | self._old)

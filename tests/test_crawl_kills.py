@@ -183,25 +183,16 @@ def crawls(tree: Tree, nursery: Connection, redis_url: str) -> Crawls:
     return Crawls(tree, nursery, redis_url)
 
 
-def test_kill_nine_between_any_two_calls_of_a_crawl_hides_no_page(crawls: Crawls) -> None:
+@pytest.mark.parametrize("killed_before", [(), (40,)], ids=["crawl", "takeover"])
+def test_kill_nine_between_any_two_calls_hides_no_page(
+    crawls: Crawls, killed_before: tuple[int, ...]
+) -> None:
     for calls in range(0, 400, STRIDE):
         crawls.begin()
+        assert all(crawls.run(before) for before in killed_before)
         killed = crawls.run(calls)
         assert not crawls.run()
-        crawls.check(kills=1)
-        if not killed:
-            break
-    assert calls > 30
-    assert not killed
-
-
-def test_kill_nine_between_any_two_calls_of_a_takeover_hides_no_page(crawls: Crawls) -> None:
-    for calls in range(0, 400, STRIDE):
-        crawls.begin()
-        assert crawls.run(40)
-        killed = crawls.run(calls)
-        assert not crawls.run()
-        crawls.check(kills=2)
+        crawls.check(kills=1 + len(killed_before))
         if not killed:
             break
     assert calls > 30
