@@ -5,12 +5,14 @@ from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigurationError, FilterMismatchError, StorageError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.info import FilterInfo, GenerationInfo, ItemInfo
+from scrapy_bloom.middleware import BloomSpiderMiddleware
 
 __all__ = [
     "Addon",
     "BloomDupeFilter",
     "BloomError",
     "BloomFilter",
+    "BloomSpiderMiddleware",
     "ConfigurationError",
     "FilterInfo",
     "FilterMismatchError",

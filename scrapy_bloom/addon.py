@@ -6,12 +6,13 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.middleware import ORDER, BloomSpiderMiddleware
 
 logger = logging.getLogger(__name__)
 
 
 class Addon:
-    """Sets ``DUPEFILTER_CLASS``, unless the user or a Scrapy command has."""
+    """Sets ``DUPEFILTER_CLASS``, unless the user or a command has, and adds the middleware."""
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy before the crawl."""
@@ -28,6 +29,10 @@ class Addon:
                 "line or another add-on) to filter duplicates with BloomDupeFilter",
                 current,
             )
+            return
+        settings.setdefault_in_component_priority_dict(
+            "SPIDER_MIDDLEWARES", BloomSpiderMiddleware, ORDER
+        )
 
 
 def _is_ours(value: object) -> bool:

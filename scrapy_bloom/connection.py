@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import RedisClusterException
@@ -61,11 +63,13 @@ class Connection:
         client: the client; it connects at its first command.
         label: the address, safe to print: without user name, password and query.
         resolves: whether a host name has to be resolved to connect, which may take any time.
+        make_async: makes an asyncio client of the same server; None where there is no such class.
     """
 
     client: redis.Redis
     label: str
     resolves: bool = True
+    make_async: Callable[[], Any] | None = field(default=None, repr=False)
     _server: EmbeddedServer | None = field(default=None, repr=False)
 
     def close(self) -> None:
@@ -185,7 +189,8 @@ def _connect_embedded(
     except BaseException:
         server.detach()
         raise
-    return Connection(connection.client, f"embedded:{server.data_dir}", False, server)
+    label, make_async = f"embedded:{server.data_dir}", connection.make_async
+    return Connection(connection.client, label, False, make_async, server)
 
 
 def _open(
@@ -199,15 +204,10 @@ def _open(
     _check_address(arguments, "BLOOM_REDIS_PARAMS ")
     label = label_of(arguments)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
+    # Later versions of redis-py default to RESP3, which brings longer time-outs along.
+    arguments |= {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2}
     try:
-        client = factory(
-            **arguments,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            # Later versions of redis-py default to RESP3, which brings longer time-outs along.
-            protocol=2,
-        )
+        client = factory(**arguments, retry=Retry(NoBackoff(), 0))
         _complete(client)
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
         # Clients for clusters connect at once.
@@ -216,7 +216,20 @@ def _open(
         raise ConfigurationError(
             f"{source} or BLOOM_REDIS_PARAMS holds an argument that the client refuses: {error}"
         ) from error
-    return Connection(client, label, resolves=_is_name(arguments.get("host")))
+    resolves = _is_name(arguments.get("host"))
+    return Connection(client, label, resolves, _async_maker(type(client), arguments))
+
+
+def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """Return what makes an asyncio client like a client of redis-py's own."""
+    retry = AsyncRetry(NoBackoff(), 0)
+    if sync_class is redis.Redis:
+        return lambda: redis.asyncio.Redis(**arguments, retry=retry)
+    if sync_class is redis.RedisCluster:
+        return lambda: redis.asyncio.RedisCluster(
+            **arguments, retry=retry, cluster_error_retry_attempts=0
+        )
+    return None
 
 
 def _is_name(host: object) -> bool:

@@ -27,7 +27,9 @@ from scrapy_bloom.membership import NEW
 from scrapy_bloom.pending import KEPT, field_of
 from scrapy_bloom.queues import Queue
 from scrapy_bloom.report import Report
+from scrapy_bloom.rings import Steps
 from scrapy_bloom.takeover import Found
+from scrapy_bloom.view import View
 from scrapy_bloom.windows import LASTING, is_start
 from scrapy_bloom.writer import CONFIRM, DROP, FAIL, HOLD, KEEP, RELEASE, TAKE, Job
 
@@ -71,6 +73,7 @@ class Crawled:
         crawled_statuses: HTTP statuses of pages that count as crawled.
         put: has a job done by the writer.
         ignored: is told the fingerprint of what a middleware has dropped.
+        forget: is told which claims may be made again.
         busy: is told that there is something to do.
         report: counts and warns.
     """
@@ -85,6 +88,7 @@ class Crawled:
         crawled_statuses: frozenset[int],
         put: Callable[[Job], None],
         ignored: Callable[[bytes], None],
+        forget: Callable[[Claim], None],
         busy: Callable[[], None],
         report: Report,
     ) -> None:
@@ -97,7 +101,8 @@ class Crawled:
             base.__module__.startswith("scrapy_redis.") for base in type(spider).__mro__
         )
         self._crawled_statuses = crawled_statuses
-        self._put, self._ignored, self._busy, self._report = put, ignored, busy, report
+        self._put, self._ignored, self._forget = put, ignored, forget
+        self._busy, self._report = busy, report
         #: One for each claim: another sighting by this process is "seen".
         self._nonces = map("{}.{:x}".format, repeat(secrets.token_hex(4)), count())
         #: Claims that are this worker's, made or taken over and not settled; not if they are its
@@ -120,23 +125,35 @@ class Crawled:
         """Whether a request is claimed already: it is being put back, or leads back to itself."""
         return request is self._restored or claim in self._inherited
 
-    def take(self, bloom: BloomFilter, claim: Claim, request: Request) -> bool:
-        """Claim a request; return whether nobody has crawled or claimed it before.
+    def take(self, bloom: BloomFilter, claim: Claim, request: Request) -> str:
+        """Claim a request; return the verdict: NEW, SEEN, MINE or OTHERS.
 
         Raises:
             StorageError: the outcome is unknown.
         """
         _, item = claim
-        text, nonce = self._mark(request, claim), next(self._nonces)
+        text, nonce = self.mark(request, claim), next(self._nonces)
         verdict = bloom.run(lambda view: pending.take_one(view, item, text, self._owner, nonce))
-        if verdict == NEW:
-            self._claimed()
-        return verdict == NEW
+        self.took(verdict == NEW)
+        return verdict
+
+    def taking(self, items: Sequence[bytes], texts: Sequence[str]) -> Callable[[View], Steps[str]]:
+        """Return the operation that claims many requests, which are marked; then say ``took``."""
+        nonce = next(self._nonces)
+        return lambda view: pending.take(view, items, texts, self._owner, nonce)
+
+    def took(self, count: int) -> None:
+        """Take note of new claims."""
+        self._unsettled += count * (not self._is_queues)
+
+    def give_back(self, claim: Claim) -> None:
+        """End the claim of a request that was not scheduled."""
+        self._settle([claim], RELEASE)
 
     def take_later(self, claim: Claim, request: Request) -> None:
         """Claim a request when the server is back."""
-        self._put(Job(TAKE, *claim, self._mark(request, claim)))
-        self._claimed()
+        self._put(Job(TAKE, *claim, self.mark(request, claim)))
+        self.took(1)
 
     def keep_once(self, request: Request) -> None:
         """Keep a request that is not to be remembered, so that it is not lost in a crash.
@@ -146,23 +163,29 @@ class Crawled:
         if self._inherited or (is_start(request) and not self._pops_start_urls):
             return
         claim = LASTING, KEPT + secrets.token_bytes(8)
-        self._put(Job(KEEP, *claim, self._mark(request, claim)))
-        self._claimed()
+        self._put(Job(KEEP, *claim, self.mark(request, claim)))
+        self.took(1)
 
     @property
     def is_leaving_claims(self) -> bool:
         """Whether there are claims that this worker would leave behind now."""
         return self._unsettled > 0 or bool(self._is_queues and self._in_flight)
 
-    def _claimed(self) -> None:
-        self._unsettled += not self._is_queues
+    @property
+    def are_claims_own(self) -> bool:
+        """Whether only this worker ends the claims that it makes."""
+        return not self._is_queues
 
-    def _mark(self, request: Request, claim: Claim) -> str:
-        """Give a request its claims; return it as JSON, "" if it cannot be kept."""
+    def hand_over(self, request: Request, claim: Claim) -> None:
+        """Give a request its claims: this one, and those of what it came of."""
         claims = [*self._inherited, claim]
         # A chain of redirects that is longer than any should be.
         self._settle(claims[:-MAX_CLAIMS], CONFIRM)
         request.meta[META] = [_write(one) for one in claims[-MAX_CLAIMS:]]
+
+    def mark(self, request: Request, claim: Claim) -> str:
+        """Give a request its claims; return it as JSON, "" if it cannot be kept."""
+        self.hand_over(request, claim)
         try:
             return request_json.dump(request, self._spider)
         except request_json.NotKeepableError as error:
@@ -277,6 +300,8 @@ class Crawled:
         for window, item in claims:
             is_kept = item.startswith(KEPT)
             self._put(Job(RELEASE if is_kept and kind == CONFIRM else kind, window, item))
+            if kind != CONFIRM:
+                self._forget((window, item))
             self._unsettled -= not self._is_queues
             self._report.count(_STATS[kind], window)
 

@@ -1,25 +1,35 @@
 """BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on what a crawl remembers."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
+from twisted.internet.defer import Deferred
 
+from scrapy_bloom.asking import UNKNOWN, Question
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filters import Filters
+from scrapy_bloom.mainthread import has_asyncio
+from scrapy_bloom.membership import NEW, UNRECORDED
 from scrapy_bloom.memory import Memory
 from scrapy_bloom.report import Report
 from scrapy_bloom.settings import FLUSH_ALWAYS, FLUSH_START, BloomSettings, is_developer_command
 from scrapy_bloom.windows import LASTING, Windows
 
 logger = logging.getLogger(__name__)
+
+#: The filter of each crawl.
+_running: WeakKeyDictionary[Crawler, "BloomDupeFilter"] = WeakKeyDictionary()
 
 #: Fingerprints of more bytes are hashed: each is kept with its request until that is crawled.
 MAX_FINGERPRINT = 250
@@ -59,6 +69,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats: Any = crawler.stats
         self._report = Report(crawler.stats)
         self._memory = Memory(crawler, self.settings, self._report)
+        _running[crawler] = self
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
@@ -119,6 +130,46 @@ class BloomDupeFilter(BaseDupeFilter):
         finally:
             self._count_round_trips()
 
+    # -- many requests, before the scheduler is offered them: see middleware.py --
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> "BloomDupeFilter | None":
+        """Return the filter of a crawl; None if it has another one."""
+        return _running.get(crawler)
+
+    def question(self, request: Request) -> Question | None:
+        """Return what is to be asked about a request before it is scheduled; None if nothing."""
+        if self._closed or request.dont_filter or not request.meta.get("bloom_enabled", True):
+            return None
+        try:
+            return self._memory.question(self._fingerprint(request), self._window(request), request)
+        except Exception:
+            return None
+
+    async def ask(self, questions: Sequence[Question]) -> None:
+        """Ask about many requests at once, without blocking. Never raises."""
+        await self._memory.ask(questions)
+        self._count_round_trips()
+
+    def ask_now(self, questions: Sequence[Question]) -> None:
+        """Do as ``ask``, where nothing but blocking is possible."""
+        self._memory.ask_now(questions)
+        self._count_round_trips()
+
+    def is_duplicate(self, request: Request, question: Question | None) -> bool:
+        """Whether a request is to be dropped; it counts as seen then."""
+        if self._closed or request.dont_filter or not request.meta.get("bloom_enabled", True):
+            return False
+        if question is not None and question.verdict:
+            if question.verdict in (NEW, UNRECORDED, UNKNOWN):
+                return False
+            self._memory.count_seen(question.window)
+            return True
+        try:
+            return self._memory.is_seen(self._fingerprint(request), self._window(request))
+        except Exception:
+            return False
+
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
         args = {"request": request, "referer": referer_str(request)}
@@ -154,11 +205,13 @@ class BloomDupeFilter(BaseDupeFilter):
                 raise  # before anything is lost
             logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
 
-    def close(self, reason: str = "") -> None:  # noqa: ARG002 - Scrapy's interface
+    def close(self, reason: str = "") -> "Deferred[None] | None":  # noqa: ARG002 - Scrapy's
         """Write what is left, take down the last stats, and close; the filters stay."""
-        if not self._closed:
-            self._disconnect()
-            self._count_round_trips()
+        if self._closed:
+            return None
+        self._disconnect()
+        self._count_round_trips()
+        return deferred_from_coro(self._memory.aclose()) if has_asyncio() else None
 
     def _disconnect(self) -> None:
         self._closed = True
@@ -219,12 +272,16 @@ class BloomDupeFilter(BaseDupeFilter):
         if not self._closed and self._memory.is_busy():
             raise DontCloseSpider
 
-    def _on_spider_closed(self) -> None:
+    async def _on_spider_closed(self) -> None:
         # scrapy-redis's scheduler never closes its dupefilter.
-        self.close()
+        closing = self.close()
+        if closing is not None:
+            await maybe_deferred_to_future(closing)
 
     def _count_round_trips(self) -> None:
         self._stats.set_value("bloom/round_trips", self._memory.round_trips)
+        if self._memory.async_round_trips:
+            self._stats.set_value("bloom/async_round_trips", self._memory.async_round_trips)
 
 
 def _bounded(fingerprint: bytes) -> bytes:

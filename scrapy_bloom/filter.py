@@ -264,6 +264,15 @@ class BloomFilter:
         return self._driver.eviction_policy()
 
     @property
+    def view(self) -> View:
+        """This client's view of the filter."""
+        return self._view
+
+    def new_view(self) -> View:
+        """Return another view of the same filter, for operations of another driver."""
+        return View(self._view.keys, self._view.wanted, DEFAULTS, self._view.notify)
+
+    @property
     def may_connect(self) -> bool:
         """Whether a connection may be made; if not, and there is none, operations fail at once."""
         return self._driver.may_connect

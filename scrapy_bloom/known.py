@@ -1,29 +1,122 @@
-"""What one process was told lately, to be consulted while nobody can be asked."""
+"""What one process was told lately, so that it need not ask again: the local cache of answers."""
 
-#: Items remembered at least; up to twice as many, at about 70 bytes each.
-CAPACITY = 200_000
+import random
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+#: Seconds after its block's last answer that an entry counts: how late a rotation, or a ``clear``
+#: by somebody else, may be noticed.
+FRESH = 5.0
+#: Slots that an item may be in.
+WAYS = 2
+
+#: A window, and a block of its filter.
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Block:
+    """What is known of a block.
+
+    Args:
+        v: nonce of the ring that it answered under.
+        ends: when that ring ends, on the local clock.
+        answered: when it was last asked and answered.
+        salt: is hashed with its items. Drawn anew, it makes all entries of the block void.
+    """
+
+    v: str
+    ends: float
+    answered: float
+    salt: int = field(default_factory=lambda: random.getrandbits(62))
 
 
 class Known:
-    """A set that forgets what was put in long ago.
+    """A cache of items that are seen, of fixed size: 8 bytes an entry.
 
-    It holds 64-bit hashes, keyed anew in each process: of a million items, one is taken for another
-    with a probability of 1e-7.
+    An entry is a 63-bit hash, salted anew for each ring and keyed anew in each process, in one of
+    two slots, where later ones push out earlier ones: of a million lookups, one is wrong with a
+    probability of 2e-13. *Certain* entries are good until their ring ends, and for ``FRESH``
+    seconds after their block last answered under the same ring. The others, and those that are
+    older, are only good for when nobody can be asked.
 
     Args:
-        capacity: items it holds at least before it forgets any.
+        capacity: entries, 0 for none.
+        forget_after: seconds without an answer after which all entries of a block are void.
+        clock: returns seconds.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
-        self._young: set[int] = set()
-        self._old: set[int] = set()
+    def __init__(
+        self, capacity: int, forget_after: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sets = -(-capacity // WAYS)
+        self._slots = array("Q", bytes(8 * WAYS * self._sets))
+        self._forget_after = forget_after
+        self._clock = clock
+        self._blocks: dict[Place, _Block] = {}
 
-    def add(self, item: bytes) -> None:
-        """Put an item in."""
-        self._young.add(hash(item))
-        if len(self._young) >= self._capacity:
-            self._old, self._young = self._young, set()
+    def answered(self, place: Place, v: str, ends: float, asked: float) -> None:
+        """Take note that a block has answered.
 
-    def __contains__(self, item: bytes) -> bool:
-        return hash(item) in self._young or hash(item) in self._old
+        Args:
+            place: the block.
+            v: nonce of the ring it answered under.
+            ends: when that ring ends, on the local clock.
+            asked: when it was asked.
+        """
+        block = self._blocks.get(place)
+        if block is None or block.v != v or asked - block.answered > self._forget_after:
+            self._blocks[place] = _Block(v, ends, asked)
+        elif asked > block.answered:
+            block.answered = asked
+
+    def add(self, place: Place, item: bytes, *, is_certain: bool) -> None:
+        """Put in an item of a block that has answered."""
+        block = self._blocks.get(place)
+        if block is None or not self._sets:
+            return
+        start, entry = self._find(block, item)
+        slots = self._slots
+        if slots[start] >> 1 != entry >> 1:
+            slots[start + 1] = slots[start]
+        slots[start] = entry | is_certain
+
+    def is_seen(self, place: Place, item: bytes) -> bool:
+        """Whether an item is certainly seen."""
+        block = self._blocks.get(place)
+        if block is None or not self._sets:
+            return False
+        start, entry = self._find(block, item)
+        if entry | 1 not in self._slots[start : start + WAYS]:
+            return False
+        now = self._clock()
+        return now < block.ends and now - block.answered <= FRESH
+
+    def remembers(self, place: Place, item: bytes) -> bool:
+        """Whether an item was put in, however long ago: for when nobody can be asked."""
+        block = self._blocks.get(place)
+        if block is None or not self._sets:
+            return False
+        start, entry = self._find(block, item)
+        return any(slot >> 1 == entry >> 1 for slot in self._slots[start : start + WAYS])
+
+    def discard(self, place: Place, item: bytes) -> None:
+        """Forget an item."""
+        block = self._blocks.get(place)
+        if block is None or not self._sets:
+            return
+        start, entry = self._find(block, item)
+        for slot in range(start, start + WAYS):
+            if self._slots[slot] >> 1 == entry >> 1:
+                self._slots[slot] = 0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._blocks.clear()
+
+    def _find(self, block: _Block, item: bytes) -> tuple[int, int]:
+        """Return the first of an item's slots, and its entry, with its lowest bit 0."""
+        value = hash((block.salt, item)) & 0xFFFF_FFFF_FFFF_FFFE
+        return (value >> 1) % self._sets * WAYS, value

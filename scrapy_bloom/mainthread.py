@@ -16,3 +16,12 @@ def in_main() -> InMain:
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
 
         return reactor.callFromThread  # type: ignore[no-any-return]
+
+
+def has_asyncio() -> bool:
+    """Whether an asyncio loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,5 +1,6 @@
 """What one crawl remembers: in the filters, and on its own while the server does not answer."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,14 +9,15 @@ from scrapy.crawler import Crawler
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom import workers
-from scrapy_bloom.crawled import MAX_ATTEMPTS, Crawled
-from scrapy_bloom.deadline import within
+from scrapy_bloom.asking import UNKNOWN, Asking, Question
+from scrapy_bloom.crawled import MAX_ATTEMPTS, Claim, Crawled
 from scrapy_bloom.engine import Engine
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters, Notify, connect_filters
 from scrapy_bloom.known import Known
-from scrapy_bloom.mainthread import in_main
+from scrapy_bloom.mainthread import has_asyncio, in_main
+from scrapy_bloom.membership import NEW, UNRECORDED
 from scrapy_bloom.pending import Failure
 from scrapy_bloom.queues import Queue
 from scrapy_bloom.report import Report
@@ -27,6 +29,8 @@ from scrapy_bloom.writer import RECORD, Job, Writer
 
 #: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".
 CLOSED_WITHOUT_SERVER = "bloom_redis_unavailable"
+#: Requests that were found new and not scheduled: handlers of ``request_scheduled`` drop them.
+MAX_UNUSED = 100_000
 #: Requests that are remembered while there is no server; beyond, the crawl waits for it.
 MAX_OFFLINE = 500_000
 
@@ -57,9 +61,12 @@ class Memory:
         self._queue = Queue.of(crawler.settings)
         self._engine = Engine(crawler)
         #: Round trips of filters that were replaced by others.
-        self._round_trips = 0
-        #: What the filters have said "new" or "seen" of.
-        self._known = Known()
+        self._round_trips = self._async_round_trips = 0
+        #: What the filters have said, forgotten when others may have taken over what is claimed.
+        self._known = Known(settings.cache_size, forget_after=2 * settings.heartbeat)
+        self._asking: Asking | None = None
+        #: Verdicts on requests that the scheduler has not been offered yet.
+        self._unused: dict[Claim, str] = {}
         #: Whether the filters can be asked; else the writer looks for the server.
         self._is_up = True
         #: What was taken here, and is recorded in the filters by now.
@@ -81,7 +88,7 @@ class Memory:
             self._open_crawled(filters)
         else:
             self._writer = Writer(self._connect_beside, self._in_main, self)
-        filters.stay_quick()
+        self._use(filters)
         return filters
 
     def is_new(self, item: bytes, window: str, request: Request) -> bool:
@@ -97,6 +104,53 @@ class Memory:
             self._crawled.is_seen = True
         return new
 
+    def question(self, item: bytes, window: str, request: Request) -> Question | None:
+        """Return what the filters have to be asked about a request; None if nothing."""
+        claim = window, item
+        if window == RUN or item in self._taken or claim in self._unused:
+            return None
+        if self._asking is None or not self._is_up or self._asking.is_seen(claim):
+            return None
+        return Question(window, item, request)
+
+    async def ask(self, questions: Sequence[Question]) -> None:
+        """Ask about many requests at once; ``is_new`` will know the answers. Never raises."""
+        if self._asking is None:
+            return
+        try:
+            await self._asking.ask_all_async(questions)
+        except BloomError as error:
+            self._fail(error)
+        finally:
+            self._keep(questions)
+
+    def ask_now(self, questions: Sequence[Question]) -> None:
+        """Do as ``ask``, and wait for the answer."""
+        if self._asking is None:
+            return
+        try:
+            self._asking.ask_all(questions)
+        except BloomError as error:
+            self._fail(error)
+        finally:
+            self._keep(questions)
+
+    def is_seen(self, item: bytes, window: str) -> bool:
+        """Whether a request is known to be seen; if it is, it counts as seen again."""
+        claim = window, item
+        if claim in self._unused:
+            return False
+        if item in self._taken:
+            window = RUN
+        elif self._asking is None or window == RUN or not self._asking.is_seen(claim):
+            return False
+        self._report.count("seen", window)
+        return True
+
+    def count_seen(self, window: str) -> None:
+        """Count a request that the filters were asked about and that is not new."""
+        self._report.count("seen", window)
+
     def let_pass(self, request: Request) -> None:
         """Take note of a request that is neither tested nor remembered."""
         if self._crawled is not None:
@@ -107,6 +161,7 @@ class Memory:
         filters, writer = self.filters, self._writer
         self.filters = self._writer = None
         if writer is not None:
+            self._give_back(len(self._unused))
             self._end_crawled()
             left = writer.stop(self._settings.timeout)
             self._report.closed(writer, left)
@@ -125,15 +180,32 @@ class Memory:
         now = 0 if self.filters is None else self.filters.round_trips
         return self._round_trips + now
 
+    @property
+    def async_round_trips(self) -> int:
+        """Times that the crawl sent commands and went on while the replies were on their way."""
+        now = 0 if self._asking is None else self._asking.round_trips
+        return self._async_round_trips + now
+
+    async def aclose(self) -> None:
+        """Close the connection that does not block."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            self._async_round_trips += asking.round_trips
+            await asking.close()
+
     def clear(self) -> None:
         """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
         for bloom in self.filters.by_window.values() if self.filters else ():
             bloom.clear(claims_only=self._crawled is not None)
             self._report.cleared(bloom)
+        self._known.clear()
 
     # -- taking --
 
     def _is_new(self, item: bytes, window: str, request: Request) -> bool:
+        verdict = self._unused.pop((window, item), None)
+        if verdict is not None:
+            return self._take_answered(verdict, (window, item), request)
         if item in self._taken:
             self._report.count("seen", RUN)
             return False
@@ -155,15 +227,28 @@ class Memory:
         return True
 
     def _take(self, item: bytes, window: str, request: Request) -> bool:
-        stat = "offline"
-        if self._is_up:
-            try:
-                return self._ask(item, window, request)
-            except BloomError as error:
-                # Final: asked again, the one who has it now might be told "seen".
-                stat = "unknown"
-                self._fail(error)
-        if item in self._known:
+        assert self._asking is not None  # noqa: S101 - it is open
+        if not self._is_up:
+            return self._take_unasked("offline", (window, item), request)
+        if self._asking.is_seen((window, item)):
+            self._report.count("seen", window)
+            return False
+        try:
+            verdict = self._asking.ask_one(item, window, request)
+        except BloomError as error:
+            # Final: asked again, the one who has it now might be told "seen".
+            self._fail(error)
+            return self._take_unasked("unknown", (window, item), request)
+        if verdict == UNRECORDED:
+            self._not_recorded(item, window)
+        new = verdict in (NEW, UNRECORDED)
+        self._report.count("new" if new else "seen", window)
+        return new
+
+    def _take_unasked(self, stat: str, claim: Claim, request: Request) -> bool:
+        """Take what the filters could not be asked about; ``stat`` says why."""
+        window, item = claim
+        if self._asking is not None and self._asking.remembers(claim):
             self._report.count("seen", window)
             return False
         self._report.count(stat, window)
@@ -171,20 +256,35 @@ class Memory:
         self._take_later(item, window, request)
         return True
 
-    def _ask(self, item: bytes, window: str, request: Request) -> bool:
-        assert self.filters is not None  # noqa: S101 - it is open
-        bloom = self.filters.by_window[window]
-        unrecorded = bloom.unrecorded
-        with within(self._settings.timeout):  # it may be more than one operation
-            if self._crawled is not None:
-                new = self._crawled.take(bloom, (window, item), request)
-            else:
-                new = bloom.add(item)
-        if bloom.unrecorded > unrecorded:
+    # -- many at once --
+
+    def _keep(self, questions: Sequence[Question]) -> None:
+        """Keep what is new, or may be, until the scheduler is offered it."""
+        for question in questions:
+            question.verdict = question.verdict or UNKNOWN
+            if question.verdict in (NEW, UNRECORDED, UNKNOWN):
+                self._unused[question.window, question.item] = question.verdict
+        self._give_back(len(self._unused) - MAX_UNUSED)
+
+    def _take_answered(self, verdict: str, claim: Claim, request: Request) -> bool:
+        """Take what the filters were asked about before."""
+        window, item = claim
+        if verdict == UNKNOWN:
+            return self._take_unasked("unknown", claim, request)
+        if verdict == UNRECORDED:
             self._not_recorded(item, window)
-        self._known.add(item)
-        self._report.count("new" if new else "seen", window)
-        return new
+        if self._crawled is not None:
+            self._crawled.hand_over(request, claim)
+        self._report.count("new", window)
+        return True
+
+    def _give_back(self, count: int) -> None:
+        """Give up the oldest that are new and were not scheduled."""
+        for _ in range(count):
+            claim = next(iter(self._unused))
+            verdict = self._unused.pop(claim)
+            if self._crawled is not None and verdict == NEW:
+                self._crawled.give_back(claim)
 
     def _take_later(self, item: bytes, window: str, request: Request) -> None:
         assert self._writer is not None  # noqa: S101 - it is open
@@ -230,7 +330,7 @@ class Memory:
         self._round_trips += self.filters.round_trips
         self.filters.close()
         self.filters = filters
-        filters.stay_quick()
+        self._use(filters)
         self._is_up = True
         self._taken -= self._recorded
         self._recorded.clear()
@@ -245,7 +345,8 @@ class Memory:
         # Not before the filters can be asked.
         for job in jobs:
             self._recorded.add(job.item)
-            self._known.add(job.item)
+            if self._asking is not None:
+                self._asking.remember((job.window, job.item))
         if self._is_up:
             self._taken -= self._recorded
             self._recorded.clear()
@@ -293,6 +394,7 @@ class Memory:
             crawled_statuses=settings.crawled_statuses,
             put=self._writer.put,
             ignored=self._taken.add,
+            forget=self._forget,
             busy=self._takeover.be_busy,
             report=self._report,
         )
@@ -339,7 +441,21 @@ class Memory:
                 in_jobdir or self._crawled.is_leaving_claims or self._takeover.is_looking
             )
 
+    def _forget(self, claim: Claim) -> None:
+        if self._asking is not None:
+            self._asking.forget(claim)
+
     # -- connecting --
+
+    def _use(self, filters: Filters) -> None:
+        """From now on, ask these filters."""
+        filters.stay_quick()
+        before = self._asking
+        self._asking = Asking(filters, self._known, self._crawled, self._settings.timeout)
+        if before is not None:
+            self._async_round_trips += before.round_trips
+            if has_asyncio():
+                self._closing = asyncio.ensure_future(before.close())
 
     def _connect_beside(self) -> Filters:
         """Connect in another thread: what is noticed there is reported in this one."""

@@ -63,6 +63,8 @@ class BloomSettings:
         heartbeat: seconds between a worker's signs of life; silent for twice this, it is dead.
         retry_after: seconds until a URL that failed may be crawled again.
         crawled_statuses: HTTP statuses of pages that count as crawled.
+        batch: requests of a page that are asked about together at most; 0 asks about each alone.
+        cache_size: answers that are kept in this process; 0 for none.
         on_redis_error: whether to crawl on while the server does not answer, or to close.
         flush: which of scrapy-redis's flushes may clear the filter.
         timeout: seconds a call may block at most.
@@ -89,6 +91,8 @@ class BloomSettings:
     heartbeat: float
     retry_after: int
     crawled_statuses: frozenset[int]
+    batch: int
+    cache_size: int
     on_redis_error: str
     flush: str
     timeout: float
@@ -294,6 +298,8 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_HEARTBEAT": (30.0, lambda name, value: values.seconds(name, value, 1, 3600)),
     "BLOOM_RETRY_AFTER": (86_400, _whole_seconds),
     "BLOOM_CRAWLED_STATUSES": (frozenset(range(200, 400)), _statuses),
+    "BLOOM_BATCH": (64, values.batch),
+    "BLOOM_CACHE_SIZE": (200_000, values.cache_size),
     "BLOOM_ON_REDIS_ERROR": (DEGRADE, _one_of(DEGRADE, CLOSE)),
     "BLOOM_FLUSH": (FLUSH_NEVER, _one_of(FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS)),
     "BLOOM_TIMEOUT": (2.0, lambda name, value: values.seconds(name, value, 0.001, 3600)),

@@ -23,6 +23,8 @@ from scrapy_bloom.wanted import NEVER
 MAX_CAPACITY = 10**13
 #: Bytes at most: a pebibyte.
 MAX_MEMORY = 1 << 50
+#: Requests that are asked about together at most, and answers that are kept (8 bytes each).
+MAX_BATCH, MAX_CACHE_SIZE = 4_096, 100_000_000
 #: Characters of a run's id at most.
 MAX_RUN_ID = 100
 
@@ -62,6 +64,18 @@ def error_rate(name: str, value: Any) -> float:
 def blocks(name: str, value: Any) -> int:
     """Parse a number of blocks."""
     return whole_number(name, value, 1, MAX_BLOCKS, "the number of bitmaps to spread URLs over")
+
+
+def batch(name: str, value: Any) -> int:
+    """Parse a number of requests that are asked about together; 0 asks about each alone."""
+    meaning = "the requests of a page that are asked about together, 0 for each alone"
+    return whole_number(name, value, 0, MAX_BATCH, meaning)
+
+
+def cache_size(name: str, value: Any) -> int:
+    """Parse a number of answers to keep; 0 keeps none."""
+    meaning = "the answers that this process keeps, 0 for none"
+    return whole_number(name, value, 0, MAX_CACHE_SIZE, meaning)
 
 
 def window(name: str, value: Any) -> Span | str:

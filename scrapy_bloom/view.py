@@ -44,8 +44,8 @@ class View(Rings):
         self.replaced_config: Config | None = None
         #: Whether the user's settings have been applied to block 0, and then to the others.
         self._is_applied = self._is_configured = False
-        #: The server's clock when the header was read last.
-        self._now = 0
+        #: The server's clock when the header was read last, Unix time in seconds.
+        self.now = 0
         #: Per block, the nonce of a ring that is full and cannot grow.
         self._stuck: dict[int, str] = {}
 
@@ -164,7 +164,7 @@ class View(Rings):
     def _load_header(self) -> Steps[Header]:
         for _ in range(MAX_ROUNDS):
             reply = yield from self._read_header("")
-            self._now = reply.now
+            self.now = reply.now
             if reply.status == "header":
                 header = self._parse(Header.from_fields, reply.fields, self.keys.header())
                 self._adopt(header)
@@ -246,7 +246,7 @@ class View(Rings):
         settled, changed = True, self.replaced_config is not None
         for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
             ring = self.held[block].ring
-            if follow(ring, self._now, NO_COUNTS) is not ring:
+            if follow(ring, self.now, NO_COUNTS) is not ring:
                 # After a failure, the others: of all that are gone, one round is to tell.
                 settled = (yield from self.change(block, follow)) and settled
                 changed = True
@@ -264,7 +264,7 @@ class View(Rings):
         stored = self.held[0].ring.config
         wanted = stored if self._is_applied else self.wanted.config(stored)
         decide = partial(self._follow, wanted)
-        if decide(self.held[0].ring, self._now, NO_COUNTS) is not self.held[0].ring:
+        if decide(self.held[0].ring, self.now, NO_COUNTS) is not self.held[0].ring:
             if not (yield from self.change(0, decide)):
                 return False
             if wanted != stored:

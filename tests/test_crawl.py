@@ -84,7 +84,8 @@ def test_a_crawl_without_the_asyncio_reactor_settles_all_its_claims(
 def test_a_plain_crawl_under_scrapys_scheduler_drops_every_duplicate(
     site: Site, web: SiteServer, redis_url: str, tmp_path: Path
 ) -> None:
-    stats = crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    settings = {"BLOOM_BATCH": 0, "BLOOM_CACHE_SIZE": 0}
+    stats = crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url, **settings)
     assert web.hits() == Counter(site.truth().crawl())
     dropped = stats["bloom/seen"] + stats["bloom/run/seen"]
     assert stats["dupefilter/filtered"] == dropped

@@ -1,0 +1,201 @@
+"""Asks the filters about requests, one or many at a time, and keeps what they say for a while."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from scrapy import Request
+
+from scrapy_bloom.async_driver import AsyncDriver
+from scrapy_bloom.crawled import Claim, Crawled
+from scrapy_bloom.deadline import within
+from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.filters import Filters
+from scrapy_bloom.known import Known, Place
+from scrapy_bloom.membership import NEW, SEEN, UNRECORDED, claim
+from scrapy_bloom.pending import MINE
+from scrapy_bloom.rings import Steps
+from scrapy_bloom.view import View
+
+#: The verdict where the server did not answer.
+UNKNOWN = "?"
+
+
+@dataclass(slots=True)
+class Question:
+    """A request that the filters are to be asked about.
+
+    Args:
+        window: its window.
+        item: its fingerprint.
+        request: the request.
+        verdict: what they say: NEW, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until they do.
+        text: what is kept of it until it is crawled.
+    """
+
+    window: str
+    item: bytes
+    request: Request
+    verdict: str = ""
+    text: str = ""
+
+
+class Asking:
+    """Asks the filters of a crawl about requests, and claims the new ones.
+
+    Args:
+        filters: open filters.
+        known: where answers are kept.
+        crawled: claims until requests are crawled; None to record them at once.
+        timeout: seconds that an answer may take.
+    """
+
+    def __init__(
+        self, filters: Filters, known: Known, crawled: Crawled | None, timeout: float
+    ) -> None:
+        self._known, self._crawled, self._timeout = known, crawled, timeout
+        self._blooms = filters.by_window
+        self._views = {window: bloom.new_view() for window, bloom in self._blooms.items()}
+        make_client = filters.connection.make_async
+        label = filters.connection.label
+        #: None where there is no asyncio client: a custom class.
+        self._driver = make_client and AsyncDriver(make_client(), label, timeout)
+        self._lock = asyncio.Lock() if self._driver else None
+        self._waiting: list[Question] = []
+        now = time.monotonic()
+        #: What the local clock shows at the server's time 0, up to a second earlier.
+        self._epochs = {window: now - bloom.view.now - 1 for window, bloom in self._blooms.items()}
+
+    # -- the cache --
+
+    def is_seen(self, claim: Claim) -> bool:
+        """Whether it is known to be seen."""
+        return self._known.is_seen(self._place(claim), claim[1])
+
+    def remembers(self, claim: Claim) -> bool:
+        """Whether it was answered some time, for when nobody can be asked."""
+        return self._known.remembers(self._place(claim), claim[1])
+
+    def remember(self, claim: Claim) -> None:
+        """Take note that it was taken some time."""
+        self._known.add(self._place(claim), claim[1], is_certain=False)
+
+    def forget(self, claim: Claim) -> None:
+        """Ask again about it."""
+        self._known.discard(self._place(claim), claim[1])
+
+    def _place(self, claim: Claim) -> Place:
+        window, item = claim
+        return window, self._blooms[window].view.hasher.block(item)
+
+    # -- asking --
+
+    def ask_one(self, item: bytes, window: str, request: Request) -> str:
+        """Ask about a request, and return the verdict.
+
+        Raises:
+            BloomError: it is unknown.
+        """
+        bloom, asked = self._blooms[window], time.monotonic()
+        with within(self._timeout):  # it may be more than one operation
+            if self._crawled is not None:
+                verdict = self._crawled.take(bloom, (window, item), request)
+            else:
+                verdict = _add(bloom, item)
+        self._note(bloom.view, [Question(window, item, request, verdict)], asked)
+        return verdict
+
+    def ask_all(self, questions: Sequence[Question]) -> None:
+        """Ask about requests, and wait for the verdicts.
+
+        Raises:
+            BloomError: those that have none are unknown.
+        """
+        for window, those in _by_window(questions).items():
+            bloom, asked = self._blooms[window], time.monotonic()
+            self._answer(bloom.view, those, bloom.run(self._operation(those)), asked)
+
+    async def ask_all_async(self, questions: Sequence[Question]) -> None:
+        """Do so without blocking: one round trip at a time, for all that have come together.
+
+        Raises:
+            BloomError: those that have none are unknown.
+        """
+        if self._driver is None or self._lock is None:
+            self.ask_all(questions)
+            return
+        self._waiting += questions
+        async with self._lock:
+            if all(question.verdict for question in questions):
+                return  # the one before has asked about them as well
+            waiting, self._waiting = self._waiting, []
+            try:
+                for window, those in _by_window(waiting).items():
+                    view, asked = self._views[window], time.monotonic()
+                    verdicts = await self._driver.run(self._operation(those)(view))
+                    self._answer(view, those, verdicts, asked)
+            finally:
+                for question in waiting:
+                    question.verdict = question.verdict or UNKNOWN
+
+    @property
+    def round_trips(self) -> int:
+        """Times that commands were sent and their replies awaited without blocking."""
+        return 0 if self._driver is None else self._driver.round_trips
+
+    async def close(self) -> None:
+        """Close the connection that does not block."""
+        if self._driver is not None:
+            with suppress(Exception):  # nobody needs it any more
+                await self._driver.close()
+
+    def _operation(self, questions: Sequence[Question]) -> Callable[[View], Steps[str]]:
+        items = [question.item for question in questions]
+        if self._crawled is None:
+            return lambda view: claim(view, items)
+        for question in questions:
+            question.text = self._crawled.mark(question.request, (question.window, question.item))
+        return self._crawled.taking(items, [question.text for question in questions])
+
+    def _answer(
+        self, view: View, questions: Sequence[Question], verdicts: str, asked: float
+    ) -> None:
+        for question, verdict in zip(questions, verdicts, strict=True):
+            question.verdict = verdict
+        self._note(view, questions, asked)
+        if self._crawled is not None:
+            self._crawled.took(verdicts.count(NEW))
+
+    def _note(self, view: View, questions: Sequence[Question], asked: float) -> None:
+        """Keep verdicts: those of claims that somebody else may end are not certain."""
+        certain = {SEEN, NEW}
+        if self._crawled is not None:
+            certain = {SEEN, NEW, MINE} if self._crawled.are_claims_own else {SEEN}
+        for question in questions:
+            block = view.hasher.block(question.item)
+            held = view.held.get(block)
+            if held is None or question.verdict == UNRECORDED:
+                continue
+            ends = held.ring.ends
+            local = self._epochs[question.window] + ends if ends else float("inf")
+            place = question.window, block
+            self._known.answered(place, held.v, local, asked)
+            self._known.add(place, question.item, is_certain=question.verdict in certain)
+
+
+def _add(bloom: BloomFilter, item: bytes) -> str:
+    unrecorded = bloom.unrecorded
+    is_new = bloom.add(item)
+    if bloom.unrecorded > unrecorded:
+        return UNRECORDED
+    return NEW if is_new else SEEN
+
+
+def _by_window(questions: Sequence[Question]) -> dict[str, list[Question]]:
+    grouped: dict[str, list[Question]] = defaultdict(list)
+    for question in questions:
+        grouped[question.window].append(question)
+    return grouped

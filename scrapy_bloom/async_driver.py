@@ -1,0 +1,108 @@
+"""Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+from redis.asyncio import RedisCluster
+from redis.exceptions import NoScriptError
+
+from scrapy_bloom.errors import explain, showable
+from scrapy_bloom.rings import Steps
+from scrapy_bloom.scripts import Call, Reply
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Runs operations on an asyncio client, one at a time.
+
+    A time-out bounds an operation as a whole: resolving, connecting, handshakes, all replies.
+
+    Args:
+        client: ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
+        label: the server's address for error messages, without credentials.
+        timeout: seconds one operation may take in all.
+
+    Attributes:
+        round_trips: times that commands were sent and their replies awaited.
+    """
+
+    def __init__(self, client: Any, label: str, timeout: float) -> None:
+        self._client = client
+        self._label = label
+        # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
+        self._pipelines = not isinstance(client, RedisCluster)
+        self._timeout = timeout
+        self.round_trips = 0
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an operation to its end and return its result.
+
+        Raises:
+            StorageError: the server did not do what it was asked, or not in time. Whether commands
+                that were under way have been carried out is unknown then.
+        """
+        try:
+            return await asyncio.wait_for(self._run(steps), self._timeout)
+        except asyncio.TimeoutError as error:
+            # What was sent is not to be answered to the next one.
+            await self.close()
+            raise explain(TimeoutError("timed out"), self._label) from error
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self._label) from showable(error)
+
+    async def close(self) -> None:
+        """Close all connections; they are made again when they are needed."""
+        with suppress(redis.RedisError, OSError):
+            await self._client.aclose()
+            pool = getattr(self._client, "connection_pool", None)
+            if pool is not None:
+                await pool.disconnect()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        calls = next(steps)
+        while True:
+            replies = [Reply.parse(raw) for raw in await self._send(calls)]
+            try:
+                calls = steps.send(replies)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+
+    async def _send(self, calls: list[Call]) -> list[Any]:
+        self.round_trips += 1
+        replies = await self._send_all(calls)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # What was refused has changed nothing: load the scripts, and send those calls again.
+            for text in {calls[place].script.text for place in unknown}:
+                self.round_trips += 1
+                await self._client.script_load(text)
+            self.round_trips += 1
+            again = await self._send_all([calls[place] for place in unknown])
+            for place, reply in zip(unknown, again, strict=True):
+                replies[place] = reply
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies
+
+    async def _send_all(self, calls: list[Call]) -> list[Any]:
+        """Send calls together; return their replies, or errors in their places."""
+        if self._pipelines and len(calls) > 1:
+            pipeline = self._client.pipeline(transaction=False)
+            for call in calls:
+                pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            return replies
+        sent = [self._send_one(call) for call in calls]
+        return list(await asyncio.gather(*sent, return_exceptions=True))
+
+    def _send_one(self, call: Call) -> Coroutine[Any, Any, Any]:
+        sent: Coroutine[Any, Any, Any] = self._client.evalsha(
+            call.script.sha, len(call.keys), *call.keys, *call.args
+        )
+        return sent

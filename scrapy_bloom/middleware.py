@@ -1,0 +1,133 @@
+"""BloomSpiderMiddleware: asks about a page's links together, before the scheduler is offered them.
+
+It stands nearest the engine, so that it sees what will be scheduled, and claims nothing else. What
+it finds seen is dropped here; what is new ``BloomDupeFilter.request_seen`` finds answered.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.http import Response
+
+from scrapy_bloom.asking import Question
+from scrapy_bloom.basket import in_batches, in_batches_without_asyncio
+from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.mainthread import has_asyncio
+from scrapy_bloom.windows import RUN
+
+#: Its place in ``SPIDER_MIDDLEWARES``: nearer the engine than all of Scrapy's own.
+ORDER = 0
+
+
+class BloomSpiderMiddleware:
+    """Claims the requests of a page in one round trip that does not block, and drops duplicates.
+
+    ``SPIDER_MIDDLEWARES = {"scrapy_bloom.BloomSpiderMiddleware": 0}``, or the add-on. It does
+    nothing in a crawl with another dupefilter, or with ``BLOOM_BATCH = 0``. Without an asyncio loop
+    (another reactor than asyncio's) it blocks, once a page instead of once a link, and leaves start
+    requests alone.
+
+    Args:
+        crawler: the running crawler.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._offsite: OffsiteMiddleware | None = None
+        self._is_started = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "BloomSpiderMiddleware":
+        """Build the middleware for Scrapy."""
+        return cls(crawler)
+
+    async def process_spider_output(
+        self,
+        response: Response,  # noqa: ARG002 - Scrapy's interface
+        result: AsyncIterator[Any],
+        spider: Spider | None = None,  # noqa: ARG002 - before Scrapy 2.14
+    ) -> AsyncIterator[Any]:
+        """Pass on what a callback yields, without the duplicates."""
+        async for output in self._filter(result):
+            yield output
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Pass on what ``start()`` yields, without the duplicates.
+
+        Start requests of the window "run" are not asked about: where they all are, as they are by
+        default, ``start()`` goes on exactly as without this.
+        """
+        dupefilter = BloomDupeFilter.of(self._crawler)
+        is_asked = dupefilter is not None and dupefilter.settings.start_window != RUN
+        async for output in self._filter(start) if is_asked and has_asyncio() else start:
+            yield output
+
+    def _filter(self, outputs: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        dupefilter = BloomDupeFilter.of(self._crawler)
+        if dupefilter is None or not dupefilter.settings.batch:
+            return outputs
+        if not self._is_started:
+            self._is_started = True
+            self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
+        return self._without_duplicates(dupefilter, outputs)
+
+    async def _without_duplicates(
+        self, dupefilter: BloomDupeFilter, outputs: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        size = dupefilter.settings.batch
+        asked: dict[Request, Question] = {}
+
+        def is_asked(request: Request) -> bool:
+            question = dupefilter.question(request)
+            if question is None or not self._will_be_scheduled(request):
+                return False
+            asked[request] = question
+            return True
+
+        with_asyncio = has_asyncio()
+        collect: Callable[..., AsyncIterator[list[Any]]]
+        collect = in_batches if with_asyncio else in_batches_without_asyncio
+        async for batch in collect(outputs, size, is_asked):
+            requests = [output for output in batch if isinstance(output, Request)]
+            questions = _once_each([asked[request] for request in requests if request in asked])
+            if questions and with_asyncio:
+                await dupefilter.ask(questions)
+            elif questions:
+                dupefilter.ask_now(questions)
+            for output in batch:
+                if isinstance(output, Request) and dupefilter.is_duplicate(
+                    output, asked.pop(output, None)
+                ):
+                    self._drop(dupefilter, output)
+                else:
+                    yield output
+
+    def _will_be_scheduled(self, request: Request) -> bool:
+        """Whether Scrapy will not find it offsite, which it says after it has left this place."""
+        if self._offsite is None or request.meta.get("allow_offsite"):
+            return True
+        spider = self._crawler.spider
+        try:
+            return spider is not None and bool(self._offsite.should_follow(request, spider))
+        except Exception:
+            return True
+
+    def _drop(self, dupefilter: BloomDupeFilter, request: Request) -> None:
+        """Drop a duplicate, as the scheduler and the engine do."""
+        spider = self._crawler.spider
+        assert spider is not None  # noqa: S101 - it has yielded the request
+        dupefilter.log(request, spider)
+        self._crawler.signals.send_catch_log(
+            signals.request_dropped, request=request, spider=spider
+        )
+
+
+def _once_each(questions: Sequence[Question]) -> Sequence[Question]:
+    """Return the first question about each request; on the others the scheduler decides."""
+    first: dict[object, Question] = {}
+    for question in questions:
+        first.setdefault((question.window, question.item), question)
+    return list(first.values())
