@@ -16,7 +16,6 @@ from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters
 from scrapy_bloom.known import Known, Place
 from scrapy_bloom.membership import NEW, SEEN, UNRECORDED, claim
-from scrapy_bloom.pending import MINE
 from scrapy_bloom.rings import Steps
 from scrapy_bloom.view import View
 
@@ -33,6 +32,7 @@ class Question:
         item: its fingerprint.
         request: the request.
         verdict: what they say: NEW, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until they do.
+        was_answered: whether they have said something of it before.
         text: what is kept of it until it is crawled.
     """
 
@@ -40,6 +40,7 @@ class Question:
     item: bytes
     request: Request
     verdict: str = ""
+    was_answered: bool = False
     text: str = ""
 
 
@@ -59,10 +60,9 @@ class Asking:
         self._known, self._crawled, self._timeout = known, crawled, timeout
         self._blooms = filters.by_window
         self._views = {window: bloom.new_view() for window, bloom in self._blooms.items()}
-        make_client = filters.connection.make_async
-        label = filters.connection.label
-        #: None where there is no asyncio client: a custom class.
-        self._driver = make_client and AsyncDriver(make_client(), label, timeout)
+        client, label = filters.connection.open_async(), filters.connection.label
+        #: None where there is no asyncio client.
+        self._driver = None if client is None else AsyncDriver(client, label, timeout)
         self._lock = asyncio.Lock() if self._driver else None
         self._waiting: list[Question] = []
         now = time.monotonic()
@@ -128,18 +128,26 @@ class Asking:
             self.ask_all(questions)
             return
         self._waiting += questions
-        async with self._lock:
-            if all(question.verdict for question in questions):
-                return  # the one before has asked about them as well
-            waiting, self._waiting = self._waiting, []
-            try:
-                for window, those in _by_window(waiting).items():
-                    view, asked = self._views[window], time.monotonic()
-                    verdicts = await self._driver.run(self._operation(those)(view))
-                    self._answer(view, those, verdicts, asked)
-            finally:
-                for question in waiting:
-                    question.verdict = question.verdict or UNKNOWN
+        try:
+            async with self._lock:
+                if not all(question.verdict for question in questions):
+                    waiting, self._waiting = self._waiting, []
+                    await self._ask_waiting(self._driver, waiting)
+                # Else the one before has asked about these as well.
+        except asyncio.CancelledError:
+            ours = set(map(id, questions))
+            self._waiting = [one for one in self._waiting if id(one) not in ours]
+            raise
+
+    async def _ask_waiting(self, driver: AsyncDriver, waiting: Sequence[Question]) -> None:
+        try:
+            for window, those in _by_window(waiting).items():
+                view, asked = self._views[window], time.monotonic()
+                verdicts = await driver.run(self._operation(those)(view))
+                self._answer(view, those, verdicts, asked)
+        finally:
+            for question in waiting:
+                question.verdict = question.verdict or UNKNOWN
 
     @property
     def round_trips(self) -> int:
@@ -173,7 +181,8 @@ class Asking:
         """Keep verdicts: those of claims that somebody else may end are not certain."""
         certain = {SEEN, NEW}
         if self._crawled is not None:
-            certain = {SEEN, NEW, MINE} if self._crawled.are_claims_own else {SEEN}
+            # Not MINE: it may be about to be ended.
+            certain = {SEEN, NEW} if self._crawled.are_claims_own else {SEEN}
         for question in questions:
             block = view.hasher.block(question.item)
             held = view.held.get(block)

@@ -1,7 +1,6 @@
 """Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -14,6 +13,9 @@ from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, Reply
 
 T = TypeVar("T")
+
+#: Calls that are under way at once on a cluster, each on a connection of its own.
+MAX_CONNECTIONS = 8
 
 
 class AsyncDriver:
@@ -35,6 +37,7 @@ class AsyncDriver:
         self._label = label
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
         self._pipelines = not isinstance(client, RedisCluster)
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._timeout = timeout
         self.round_trips = 0
 
@@ -57,7 +60,8 @@ class AsyncDriver:
     async def close(self) -> None:
         """Close all connections; they are made again when they are needed."""
         with suppress(redis.RedisError, OSError):
-            await self._client.aclose()
+            # redis-py 5.0.0 calls it close.
+            await getattr(self._client, "aclose", self._client.close)()
             pool = getattr(self._client, "connection_pool", None)
             if pool is not None:
                 await pool.disconnect()
@@ -98,11 +102,10 @@ class AsyncDriver:
                 pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
             return replies
-        sent = [self._send_one(call) for call in calls]
-        return list(await asyncio.gather(*sent, return_exceptions=True))
+        return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
 
-    def _send_one(self, call: Call) -> Coroutine[Any, Any, Any]:
-        sent: Coroutine[Any, Any, Any] = self._client.evalsha(
-            call.script.sha, len(call.keys), *call.keys, *call.args
-        )
-        return sent
+    async def _send_one(self, call: Call) -> Any:
+        async with self._free:
+            return await self._client.evalsha(
+                call.script.sha, len(call.keys), *call.keys, *call.args
+            )

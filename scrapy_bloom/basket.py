@@ -51,14 +51,20 @@ class Basket:
 
 
 async def in_batches(
-    outputs: AsyncIterator[Any], size: int, is_asked: IsAsked
+    outputs: AsyncIterator[Any], size: int, is_asked: IsAsked, *, is_lazy: bool = False
 ) -> AsyncIterator[list[Any]]:
     """Yield outputs in lists, as they are to be passed on; needs a running asyncio loop.
 
-    The outputs are produced only while this is waited for, like those of any generator, and all in
-    one task, which is not this one. An exception in it comes after what was yielded before.
+    The outputs are produced while this is waited for, all in one task, which is not this one. An
+    exception in it comes after what was yielded before.
+
+    Args:
+        outputs: what a callback or ``start()`` yields.
+        size: outputs that are produced before the first of them is asked for, at most.
+        is_asked: whether a request is to be asked about.
+        is_lazy: produce nothing ahead unless there are requests to be collected.
     """
-    pump = _Pump(outputs, Basket(size, is_asked))
+    pump = _Pump(outputs, Basket(size, is_asked), 1 if is_lazy else size)
     try:
         while batch := await pump.next():
             yield batch
@@ -95,8 +101,8 @@ class _Pump:
     opens belong to the task they were opened in.
     """
 
-    def __init__(self, outputs: AsyncIterator[Any], basket: Basket) -> None:
-        self._outputs, self._basket = outputs, basket
+    def __init__(self, outputs: AsyncIterator[Any], basket: Basket, ahead: int) -> None:
+        self._outputs, self._basket, self._ahead = outputs, basket, ahead
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         #: What is to be passed on now.
@@ -112,8 +118,8 @@ class _Pump:
         """Return the outputs to be passed on next; none at the end."""
         if self._task is None:
             self._task = self._loop.create_task(self._run())
-        _resolve(self._demand)
         while not self._ready and not self._is_done:
+            _resolve(self._demand)
             self._news = self._loop.create_future()
             await self._news
         if not self._ready and self._is_done:
@@ -139,10 +145,12 @@ class _Pump:
         try:
             async for output in self._outputs:
                 self._ready += self._basket.add(output)
-                if self._ready:
-                    await self._pause()
-                elif self._timer is None:
+                if self._basket and self._timer is None:
                     self._timer = self._loop.call_later(HELD, self._is_late)
+                if len(self._ready) >= self._ahead:
+                    await self._pause()
+                elif self._ready:
+                    _resolve(self._news)
         except BaseException as error:
             self._error = error  # it is raised where it belongs
             if not isinstance(error, Exception):

@@ -63,14 +63,20 @@ class Connection:
         client: the client; it connects at its first command.
         label: the address, safe to print: without user name, password and query.
         resolves: whether a host name has to be resolved to connect, which may take any time.
-        make_async: makes an asyncio client of the same server; None where there is no such class.
     """
 
     client: redis.Redis
     label: str
     resolves: bool = True
-    make_async: Callable[[], Any] | None = field(default=None, repr=False)
+    _make_async: Callable[[], Any] | None = field(default=None, repr=False)
     _server: EmbeddedServer | None = field(default=None, repr=False)
+
+    def open_async(self) -> Any | None:
+        """Return an asyncio client of the same server; None if there is none with its arguments."""
+        try:
+            return None if self._make_async is None else self._make_async()
+        except (TypeError, ValueError, redis.RedisError):
+            return None  # some arguments are known to clients that block only, as those for OCSP
 
     def close(self) -> None:
         """Close the client and its pool and leave the embedded server; may be called again."""
@@ -189,7 +195,7 @@ def _connect_embedded(
     except BaseException:
         server.detach()
         raise
-    label, make_async = f"embedded:{server.data_dir}", connection.make_async
+    label, make_async = f"embedded:{server.data_dir}", connection._make_async  # noqa: SLF001
     return Connection(connection.client, label, False, make_async, server)
 
 
@@ -221,7 +227,10 @@ def _open(
 
 
 def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Return what makes an asyncio client like a client of redis-py's own."""
+    """Return what makes an asyncio client like a client of redis-py's own; None for others."""
+    provider = arguments.get("credential_provider")
+    if provider is not None and not hasattr(provider, "get_credentials_async"):
+        return None  # redis-py 8 asks for it
     retry = AsyncRetry(NoBackoff(), 0)
     if sync_class is redis.Redis:
         return lambda: redis.asyncio.Redis(**arguments, retry=retry)

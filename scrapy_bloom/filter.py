@@ -270,7 +270,7 @@ class BloomFilter:
 
     def new_view(self) -> View:
         """Return another view of the same filter, for operations of another driver."""
-        return View(self._view.keys, self._view.wanted, DEFAULTS, self._view.notify)
+        return self._view.twin()
 
     @property
     def may_connect(self) -> bool:

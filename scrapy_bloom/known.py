@@ -73,15 +73,17 @@ class Known:
             block.answered = asked
 
     def add(self, place: Place, item: bytes, *, is_certain: bool) -> None:
-        """Put in an item of a block that has answered."""
+        """Put in an item of a block that has answered; what is certain stays so."""
         block = self._blocks.get(place)
         if block is None or not self._sets:
             return
         start, entry = self._find(block, item)
         slots = self._slots
-        if slots[start] >> 1 != entry >> 1:
+        if slots[start] >> 1 == entry >> 1:
+            slots[start] |= is_certain
+        else:
             slots[start + 1] = slots[start]
-        slots[start] = entry | is_certain
+            slots[start] = entry | is_certain
 
     def is_seen(self, place: Place, item: bytes) -> bool:
         """Whether an item is certainly seen."""

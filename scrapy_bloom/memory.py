@@ -12,12 +12,12 @@ from scrapy_bloom import workers
 from scrapy_bloom.asking import UNKNOWN, Asking, Question
 from scrapy_bloom.crawled import MAX_ATTEMPTS, Claim, Crawled
 from scrapy_bloom.engine import Engine
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, shown
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters, Notify, connect_filters
 from scrapy_bloom.known import Known
 from scrapy_bloom.mainthread import has_asyncio, in_main
-from scrapy_bloom.membership import NEW, UNRECORDED
+from scrapy_bloom.membership import NEW, SEEN, UNRECORDED
 from scrapy_bloom.pending import Failure
 from scrapy_bloom.queues import Queue
 from scrapy_bloom.report import Report
@@ -105,33 +105,40 @@ class Memory:
         return new
 
     def question(self, item: bytes, window: str, request: Request) -> Question | None:
-        """Return what the filters have to be asked about a request; None if nothing."""
+        """Return what the filters have to be asked about a request; None if nothing.
+
+        The verdict is there already if it is known to be seen.
+        """
         claim = window, item
-        if window == RUN or item in self._taken or claim in self._unused:
+        if claim in self._unused:
             return None
-        if self._asking is None or not self._is_up or self._asking.is_seen(claim):
+        if item in self._taken:
+            return Question(RUN, item, request, SEEN)
+        if window == RUN or self._asking is None or not self._is_up:
             return None
-        return Question(window, item, request)
+        if self._asking.is_seen(claim):
+            return Question(window, item, request, SEEN)
+        return Question(window, item, request, was_answered=self._asking.remembers(claim))
 
     async def ask(self, questions: Sequence[Question]) -> None:
         """Ask about many requests at once; ``is_new`` will know the answers. Never raises."""
-        if self._asking is None:
-            return
+        asking = self._asking
         try:
-            await self._asking.ask_all_async(questions)
-        except BloomError as error:
-            self._fail(error)
+            if asking is not None:
+                await asking.ask_all_async(questions)
+        except Exception as error:
+            if asking is self._asking:  # else the server has been found again meanwhile
+                self._fail(_as_bloom_error(error))
         finally:
             self._keep(questions)
 
     def ask_now(self, questions: Sequence[Question]) -> None:
         """Do as ``ask``, and wait for the answer."""
-        if self._asking is None:
-            return
         try:
-            self._asking.ask_all(questions)
-        except BloomError as error:
-            self._fail(error)
+            if self._asking is not None:
+                self._asking.ask_all(questions)
+        except Exception as error:
+            self._fail(_as_bloom_error(error))
         finally:
             self._keep(questions)
 
@@ -247,21 +254,28 @@ class Memory:
 
     def _take_unasked(self, stat: str, claim: Claim, request: Request) -> bool:
         """Take what the filters could not be asked about; ``stat`` says why."""
-        window, item = claim
         if self._asking is not None and self._asking.remembers(claim):
-            self._report.count("seen", window)
+            self._report.count("seen", claim[0])
             return False
+        self._take_alone(stat, claim, request)
+        return True
+
+    def _take_alone(self, stat: str, claim: Claim, request: Request) -> None:
+        window, item = claim
         self._report.count(stat, window)
         self._taken.add(item)
         self._take_later(item, window, request)
-        return True
 
     # -- many at once --
 
     def _keep(self, questions: Sequence[Question]) -> None:
         """Keep what is new, or may be, until the scheduler is offered it."""
+        if self._writer is None:
+            return  # the crawl is over: what was claimed too late is taken over by the next one
         for question in questions:
-            question.verdict = question.verdict or UNKNOWN
+            if question.verdict in ("", UNKNOWN):
+                # Final: asked again, the one who has it now might be told "seen".
+                question.verdict = SEEN if question.was_answered else UNKNOWN
             if question.verdict in (NEW, UNRECORDED, UNKNOWN):
                 self._unused[question.window, question.item] = question.verdict
         self._give_back(len(self._unused) - MAX_UNUSED)
@@ -269,8 +283,12 @@ class Memory:
     def _take_answered(self, verdict: str, claim: Claim, request: Request) -> bool:
         """Take what the filters were asked about before."""
         window, item = claim
+        if item in self._taken:  # by a request that was asked about at the same time
+            self._report.count("seen", RUN)
+            return False
         if verdict == UNKNOWN:
-            return self._take_unasked("unknown", claim, request)
+            self._take_alone("unknown", claim, request)
+            return True
         if verdict == UNRECORDED:
             self._not_recorded(item, window)
         if self._crawled is not None:
@@ -283,7 +301,8 @@ class Memory:
         for _ in range(count):
             claim = next(iter(self._unused))
             verdict = self._unused.pop(claim)
-            if self._crawled is not None and verdict == NEW:
+            if self._crawled is not None and verdict in (NEW, UNKNOWN):
+                self._crawled.took(verdict == UNKNOWN)  # it may be
                 self._crawled.give_back(claim)
 
     def _take_later(self, item: bytes, window: str, request: Request) -> None:
@@ -303,9 +322,9 @@ class Memory:
         self._report.count("unrecorded", window)
 
     def _fail(self, error: BloomError) -> None:
-        assert self._writer is not None  # noqa: S101 - it is open
-        self._writer.fail()
-        self.server_failed(error)
+        if self._writer is not None:  # else the crawl is over
+            self._writer.fail()
+            self.server_failed(error)
 
     # -- the server: see ``writer.Events`` --
 
@@ -474,3 +493,7 @@ class Memory:
         schedule = bloom.config.schedule if bloom.config else None
         if schedule is not None and schedule.counts_runs and self._settings.run is None:
             raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
+
+
+def _as_bloom_error(error: Exception) -> BloomError:
+    return error if isinstance(error, BloomError) else BloomError(shown(error))

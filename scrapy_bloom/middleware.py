@@ -4,7 +4,7 @@ It stands nearest the engine, so that it sees what will be scheduled, and claims
 it finds seen is dropped here; what is new ``BloomDupeFilter.request_seen`` finds answered.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from scrapy import Request, Spider, signals
@@ -15,6 +15,7 @@ from scrapy.http import Response
 from scrapy_bloom.asking import Question
 from scrapy_bloom.basket import in_batches, in_batches_without_asyncio
 from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.engine import Engine
 from scrapy_bloom.mainthread import has_asyncio
 from scrapy_bloom.windows import RUN
 
@@ -62,20 +63,31 @@ class BloomSpiderMiddleware:
         """
         dupefilter = BloomDupeFilter.of(self._crawler)
         is_asked = dupefilter is not None and dupefilter.settings.start_window != RUN
-        async for output in self._filter(start) if is_asked and has_asyncio() else start:
+        filtered = self._filter(start, is_lazy=True) if is_asked and has_asyncio() else start
+        async for output in filtered:
             yield output
 
-    def _filter(self, outputs: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    def process_start_requests(
+        self,
+        start_requests: Iterable[Any],
+        spider: Spider,  # noqa: ARG002 - Scrapy's interface
+    ) -> Iterable[Any]:
+        """Change nothing: Scrapy 2.13 calls it where another middleware has this method only."""
+        return start_requests
+
+    def _filter(self, outputs: AsyncIterator[Any], *, is_lazy: bool = False) -> AsyncIterator[Any]:
         dupefilter = BloomDupeFilter.of(self._crawler)
         if dupefilter is None or not dupefilter.settings.batch:
             return outputs
         if not self._is_started:
             self._is_started = True
             self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
-        return self._without_duplicates(dupefilter, outputs)
+            if has_asyncio():
+                Engine(self._crawler).wait_for_first_outputs()
+        return self._without_duplicates(dupefilter, outputs, is_lazy=is_lazy)
 
     async def _without_duplicates(
-        self, dupefilter: BloomDupeFilter, outputs: AsyncIterator[Any]
+        self, dupefilter: BloomDupeFilter, outputs: AsyncIterator[Any], *, is_lazy: bool
     ) -> AsyncIterator[Any]:
         size = dupefilter.settings.batch
         asked: dict[Request, Question] = {}
@@ -85,12 +97,14 @@ class BloomSpiderMiddleware:
             if question is None or not self._will_be_scheduled(request):
                 return False
             asked[request] = question
-            return True
+            return not question.verdict
 
         with_asyncio = has_asyncio()
-        collect: Callable[..., AsyncIterator[list[Any]]]
-        collect = in_batches if with_asyncio else in_batches_without_asyncio
-        async for batch in collect(outputs, size, is_asked):
+        if with_asyncio:
+            batches = in_batches(outputs, size, is_asked, is_lazy=is_lazy)
+        else:
+            batches = in_batches_without_asyncio(outputs, size, is_asked)
+        async for batch in batches:
             requests = [output for output in batch if isinstance(output, Request)]
             questions = _once_each([asked[request] for request in requests if request in asked])
             if questions and with_asyncio:
@@ -126,8 +140,9 @@ class BloomSpiderMiddleware:
 
 
 def _once_each(questions: Sequence[Question]) -> Sequence[Question]:
-    """Return the first question about each request; on the others the scheduler decides."""
+    """Return the first open question about each; on the others the scheduler decides."""
     first: dict[object, Question] = {}
     for question in questions:
-        first.setdefault((question.window, question.item), question)
+        if not question.verdict:
+            first.setdefault((question.window, question.item), question)
     return list(first.values())

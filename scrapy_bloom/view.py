@@ -49,6 +49,15 @@ class View(Rings):
         #: Per block, the nonce of a ring that is full and cannot grow.
         self._stuck: dict[int, str] = {}
 
+    def twin(self) -> "View":
+        """Return another view of the filter that knows what this one knows."""
+        twin = View(self.keys, self.wanted, self.default, self.notify)
+        if self.header is not None and self._is_configured:
+            twin.header, twin.hasher, twin.now = self.header, self.hasher, self.now
+            twin.held = dict(self.held)
+            twin._is_applied = twin._is_configured = True
+        return twin
+
     def open(self, *, writable: bool = False) -> Steps[Header]:
         """Read the filter's header and the rings not held yet, and bring them up to date.
 

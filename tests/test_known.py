@@ -1,26 +1,343 @@
-"""What a process was told lately: the last so many at least, and not much more."""
+"""The local cache of answers: what it knows for certain, for how long, and in how little space."""
 
-from scrapy_bloom.known import Known
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.known import FRESH, Known, Place
+
+HERE, THERE = ("lasting", 0), ("lasting", 1)
+NEVER = float("inf")
+FORGET_AFTER = 60.0
 
 
-def test_the_last_items_are_known() -> None:
-    known = Known(capacity=100)
-    items = [b"%d" % number for number in range(1_000)]
-    for number, item in enumerate(items):
-        known.add(item)
-        assert all(one in known for one in items[max(0, number - 99) : number + 1])
+class Clock:
+    """Shows what it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_what_was_put_in_long_ago_is_forgotten() -> None:
-    known = Known(capacity=100)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def known(clock: Clock) -> Known:
+    """With room for all that is put in, and a block that has just answered."""
+    known = Known(1_000, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    return known
+
+
+def test_what_was_put_in_is_seen(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    assert known.is_seen(HERE, b"a")
+    assert known.remembers(HERE, b"a")
+
+
+def test_what_was_never_put_in_is_not_seen(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    assert not known.is_seen(HERE, b"b")
+    assert not known.remembers(HERE, b"b")
+
+
+def test_what_is_uncertain_is_remembered_and_not_seen(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=False)
+    assert not known.is_seen(HERE, b"a")
+    assert known.remembers(HERE, b"a")
+
+
+def test_what_was_uncertain_is_seen_once_it_is_certain(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=False)
+    known.add(HERE, b"a", is_certain=True)
+    assert known.is_seen(HERE, b"a")
+
+
+def test_what_was_certain_is_not_seen_once_it_is_uncertain(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a", is_certain=False)
+    assert not known.is_seen(HERE, b"a")
+
+
+def test_another_block_or_window_knows_nothing_of_it(known: Known, clock: Clock) -> None:
+    others = (THERE, ("daily", 0))
+    known.add(HERE, b"a", is_certain=True)
+    for place in others:
+        known.answered(place, "v1", NEVER, clock.now)
+        assert not known.is_seen(place, b"a")
+        assert not known.remembers(place, b"a")
+
+
+def test_nothing_is_known_of_a_block_that_has_not_answered(known: Known) -> None:
+    known.add(THERE, b"a", is_certain=True)
+    known.discard(THERE, b"a")
+    assert not known.is_seen(THERE, b"a")
+    assert not known.remembers(THERE, b"a")
+
+
+# -- time --
+
+
+def test_an_entry_is_fresh_until_five_seconds_after_the_last_answer(
+    known: Known, clock: Clock
+) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    clock.now += FRESH
+    assert FRESH == 5.0
+    assert known.is_seen(HERE, b"a")
+
+
+def test_an_entry_that_is_not_fresh_is_only_remembered(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    clock.now += FRESH + 0.001
+    assert not known.is_seen(HERE, b"a")
+    assert known.remembers(HERE, b"a")
+
+
+def test_another_answer_under_the_same_ring_makes_old_entries_fresh(
+    known: Known, clock: Clock
+) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    clock.now += FORGET_AFTER / 2
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert known.is_seen(HERE, b"a")
+
+
+def test_an_answer_counts_from_when_it_was_asked(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    clock.now += 2 * FRESH
+    known.answered(HERE, "v1", NEVER, clock.now - FRESH - 0.001)
+    assert not known.is_seen(HERE, b"a")
+
+
+def test_an_answer_that_comes_late_does_not_set_the_time_back(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    known.answered(HERE, "v1", NEVER, clock.now - FRESH)
+    clock.now += FRESH
+    assert known.is_seen(HERE, b"a")
+
+
+def test_nothing_is_seen_from_the_end_of_the_ring_on(known: Known, clock: Clock) -> None:
+    known.answered(THERE, "v1", clock.now + 2, clock.now)
+    known.add(THERE, b"a", is_certain=True)
+    clock.now += 1.999
+    assert known.is_seen(THERE, b"a")
+    clock.now += 0.001
+    assert not known.is_seen(THERE, b"a")
+
+
+def test_an_answer_under_another_ring_makes_all_entries_of_the_block_void(
+    known: Known, clock: Clock
+) -> None:
+    known.answered(THERE, "v1", NEVER, clock.now)
+    for place in (HERE, THERE):
+        known.add(place, b"a", is_certain=True)
+    known.answered(HERE, "v2", NEVER, clock.now)
+    assert not known.remembers(HERE, b"a")
+    assert known.is_seen(THERE, b"a")
+
+
+def test_a_ring_that_comes_back_does_not_bring_its_entries_back(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    known.answered(HERE, "v2", NEVER, clock.now)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert not known.remembers(HERE, b"a")
+
+
+def test_all_is_forgotten_when_a_block_was_not_asked_for_long(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    clock.now += FORGET_AFTER + 0.001
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert not known.remembers(HERE, b"a")
+
+
+def test_nothing_is_forgotten_while_nobody_answers(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    clock.now += 100 * FORGET_AFTER
+    assert known.remembers(HERE, b"a")
+
+
+def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    for _ in range(3):
+        clock.now += FORGET_AFTER
+        known.answered(HERE, "v1", NEVER, clock.now)
+    assert known.is_seen(HERE, b"a")
+
+
+# -- room --
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 2, 1_000, 200_000])
+def test_an_entry_takes_eight_bytes_however_many_are_put_in(capacity: int, clock: Clock) -> None:
+    known = Known(capacity, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for number in range(3_000):
+        known.add(HERE, b"%d" % number, is_certain=True)
+    slots = known._slots
+    assert slots.itemsize == 8
+    assert capacity <= len(slots) <= capacity + 1
+
+
+def test_no_more_is_known_than_there_is_room_for(clock: Clock) -> None:
+    known = Known(100, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
     for number in range(1_000):
-        known.add(b"%d" % number)
-    assert sum(b"%d" % number in known for number in range(1_000)) <= 200
+        known.add(HERE, b"%d" % number, is_certain=True)
+    count = sum(known.remembers(HERE, b"%d" % number) for number in range(1_000))
+    assert 50 < count <= 100
 
 
-def test_what_was_never_put_in_is_not_known() -> None:
-    known = Known()
-    assert b"a" not in known
-    known.add(b"a")
-    assert b"a" in known
-    assert b"b" not in known
+def test_what_was_put_in_last_is_always_known(clock: Clock) -> None:
+    known = Known(2, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for number in range(1_000):
+        known.add(HERE, b"%d" % number, is_certain=True)
+        assert known.is_seen(HERE, b"%d" % number)
+        assert not number or known.is_seen(HERE, b"%d" % (number - 1))
+
+
+def test_an_item_put_in_again_takes_no_second_slot(clock: Clock) -> None:
+    known = Known(2, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for item in (b"a", b"b", b"b", b"b"):
+        known.add(HERE, item, is_certain=True)
+    assert known.is_seen(HERE, b"a")
+    assert known.is_seen(HERE, b"b")
+
+
+def test_without_room_nothing_is_known(clock: Clock) -> None:
+    known = Known(0, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    known.add(HERE, b"a", is_certain=True)
+    known.discard(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
+    assert not known.remembers(HERE, b"a")
+
+
+# -- forgetting --
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known, is_certain: bool) -> None:
+    known.add(HERE, b"a", is_certain=is_certain)
+    known.add(HERE, b"b", is_certain=True)
+    known.discard(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
+    assert not known.remembers(HERE, b"a")
+    assert known.is_seen(HERE, b"b")
+
+
+def test_what_was_pushed_aside_can_be_discarded(clock: Clock) -> None:
+    known = Known(2, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"b", is_certain=True)
+    known.discard(HERE, b"a")
+    assert not known.remembers(HERE, b"a")
+    assert known.is_seen(HERE, b"b")
+
+
+def test_what_is_discarded_can_be_put_in_again(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    known.discard(HERE, b"a")
+    known.add(HERE, b"a", is_certain=True)
+    assert known.is_seen(HERE, b"a")
+
+
+def test_cleared_it_knows_nothing_even_when_the_same_ring_answers(
+    known: Known, clock: Clock
+) -> None:
+    known.add(HERE, b"a", is_certain=True)
+    known.clear()
+    assert not known.remembers(HERE, b"a")
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert not known.remembers(HERE, b"a")
+    known.add(HERE, b"b", is_certain=True)
+    assert known.is_seen(HERE, b"b")
+
+
+# -- against a model --
+
+
+class Model:
+    """Does the same exactly, and with room for everything."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[Place, tuple[str, float, float]] = {}
+        self.items: dict[Place, dict[bytes, bool]] = {}
+
+    def answered(self, place: Place, v: str, ends: float, asked: float) -> None:
+        old = self.blocks.get(place)
+        if old is None or old[0] != v or asked - old[2] > FORGET_AFTER:
+            self.blocks[place], self.items[place] = (v, ends, asked), {}
+        else:
+            self.blocks[place] = (v, old[1], max(old[2], asked))
+
+    def add(self, place: Place, item: bytes, is_certain: bool) -> None:
+        if place in self.blocks:
+            self.items[place][item] = is_certain
+
+    def is_seen(self, place: Place, item: bytes, now: float) -> bool:
+        if not self.items.get(place, {}).get(item):
+            return False
+        _, ends, answered = self.blocks[place]
+        return now < ends and now - answered <= FRESH
+
+
+ITEMS = [b"%d" % number for number in range(6)]
+PLACES = st.sampled_from([HERE, THERE])
+ITEM = st.sampled_from(ITEMS)
+STEPS = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([0.5, FRESH, 20.0, FORGET_AFTER + 1])),
+    st.tuples(
+        st.just("answered"),
+        PLACES,
+        st.sampled_from(["v1", "v2"]),
+        st.sampled_from([3.0, 30.0, NEVER]),  # until it ends
+        st.sampled_from([0.0, 1.0, FRESH + 1]),  # since it was asked
+    ),
+    st.tuples(st.just("add"), PLACES, ITEM, st.booleans()),
+    st.tuples(st.just("discard"), PLACES, ITEM),
+    st.just(("clear",)),
+)
+
+
+@given(
+    capacity=st.sampled_from([0, 1, 3, 8, 1_000]),
+    steps=st.lists(STEPS, max_size=60),
+)
+def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
+    capacity: int, steps: list[tuple]
+) -> None:
+    clock, model = Clock(), Model()
+    known = Known(capacity, FORGET_AFTER, clock)
+    for kind, *args in steps:
+        if kind == "wait":
+            clock.now += args[0]
+        elif kind == "answered":
+            place, v, left, ago = args
+            known.answered(place, v, clock.now + left, clock.now - ago)
+            model.answered(place, v, clock.now + left, clock.now - ago)
+        elif kind == "add":
+            known.add(args[0], args[1], is_certain=args[2])
+            model.add(*args)
+        elif kind == "discard":
+            known.discard(*args)
+            model.items.get(args[0], {}).pop(args[1], None)
+        else:
+            known.clear()
+            model.blocks.clear()
+            model.items.clear()
+        for place in (HERE, THERE):
+            for item in ITEMS:
+                is_seen = known.is_seen(place, item)
+                expected = model.is_seen(place, item, clock.now)
+                assert expected or not is_seen
+                assert not is_seen or known.remembers(place, item)
+                assert not known.remembers(place, item) or item in model.items[place]

@@ -40,6 +40,8 @@ def test_defaults() -> None:
         on_redis_error="degrade",
         flush="never",
         timeout=2.0,
+        batch=64,
+        cache_size=200_000,
     )
 
 
@@ -103,6 +105,11 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_ON_REDIS_ERROR", "close", "on_redis_error", "close"),
         ("BLOOM_FLUSH", "always", "flush", "always"),
         ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
+        ("BLOOM_BATCH", 0, "batch", 0),
+        ("BLOOM_BATCH", "1", "batch", 1),
+        ("BLOOM_BATCH", "4096", "batch", 4_096),
+        ("BLOOM_CACHE_SIZE", "0", "cache_size", 0),
+        ("BLOOM_CACHE_SIZE", "1e6", "cache_size", 1_000_000),
     ],
 )
 def test_what_people_write_is_parsed(
@@ -142,6 +149,8 @@ def test_what_people_write_is_parsed(
         ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "size": 0}}),
         *(("BLOOM_WINDOW_RULES", [rule]) for rule in (("(", "run"), ("a",), (1, "run"), 7)),
         *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
+        *(("BLOOM_BATCH", value) for value in (-1, 4_097, 1.5, "many", True, [64])),
+        *(("BLOOM_CACHE_SIZE", value) for value in (-1, 10**9, 0.5, "big", True, float("inf"))),
         ("BLOOM_REDIS_URL", 7),
     ],
 )

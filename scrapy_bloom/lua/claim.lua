@@ -20,8 +20,9 @@
 --          {"lost", v, "", now, "layers", names}  bitmaps are gone (evicted, deleted), have another
 --                                       size, or have no count; names are separated by spaces
 --          Only "ok" has changed anything.
--- Cost     O(URLs * (layers + k)): about two GETBIT per layer that is only tested (k if the URL is
---          in it), one BITFIELD per written layer (2.8 us for k = 14). The caller bounds the batch.
+-- Cost     O(URLs * (layers + k)): about two GETBIT per layer if there is one that is only tested (k
+--          if the URL is in it), one BITFIELD per written layer (2.8 us for k = 14). The caller
+--          bounds the batch.
 local ring, v, k, groups, packed = KEYS[1], ARGV[1], tonumber(ARGV[3]), ARGV[4], ARGV[6]
 local written = #ARGV - 7
 local ends = tonumber(ARGV[2])
@@ -58,28 +59,40 @@ if not whole then
   return {'lost', v, '', redis.call('TIME')[1], 'layers', table.concat(lost, ' ')}
 end
 
--- Whether a URL, whose offsets begin after byte `at`, is in layer i.
-local function has(i, at)
-  for position = at + start[i] + 1, at + start[i] + 4 * k, 4 do
-    if redis.call('GETBIT', KEYS[i + 1], (struct.unpack('<I4', packed, position))) == 0 then
-      return false
-    end
+-- Whether a URL, whose offsets begin after byte `at`, is in layer i. Offsets are unpacked once for
+-- all layers of a size.
+local call, keys, format = redis.call, KEYS, '<' .. string.rep('I4', k)
+local at, unpacked = 0, {}
+
+local function offsets_in(i)
+  local offsets = unpacked[start[i]]
+  if not offsets then
+    offsets = {struct.unpack(format, packed, at + start[i] + 1)}
+    unpacked[start[i]] = offsets
+  end
+  return offsets
+end
+
+local function has(i)
+  local key, offsets = keys[i + 1], offsets_in(i)
+  for j = 1, k do
+    if call('GETBIT', key, offsets[j]) == 0 then return false end
   end
   return true
 end
 
 -- One BITFIELD command sets the k bits of a URL and returns what they were; URLs differ in the
 -- offsets only.
-local bitfield, format = {}, '<' .. string.rep('I4', k)
+local bitfield = {}
 for i = 1, 4 * k, 4 do
   bitfield[i], bitfield[i + 1], bitfield[i + 3] = 'SET', 'u1', '1'
 end
 
--- Records a URL in layer i; returns whether it was not in it.
-local function set(i, at)
-  local offsets = {struct.unpack(format, packed, at + start[i] + 1)}
+-- Records the URL in layer i; returns whether it was not in it.
+local function set(i)
+  local offsets = offsets_in(i)
   for j = 1, k do bitfield[4 * j - 1] = offsets[j] end
-  local bits = redis.call('BITFIELD', KEYS[i + 1], unpack(bitfield))
+  local bits = call('BITFIELD', keys[i + 1], unpack(bitfield))
   for j = 1, k do
     if bits[j] == 0 then
       count[i] = count[i] + 1
@@ -91,21 +104,24 @@ end
 
 local before, verdicts, width = {unpack(count)}, {}, 4 * k * tonumber(ARGV[7])
 for url = 1, #packed / width do
-  local at = (url - 1) * width
-  local verdict = '1'
-  for i = written + 1, #KEYS - 1 do
-    if has(i, at) then verdict = '0' break end
+  at, unpacked = (url - 1) * width, {}
+  -- Most URLs that were seen were seen of late. Where there is one layer, setting is testing.
+  local verdict = others > 0 and has(1) and '0' or '1'
+  if verdict == '1' then
+    for i = written + 1, #keys - 1 do
+      if has(i) then verdict = '0' break end
+    end
   end
   if verdict == '1' then
     local full = false
     for i = 1, written do full = full or count[i] >= capacity[i] end
     if full then
-      -- The first written layer is tested as well.
-      verdict = has(1, at) and '0' or '2'
-    elseif not set(1, at) then
+      -- The first written layer is tested as well; an earlier URL of this call may be in it.
+      verdict = has(1) and '0' or '2'
+    elseif not set(1) then
       verdict = '0'
     else
-      for i = 2, written do set(i, at) end
+      for i = 2, written do set(i) end
     end
   end
   verdicts[url] = verdict

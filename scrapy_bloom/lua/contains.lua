@@ -28,22 +28,30 @@ if redis.call('EXISTS', unpack(KEYS, 2)) < #KEYS - 1 then
   return {'lost', ARGV[1], '', redis.call('TIME')[1], 'layers', table.concat(lost, ' ')}
 end
 
--- Whether a URL, whose offsets begin after byte `at`, is in the layer under KEYS[i].
-local function has(i, at)
-  at = at + 4 * k * string.byte(groups, i - 1)
-  for position = at + 1, at + 4 * k, 4 do
-    if redis.call('GETBIT', KEYS[i], (struct.unpack('<I4', packed, position))) == 0 then
-      return false
-    end
+-- Whether a URL, whose offsets begin after byte `at`, is in the layer under KEYS[i]. Offsets are
+-- unpacked once for all layers of a size.
+local call, keys, format = redis.call, KEYS, '<' .. string.rep('I4', k)
+local at, unpacked = 0, {}
+
+local function has(i)
+  local key, group = keys[i], string.byte(groups, i - 1)
+  local offsets = unpacked[group]
+  if not offsets then
+    offsets = {struct.unpack(format, packed, at + 4 * k * group + 1)}
+    unpacked[group] = offsets
+  end
+  for j = 1, k do
+    if call('GETBIT', key, offsets[j]) == 0 then return false end
   end
   return true
 end
 
 local verdicts, width = {}, 4 * k * tonumber(ARGV[5])
 for url = 1, #packed / width do
+  at, unpacked = (url - 1) * width, {}
   verdicts[url] = '0'
   for i = 2, #KEYS do
-    if has(i, (url - 1) * width) then verdicts[url] = '1' break end
+    if has(i) then verdicts[url] = '1' break end
   end
 end
 return {'ok', table.concat(verdicts)}

@@ -35,13 +35,20 @@ if #KEYS > 2 and redis.call('EXISTS', unpack(KEYS, 3)) < #KEYS - 2 then
   return {'lost', ARGV[1], '', now, 'layers', table.concat(lost, ' ')}
 end
 
--- Whether a URL, whose offsets begin after byte `at`, is in the layer under KEYS[i].
-local function has(i, at)
-  at = at + 4 * k * string.byte(groups, i - 2)
-  for position = at + 1, at + 4 * k, 4 do
-    if redis.call('GETBIT', KEYS[i], (struct.unpack('<I4', packed, position))) == 0 then
-      return false
-    end
+-- Whether a URL, whose offsets begin after byte `at`, is in the layer under KEYS[i]. Offsets are
+-- unpacked once for all layers of a size.
+local call, keys, format = redis.call, KEYS, '<' .. string.rep('I4', k)
+local at, unpacked = 0, {}
+
+local function has(i)
+  local key, group = keys[i], string.byte(groups, i - 2)
+  local offsets = unpacked[group]
+  if not offsets then
+    offsets = {struct.unpack(format, packed, at + 4 * k * group + 1)}
+    unpacked[group] = offsets
+  end
+  for j = 1, k do
+    if call('GETBIT', key, offsets[j]) == 0 then return false end
   end
   return true
 end
@@ -61,8 +68,9 @@ local verdicts, width, taken = {}, 4 * k * tonumber(ARGV[5]), {}
 for url = 1, (#ARGV - 9) / 2 do
   local field, request = ARGV[8 + 2 * url], ARGV[9 + 2 * url]
   local verdict, attempt = '1', 0
+  at, unpacked = (url - 1) * width, {}
   for i = 3, #KEYS do
-    if has(i, (url - 1) * width) then verdict = '0' break end
+    if has(i) then verdict = '0' break end
   end
   if verdict == '1' then
     local claim = redis.call('HGET', claims, field)

@@ -1,0 +1,561 @@
+"""Requests are collected; nothing else is, and nobody waits for what is held."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request
+
+from scrapy_bloom.basket import Basket, in_batches, in_batches_without_asyncio
+
+#: Seconds after which what waits would wait for ever.
+PATIENCE = 20.0
+in_lazy_batches = functools.partial(in_batches, is_lazy=True)
+#: Those that produce nothing ahead; all, where it makes no difference.
+LAZY = pytest.mark.parametrize(
+    "collect", [in_lazy_batches, in_batches_without_asyncio], ids=["lazy", "without asyncio"]
+)
+ALL = pytest.mark.parametrize(
+    "collect",
+    [in_batches, in_lazy_batches, in_batches_without_asyncio],
+    ids=["ahead", "lazy", "without asyncio"],
+)
+Collect = Callable[..., AsyncIterator[list[Any]]]
+
+
+def link(number: int = 0) -> Request:
+    return Request(f"https://example.com/{number}")
+
+
+def always(_: Request) -> bool:
+    return True
+
+
+def never(_: Request) -> bool:
+    return False
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test in a loop of its own, in which no task may be left at the end."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def bounded() -> None:
+            await asyncio.wait_for(test(*args, **kwargs), PATIENCE)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(bounded())
+
+    return run
+
+
+async def produce(*outputs: Any) -> AsyncIterator[Any]:
+    for output in outputs:
+        if isinstance(output, BaseException):
+            raise output
+        yield output
+
+
+async def all_of(batches: AsyncIterator[list[Any]]) -> list[list[Any]]:
+    return [batch async for batch in batches]
+
+
+async def flat(batches: AsyncIterator[list[Any]]) -> list[Any]:
+    return [output async for batch in batches for output in batch]
+
+
+async def rounds() -> None:
+    """Let others go on as far as they get."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+# -- the basket itself --
+
+OUTPUTS = st.lists(st.sampled_from(["asked", "unasked", "item"]), max_size=40)
+
+
+def make(kinds: list[str]) -> tuple[list[Any], Callable[[Request], bool]]:
+    """Return outputs of these kinds, and which of the requests are asked about."""
+    outputs = [{"item": n} if kind == "item" else link(n) for n, kind in enumerate(kinds)]
+    asked = {id(output) for output, kind in zip(outputs, kinds, strict=True) if kind == "asked"}
+    return outputs, lambda request: id(request) in asked
+
+
+@given(kinds=OUTPUTS, size=st.integers(1, 8))
+def test_nothing_is_lost_and_requests_keep_their_order(kinds: list[str], size: int) -> None:
+    outputs, is_asked = make(kinds)
+    basket = Basket(size, is_asked)
+    passed = [one for output in outputs for one in basket.add(output)] + basket.empty()
+    requests = [output for output in outputs if isinstance(output, Request)]
+    assert [one for one in passed if isinstance(one, Request)] == requests
+    assert [one for one in passed if isinstance(one, dict)] == [
+        output for output in outputs if isinstance(output, dict)
+    ]
+
+
+@given(kinds=OUTPUTS, size=st.integers(1, 8))
+def test_what_is_no_request_is_passed_on_at_once_and_alone(kinds: list[str], size: int) -> None:
+    outputs, is_asked = make(kinds)
+    basket = Basket(size, is_asked)
+    for output in outputs:
+        passed = basket.add(output)
+        assert isinstance(output, Request) or passed == [output]
+
+
+@given(kinds=OUTPUTS, size=st.integers(1, 8))
+def test_there_are_never_more_requests_than_the_size(kinds: list[str], size: int) -> None:
+    outputs, is_asked = make(kinds)
+    basket = Basket(size, is_asked)
+    for output in outputs:
+        passed = basket.add(output)
+        assert len(passed) <= size
+        assert len(basket) < size
+
+
+def test_what_is_held_begins_with_a_request_to_be_asked_about() -> None:
+    first, second, third = link(1), link(2), link(3)
+    basket = Basket(8, lambda request: request is second)
+    assert basket.add(first) == [first]
+    assert basket.add(second) == []
+    assert basket.add(third) == []
+    assert basket.empty() == [second, third]
+
+
+def test_an_emptied_basket_holds_nothing() -> None:
+    basket = Basket(2, always)
+    basket.add(link())
+    assert basket.empty()
+    assert not basket
+    assert basket.empty() == []
+
+
+# -- batches --
+
+
+@ALL
+@in_loop
+async def test_no_outputs_make_no_batches(collect: Collect) -> None:
+    assert await all_of(collect(produce(), 4, always)) == []
+
+
+@ALL
+@in_loop
+async def test_requests_come_in_batches_of_the_size(collect: Collect) -> None:
+    links = [link(number) for number in range(10)]
+    batches = await all_of(collect(produce(*links), 4, always))
+    assert batches == [links[:4], links[4:8], links[8:]]
+
+
+@ALL
+@in_loop
+async def test_items_pass_before_requests_that_are_held(collect: Collect) -> None:
+    first, second = link(1), link(2)
+    outputs = produce(first, "item", second, {"item": 2})
+    assert await flat(collect(outputs, 4, always)) == ["item", {"item": 2}, first, second]
+
+
+@ALL
+@in_loop
+async def test_items_that_are_empty_or_equal_nothing_are_passed_on(collect: Collect) -> None:
+    class Odd:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __bool__(self) -> bool:
+            raise TypeError
+
+        def __eq__(self, other: object) -> bool:
+            raise TypeError
+
+    odd = Odd()
+    items = await flat(collect(produce(link(), None, {}, odd, 0), 4, always))
+    assert items[:2] == [None, {}]
+    assert items[2] is odd
+    assert items[3] == 0
+
+
+@ALL
+@in_loop
+async def test_requests_that_nothing_is_asked_about_are_passed_on_at_once(
+    collect: Collect,
+) -> None:
+    links = [link(number) for number in range(3)]
+    never_ends = asyncio.Event()
+
+    async def callback() -> AsyncIterator[Any]:
+        for one in links:
+            yield one
+        await never_ends.wait()
+
+    batches, passed = collect(callback(), 4, never), []
+    while len(passed) < len(links):
+        passed += await anext(batches)
+    await batches.aclose()
+    assert passed == links
+
+
+@ALL
+@in_loop
+async def test_an_exception_comes_after_what_was_yielded_before(collect: Collect) -> None:
+    first = link()
+    batches = collect(produce(first, "item", ValueError("of the callback")), 4, always)
+    assert [*await anext(batches), *await anext(batches)] == ["item", first]
+    with pytest.raises(ValueError, match="of the callback"):
+        await anext(batches)
+
+
+@ALL
+@in_loop
+async def test_an_exception_of_is_asked_is_raised(collect: Collect) -> None:
+    def broken(_: Request) -> bool:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await all_of(collect(produce(link()), 4, broken))
+
+
+@ALL
+@in_loop
+async def test_any_async_iterator_will_do(collect: Collect) -> None:
+    class Countdown:
+        left = 3
+
+        def __aiter__(self) -> "Countdown":
+            return self
+
+        async def __anext__(self) -> str:
+            if not self.left:
+                raise StopAsyncIteration
+            self.left -= 1
+            return f"item {self.left}"
+
+    outputs = await flat(collect(Countdown(), 4, always))
+    assert outputs == ["item 2", "item 1", "item 0"]
+
+
+# -- nothing is held for long --
+
+
+@in_loop
+async def test_a_request_is_not_held_while_the_callback_waits_for_it() -> None:
+    """Were it held, both would wait for ever."""
+    first, second, was_passed_on = link(1), link(2), asyncio.Event()
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        await was_passed_on.wait()
+        yield second
+
+    batches = []
+    async for batch in in_batches(callback(), 4, always):
+        batches.append(batch)
+        was_passed_on.set()
+    assert batches == [[first], [second]]
+
+
+@in_loop
+async def test_a_request_after_an_item_is_not_held_while_the_callback_waits_for_it() -> None:
+    first, second, was_passed_on = link(1), link(2), asyncio.Event()
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        yield "item"
+        yield second
+        yield "item"
+        await was_passed_on.wait()
+
+    found = []
+    async for batch in in_batches(callback(), 4, always):
+        found += batch
+        if second in batch:
+            was_passed_on.set()
+    assert found == ["item", "item", first, second]
+
+
+@in_loop
+async def test_a_slow_callback_passes_on_each_request_that_it_waits_for() -> None:
+    passed: asyncio.Queue[Request] = asyncio.Queue()
+    links = [link(number) for number in range(3)]
+
+    async def callback() -> AsyncIterator[Any]:
+        for one in links:
+            yield one
+            assert await passed.get() is one
+
+    async for batch in in_batches(callback(), 4, always):
+        for one in batch:
+            passed.put_nowait(one)
+
+
+@in_loop
+async def test_what_is_held_too_long_without_a_loop_goes_with_the_next_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scrapy_bloom.basket.HELD", 0.0)
+    links = [link(number) for number in range(4)]
+
+    async def slow() -> AsyncIterator[Any]:
+        for one in links:
+            yield one
+            await asyncio.sleep(0.02)
+
+    batches = await all_of(in_batches_without_asyncio(slow(), 64, always))
+    assert batches == [links[:2], links[2:]]
+
+
+# -- produced when it is asked for --
+
+
+class Counted:
+    """Counts what it has been asked for."""
+
+    def __init__(self, outputs: list[Any]) -> None:
+        self.outputs, self.count = outputs, 0
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for output in self.outputs:
+            self.count += 1
+            yield output
+
+
+@ALL
+@in_loop
+async def test_nothing_is_produced_before_it_is_asked_for(collect: Collect) -> None:
+    counted = Counted(["item"])
+    batches = collect(aiter(counted), 4, always)
+    await asyncio.sleep(0)
+    assert counted.count == 0
+    await batches.aclose()
+
+
+@LAZY
+@in_loop
+async def test_items_are_produced_one_at_a_time(collect: Collect) -> None:
+    counted = Counted(["item"] * 5)
+    number = 0
+    async for _ in collect(aiter(counted), 4, always):
+        number += 1
+        await rounds()
+        assert counted.count == number
+
+
+@LAZY
+@in_loop
+async def test_no_more_is_produced_than_fills_a_batch(collect: Collect) -> None:
+    counted = Counted([link(number) for number in range(12)])
+    number = 0
+    async for batch in collect(aiter(counted), 4, always):
+        number += len(batch)
+        await rounds()
+        assert counted.count == number
+
+
+@in_loop
+async def test_what_is_produced_ahead_is_bounded() -> None:
+    """By the size, and what is held beside it."""
+    counted = Counted([link(n) if n % 3 else "item" for n in range(100)])
+    number = 0
+    async for batch in in_batches(aiter(counted), 4, always):
+        number += len(batch)
+        await rounds()
+        assert counted.count <= number + 2 * 4
+
+
+@in_loop
+async def test_nothing_is_produced_ahead_after_a_batch_that_was_late() -> None:
+    """What comes while the consumer is busy waits for it; then all goes on as it was."""
+    goes_on, counted, taken = asyncio.Event(), 0, 0
+
+    async def callback() -> AsyncIterator[Any]:
+        nonlocal counted
+        yield link()
+        await goes_on.wait()
+        for number in range(5):
+            counted += 1
+            yield number
+
+    async for batch in in_lazy_batches(callback(), 4, always):
+        goes_on.set()
+        taken += not isinstance(batch[0], Request)
+        await rounds()
+        assert counted <= max(taken, 1)
+
+
+# -- one task, and its end --
+
+
+@in_loop
+async def test_all_outputs_are_produced_in_one_task() -> None:
+    """Time-outs and cancel scopes belong to the task that they were opened in."""
+    tasks = set()
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(20):
+            tasks.add(asyncio.current_task())
+            yield link(number) if number % 3 else "item"
+            tasks.add(asyncio.current_task())
+
+    async for _ in in_batches(callback(), 4, always):
+        await asyncio.sleep(0)
+    assert len(tasks) == 1
+
+
+@in_loop
+async def test_a_time_out_that_spans_several_yields_works() -> None:
+    """As asyncio.timeout and anyio's scopes do: it cancels the task that it was opened in."""
+    found = []
+
+    async def callback() -> AsyncIterator[Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        handle = asyncio.get_running_loop().call_later(0.05, task.cancel)
+        try:
+            yield link(1)
+            yield "item"
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            yield "timed out"
+        finally:
+            handle.cancel()
+
+    async for batch in in_batches(callback(), 4, always):
+        found += batch
+    assert [one for one in found if isinstance(one, str)] == ["item", "timed out"]
+    assert len(found) == 3
+
+
+@ALL
+@pytest.mark.parametrize("first", ["item", "request"])
+@in_loop
+async def test_closing_closes_the_callback(collect: Collect, first: str) -> None:
+    is_closed = False
+
+    async def callback() -> AsyncIterator[Any]:
+        nonlocal is_closed
+        try:
+            while True:
+                yield link() if first == "request" else "item"
+        finally:
+            await asyncio.sleep(0)
+            is_closed = True
+
+    outputs = callback()
+    batches = collect(outputs, 2, always)
+    await anext(batches)
+    await batches.aclose()
+    if collect is in_batches_without_asyncio:
+        await outputs.aclose()  # as for any ``async for``, whoever made it closes it
+    assert is_closed
+
+
+@in_loop
+async def test_closing_ends_a_callback_that_is_waiting() -> None:
+    is_closed = False
+
+    async def callback() -> AsyncIterator[Any]:
+        nonlocal is_closed
+        try:
+            yield link()
+            await asyncio.Event().wait()
+        finally:
+            is_closed = True
+
+    batches = in_batches(callback(), 4, always)
+    await anext(batches)
+    await asyncio.sleep(0)
+    await batches.aclose()
+    assert is_closed
+
+
+@in_loop
+async def test_closing_what_has_ended_does_nothing() -> None:
+    batches = in_batches(produce("item"), 4, always)
+    await all_of(batches)
+    await batches.aclose()
+
+
+@in_loop
+async def test_a_consumer_that_is_cancelled_ends_the_callback() -> None:
+    is_waiting, was_cancelled = asyncio.Event(), False
+
+    async def callback() -> AsyncIterator[Any]:
+        nonlocal was_cancelled
+        yield "item"
+        is_waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            was_cancelled = True
+            raise
+
+    task = asyncio.ensure_future(all_of(in_batches(callback(), 4, always)))
+    await is_waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert was_cancelled
+
+
+@in_loop
+async def test_a_consumer_that_is_cancelled_closes_a_callback_that_fails_to_stop() -> None:
+    """What it raises on its way out is nobody's any more."""
+    is_waiting = asyncio.Event()
+
+    async def callback() -> AsyncIterator[Any]:
+        is_waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError
+        yield
+
+    task = asyncio.ensure_future(all_of(in_batches(callback(), 4, always)))
+    await is_waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@ALL
+@in_loop
+async def test_a_callback_that_raises_cancelled_itself_raises_it_and_waits_for_nobody(
+    collect: Collect,
+) -> None:
+    """Such as one that awaits a task that was cancelled."""
+    batches = collect(produce("item", asyncio.CancelledError()), 4, always)
+    assert await anext(batches) == ["item"]
+    with pytest.raises(asyncio.CancelledError):
+        await anext(batches)
+
+
+@in_loop
+async def test_requests_before_a_cancellation_of_its_own_are_passed_on() -> None:
+    first, found = link(), []
+    with suppress(asyncio.CancelledError):
+        async for batch in in_batches(produce(first, asyncio.CancelledError()), 4, always):
+            found += batch
+    assert found == [first]
+
+
+@in_loop
+async def test_two_callbacks_do_not_wait_for_each_other() -> None:
+    first_is_on = asyncio.Event()
+
+    async def waiting() -> AsyncIterator[Any]:
+        yield "begun"
+        await first_is_on.wait()
+        yield "over"
+
+    async def waking() -> AsyncIterator[Any]:
+        first_is_on.set()
+        yield "woken"
+
+    results = await asyncio.gather(
+        all_of(in_batches(waiting(), 4, always)), all_of(in_batches(waking(), 4, always))
+    )
+    assert results == [[["begun"], ["over"]], [["woken"]]]
