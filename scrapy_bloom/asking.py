@@ -32,7 +32,6 @@ class Question:
         item: its fingerprint.
         request: the request.
         verdict: what they say: NEW, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until they do.
-        was_answered: whether they have said something of it before.
         text: what is kept of it until it is crawled.
     """
 
@@ -40,7 +39,6 @@ class Question:
     item: bytes
     request: Request
     verdict: str = ""
-    was_answered: bool = False
     text: str = ""
 
 
@@ -65,6 +63,8 @@ class Asking:
         self._driver = None if client is None else AsyncDriver(client, label, timeout)
         self._lock = asyncio.Lock() if self._driver else None
         self._waiting: list[Question] = []
+        #: What is being claimed without blocking.
+        self._in_flight: set[Claim] = set()
         now = time.monotonic()
         #: What the local clock shows at the server's time 0, up to a second earlier.
         self._epochs = {window: now - bloom.view.now - 1 for window, bloom in self._blooms.items()}
@@ -105,7 +105,9 @@ class Asking:
                 verdict = self._crawled.take(bloom, (window, item), request)
             else:
                 verdict = _add(bloom, item)
-        self._note(bloom.view, [Question(window, item, request, verdict)], asked)
+        if (window, item) not in self._in_flight:
+            # Else it may be "seen" because of that claim, whose outcome may turn out unknown.
+            self._note(bloom.view, [Question(window, item, request, verdict)], asked)
         return verdict
 
     def ask_all(self, questions: Sequence[Question]) -> None:
@@ -139,13 +141,19 @@ class Asking:
             self._waiting = [one for one in self._waiting if id(one) not in ours]
             raise
 
-    async def _ask_waiting(self, driver: AsyncDriver, waiting: Sequence[Question]) -> None:
+    async def _ask_waiting(self, driver: AsyncDriver, waiting: list[Question]) -> None:
+        self._in_flight = {(question.window, question.item) for question in waiting}
         try:
             for window, those in _by_window(waiting).items():
                 view, asked = self._views[window], time.monotonic()
                 verdicts = await driver.run(self._operation(those)(view))
                 self._answer(view, those, verdicts, asked)
+        except Exception:
+            # Those who wait are not to be told "seen" of what has perhaps been claimed here.
+            waiting, self._waiting = [*waiting, *self._waiting], []
+            raise
         finally:
+            self._in_flight.clear()
             for question in waiting:
                 question.verdict = question.verdict or UNKNOWN
 

@@ -115,6 +115,8 @@ class Crawled:
         self._successors: dict[Request, list[Claim]] = {}
         #: The request that the scheduler is being offered, if its claims came along rightfully.
         self._inherited: list[Claim] = []
+        #: The claims it came with otherwise.
+        self._set_aside: object = None
         #: The request that is being put back, and whether it has come as far as the scheduler.
         self._restored: Request | None = None
         self._was_offered = False
@@ -201,7 +203,7 @@ class Crawled:
 
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right, and keep what is not to be remembered."""
-        self.is_seen = False
+        self.is_seen, self._set_aside = False, None
         if request is self._restored:
             self._was_offered = True
             self._inherited = self._claims(request)
@@ -212,8 +214,8 @@ class Crawled:
                 # Of a retry, which is not to be filtered, a redirect takes that along.
                 request.dont_filter &= any(item.startswith(KEPT) for _, item in self._inherited)
             request.meta[META] = [_write(claim) for claim in self._inherited]
-        elif META in request.meta:
-            del request.meta[META]  # came along with meta=response.meta: another page's
+        else:  # came along with meta=response.meta: another page's
+            self._set_aside = request.meta.pop(META, None)
         if request.dont_filter:
             self.keep_once(request)
 
@@ -224,6 +226,9 @@ class Crawled:
     def refused(self, request: Request) -> None:
         """Settle what it came of: the end of a redirect is known already."""
         inherited, self._inherited = self._inherited, []
+        if self._set_aside is not None:
+            # Its own after all, if it is in the queue already and was yielded again.
+            request.meta[META] = self._set_aside
         if self.is_seen:
             self._settle(inherited, CONFIRM)
         else:  # dropped by a scheduler of the user's

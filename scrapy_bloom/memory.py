@@ -116,9 +116,7 @@ class Memory:
             return Question(RUN, item, request, SEEN)
         if window == RUN or self._asking is None or not self._is_up:
             return None
-        if self._asking.is_seen(claim):
-            return Question(window, item, request, SEEN)
-        return Question(window, item, request, was_answered=self._asking.remembers(claim))
+        return Question(window, item, request, SEEN if self._asking.is_seen(claim) else "")
 
     async def ask(self, questions: Sequence[Question]) -> None:
         """Ask about many requests at once; ``is_new`` will know the answers. Never raises."""
@@ -273,11 +271,15 @@ class Memory:
         if self._writer is None:
             return  # the crawl is over: what was claimed too late is taken over by the next one
         for question in questions:
-            if question.verdict in ("", UNKNOWN):
+            claim = question.window, question.item
+            if question.item in self._taken:  # meanwhile
+                question.verdict = SEEN
+            elif question.verdict in ("", UNKNOWN):
                 # Final: asked again, the one who has it now might be told "seen".
-                question.verdict = SEEN if question.was_answered else UNKNOWN
+                is_seen = self._asking is not None and self._asking.remembers(claim)
+                question.verdict = SEEN if is_seen else UNKNOWN
             if question.verdict in (NEW, UNRECORDED, UNKNOWN):
-                self._unused[question.window, question.item] = question.verdict
+                self._unused[claim] = question.verdict
         self._give_back(len(self._unused) - MAX_UNUSED)
 
     def _take_answered(self, verdict: str, claim: Claim, request: Request) -> bool:

@@ -58,8 +58,12 @@ def test_what_was_uncertain_is_seen_once_it_is_certain(known: Known) -> None:
     assert known.is_seen(HERE, b"a")
 
 
-def test_what_was_certain_is_not_seen_once_it_is_uncertain(known: Known) -> None:
+def test_what_is_certain_stays_so(known: Known) -> None:
+    """Until it is forgotten: a question that was asked before may be answered last."""
     known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a", is_certain=False)
+    assert known.is_seen(HERE, b"a")
+    known.discard(HERE, b"a")
     known.add(HERE, b"a", is_certain=False)
     assert not known.is_seen(HERE, b"a")
 
@@ -281,7 +285,7 @@ class Model:
 
     def add(self, place: Place, item: bytes, is_certain: bool) -> None:
         if place in self.blocks:
-            self.items[place][item] = is_certain
+            self.items[place][item] = is_certain or self.items[place].get(item, False)
 
     def is_seen(self, place: Place, item: bytes, now: float) -> bool:
         if not self.items.get(place, {}).get(item):
