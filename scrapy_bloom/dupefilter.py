@@ -1,5 +1,6 @@
 """BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on what a crawl remembers."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,6 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
@@ -207,11 +207,16 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str = "") -> "Deferred[None] | None":  # noqa: ARG002 - Scrapy's
         """Write what is left, take down the last stats, and close; the filters stay."""
+        closing = self._close()
+        return None if closing is None else Deferred.fromFuture(closing)
+
+    def _close(self) -> "asyncio.Future[None] | None":
+        """Close; return what is left to be waited for."""
         if self._closed:
             return None
         self._disconnect()
         self._count_round_trips()
-        return deferred_from_coro(self._memory.aclose()) if has_asyncio() else None
+        return asyncio.ensure_future(self._memory.aclose()) if has_asyncio() else None
 
     def _disconnect(self) -> None:
         self._closed = True
@@ -272,11 +277,9 @@ class BloomDupeFilter(BaseDupeFilter):
         if not self._closed and self._memory.is_busy():
             raise DontCloseSpider
 
-    async def _on_spider_closed(self) -> None:
+    def _on_spider_closed(self) -> "asyncio.Future[None] | None":
         # scrapy-redis's scheduler never closes its dupefilter.
-        closing = self.close()
-        if closing is not None:
-            await maybe_deferred_to_future(closing)
+        return self._close()
 
     def _count_round_trips(self) -> None:
         self._stats.set_value("bloom/round_trips", self._memory.round_trips)
