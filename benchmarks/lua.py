@@ -1,0 +1,290 @@
+"""The cheapest way to claim on the server: variants of ``claim.lua``, side by side.
+
+A variant is what follows in ``claim.lua`` on its checks, in a file of ``variants/``: all have the
+same checks, arguments and replies. Each is first compared with the package's script on random
+input (duplicates, URLs of all layers, layers that get full), and then measured by the server's
+own statistics. All variants claim the same URLs of the same rings: what a claim has changed is
+put back.
+"""
+
+import random
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from benchmarks.contestants import Server, found_servers
+from benchmarks.report import Table, progress, server_name
+from benchmarks.workload import Work
+from scrapy_bloom.calls import Held
+from scrapy_bloom.generations import Config
+from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.schedule import Schedule, parse_span
+from scrapy_bloom.scripts import load
+
+VARIANTS = Path(__file__).parent / "variants"
+#: The line of ``claim.lua`` at which a variant begins.
+SEAM = "-- Whether a URL, whose offsets begin after byte"
+#: The script of the package.
+PACKAGED = "claim.lua"
+#: Variants that are not one of the package's promises: effects per URL in the replication stream.
+PROMISES = {"setbit": "k effects a URL", "one_bitfield": "one effect a batch"}
+
+GENERATIONS = (1, 6, 12)
+HASHES = (7, 17, 24)
+BATCH = 128
+#: URLs a layer of the measured rings takes, and batches between two looks at the statistics.
+CAPACITY = 100_000
+BATCHES = 4
+#: Bytes of a bitmap that are put back at once.
+PIECE = 1 << 20
+WHERE = ("new", "newest", "oldest")
+
+NOTES = (
+    (
+        "Microseconds the server spends in the script per URL (`INFO commandstats`, medians of "
+        f"interleaved rounds), in batches of {BATCH} and one by one; k is the number of bits a URL "
+        "sets. Half the bits of all layers are set. `new` URLs are in no layer, the others in the "
+        "`newest` or `oldest` one. `mean` is the geometric mean of the row, in that of the first."
+    ),
+    (
+        "All variants gave the verdicts, and left the bitmaps and counts, of the package's script "
+        "on random input. All but the marked ones have one effect per new URL and layer in the "
+        "replication stream."
+    ),
+)
+
+
+@dataclass
+class Case:
+    """A ring, and what the URLs are that are claimed of it.
+
+    Args:
+        held: the ring, its bitmaps being on the server.
+        newest: the bitmap that is written.
+        calls: per kind of URL, the packed offsets of batches.
+    """
+
+    held: Held
+    newest: bytes
+    calls: dict[str, list[bytes]]
+    us: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+
+def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
+    """Compare and measure on all servers; return the tables, and the best variant in words."""
+    rounds = 5 if quick else 41 if full else 15
+    scripts = variants()
+    tables, words = [], []
+    for binary in found_servers().values():
+        with Server(binary) as server, server.client(socket_timeout=60) as client:
+            name = server_name(client)
+            _compare(client, scripts, trials=10 if quick else 60)
+            for size in (BATCH, 1):
+                table, best = _measure(client, scripts, size, rounds, name)
+                tables.append(table)
+                if size == BATCH:
+                    words.append(f"{name}: {best}")
+    return tables, f"The cheapest claim in batches of {BATCH}: {'; '.join(words)}."
+
+
+def variants() -> dict[str, str]:
+    """Return all variants by name: the package's, and then the others."""
+    packaged = load("claim").text
+    head, seam, _ = packaged.partition(SEAM)
+    if not seam:
+        raise RuntimeError(f"claim.lua has no line {SEAM!r}")
+    others = {path.stem: head + path.read_text("utf-8") for path in sorted(VARIANTS.glob("*.lua"))}
+    return {PACKAGED: packaged, **others}
+
+
+def _ring(generations: int, num_hashes: int, capacity: int, order: str = WRITE_NEWEST) -> Ring:
+    """Return a ring with all its generations."""
+    header = Header("0" * 32, 1, tuple(range(1, num_hashes + 1)), order)
+    window = Schedule(parse_span("window", f"{generations} runs"), parse_span("period", "1 run"))
+    config = Config(capacity, 0.5**num_hashes * generations, window)
+    ring = Ring.fresh(header, config, 0, run="0")
+    for number in range(1, generations):
+        ring = ring.rotate(0, str(number))
+    return ring
+
+
+# -- comparison --
+
+
+def _compare(client: redis.Redis, scripts: dict[str, str], trials: int) -> None:
+    """Make sure that all variants do what the package's script does."""
+    random.seed(1)
+    for trial in range(trials):
+        held = _random_ring(trial)
+        keys = held.claim_keys
+        known = [_hashes(held) for _ in range(30)]
+        begin = _random_state(held, known)
+        calls = [
+            b"".join(held.pack(random.choice(known)) for _ in range(25))  # some occur twice
+            for _ in range(3)
+        ]
+        expected: Any = None
+        for name, text in scripts.items():
+            _restore(client, keys, begin)
+            got = [client.eval(text, *_arguments(held, packed)) for packed in calls]
+            outcome = got, client.hgetall(keys[0]), [client.get(key) for key in keys[1:]]
+            expected = expected or outcome
+            if outcome != expected:
+                raise RuntimeError(f"{name} differs in trial {trial}: {outcome} / {expected}")
+
+
+def _random_ring(trial: int) -> Held:
+    order = WRITE_ALL if trial % 4 == 3 else WRITE_NEWEST
+    ring = _ring(random.randint(1, 4), random.choice((3, 4, 5, 7, 12)), 40, order)
+    for _ in range(random.randint(0, 2)):
+        ring = ring.grow(0, {layer.name: layer.capacity for layer in ring.layers})
+    return Held.of("v", ring, Keys("compared"))
+
+
+def _random_state(held: Held, known: list[list[int]]) -> tuple[dict[str, Any], list[bytes]]:
+    """Return a ring's hash and its bitmaps, each with some of the URLs; some are nearly full."""
+    layers = {layer.name: layer for layer in held.ring.layers}
+    fields: dict[str, Any] = {"v": "v"}
+    bitmaps = []
+    for key in held.claim_keys[1:]:
+        layer = layers[key.rpartition(":")[2]]
+        fields[f"n:{layer.name}"] = max(0, layer.capacity - random.choice((3, 10, 60)))
+        bitmap = bytearray(layer.memory)
+        for hashes in random.sample(known, random.randint(0, 8)):
+            _put(bitmap, hashes, layer.num_bits)
+        bitmaps.append(bytes(bitmap))
+    return fields, bitmaps
+
+
+def _restore(
+    client: redis.Redis, keys: Iterable[str], state: tuple[dict[str, Any], list[bytes]]
+) -> None:
+    ring, *others = keys
+    client.delete(ring)
+    client.hset(ring, mapping=state[0])
+    for key, bitmap in zip(others, state[1], strict=True):
+        client.set(key, bitmap)
+
+
+def _hashes(held: Held) -> list[int]:
+    return [random.getrandbits(64) for _ in held.ring.header.seeds]
+
+
+def _put(bitmap: bytearray, hashes: Iterable[int], num_bits: int) -> None:
+    for value in hashes:
+        offset = value % num_bits
+        bitmap[offset // 8] |= 128 >> offset % 8
+
+
+def _has(bitmap: bytes, hashes: Iterable[int], num_bits: int) -> bool:
+    return all(bitmap[(v % num_bits) // 8] & 128 >> (v % num_bits) % 8 for v in hashes)
+
+
+def _arguments(held: Held, packed: bytes) -> tuple[Any, ...]:
+    call = held.claim(packed)
+    return (len(call.keys), *call.keys, *call.args)
+
+
+# -- measurement --
+
+
+def _measure(
+    client: redis.Redis, scripts: dict[str, str], size: int, rounds: int, title: str
+) -> tuple[Table, str]:
+    shas = {name: client.script_load(text) for name, text in scripts.items()}
+    cases = {}
+    with progress() as bar:
+        pairs = [(generations, k) for generations in GENERATIONS for k in HASHES]
+        for pair in bar.track(pairs, description=f"{title}: variants, {size} at a time"):
+            cases[pair] = _timed(client, _case(client, *pair, size), shas, rounds, size)
+    heads = [(g, where) for g in GENERATIONS for where in WHERE if g > 1 or where != "oldest"]
+    k = HASHES[1]
+    columns = ("", *(f"{g} {where}" for g, where in heads), *(f"mean k={k}" for k in HASHES))
+    many = f"batches of {size}" if size > 1 else "one by one"
+    table = Table(f"Variants of a claim, {many}, k = {k}: {title}", columns, notes=NOTES)
+    means: dict[str, float] = {}
+    for name in shas:
+        cells = [f"{statistics.median(cases[g, k].us[name, where]):.2f}" for g, where in heads]
+        ratios = [_mean(cases, name, k) for k in HASHES]
+        means[name] = statistics.geometric_mean(ratios)
+        promise = f" ({PROMISES[name]})" if name in PROMISES else ""
+        table.add(f"{name}{promise}", *cells, *(f"{ratio:.2f}" for ratio in ratios))
+    best = min((name for name in means if name not in PROMISES), key=means.__getitem__)
+    return table, f"{best}, {means[best]:.2f} of {PACKAGED}"
+
+
+def _mean(cases: dict[tuple[int, int], Case], name: str, k: int) -> float:
+    """Return the geometric mean of a variant's times in those of the package's script."""
+    return statistics.geometric_mean(
+        statistics.median(case.us[name, where]) / statistics.median(case.us[PACKAGED, where])
+        for (_, num_hashes), case in cases.items()
+        if num_hashes == k
+        for where in WHERE
+    )
+
+
+def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> Case:
+    """Make a ring on the server, half the bits of its layers set, and URLs to be claimed."""
+    held = Held.of("v", _ring(generations, num_hashes, CAPACITY), Keys("measured"))
+    layers = held.ring.layers
+    bitmaps = [bytearray(random.randbytes(layer.memory)) for layer in layers]
+    urls: dict[str, list[list[int]]] = {where: [] for where in WHERE}
+    for where, listed in urls.items():
+        while len(listed) < BATCHES * BATCH:
+            hashes = _hashes(held)
+            there = (
+                _has(bits, hashes, layer.num_bits)
+                for bits, layer in zip(bitmaps, layers, strict=True)
+            )
+            if not any(there):
+                listed.append(hashes)
+                if where != "new":
+                    place = 0 if where == "newest" else -1
+                    _put(bitmaps[place], hashes, layers[place].num_bits)
+    # What was set later may hold a URL that was new: that is one of the false positives.
+    fields = {"v": "v", **{f"n:{layer.name}": 0 for layer in layers}}
+    _restore(client, held.claim_keys, (fields, [bytes(bitmap) for bitmap in bitmaps]))
+    calls = {
+        where: [
+            b"".join(map(held.pack, listed[start : start + size]))
+            for start in range(0, len(listed) if size > 1 else BATCH, size)
+        ]
+        for where, listed in urls.items()
+    }
+    return Case(held, bytes(bitmaps[0]), calls)
+
+
+def _timed(client: redis.Redis, case: Case, shas: dict[str, str], rounds: int, size: int) -> Case:
+    """Let all variants take turns; note the server's microseconds per URL."""
+    verdicts: dict[str, list[Any]] = {}
+    for number in range(rounds + 1):
+        for where, calls in case.calls.items():
+            for name, sha in shas.items():
+                before = Work.of(client)
+                with client.pipeline(transaction=False) as pipeline:
+                    for packed in calls:
+                        pipeline.evalsha(sha, *_arguments(case.held, packed))
+                    replies = pipeline.execute()
+                spent = Work.of(client).since(before).script_us / (len(calls) * size)
+                if number:  # the first is to warm up
+                    case.us.setdefault((name, where), []).append(spent)
+                if replies != verdicts.setdefault(where, replies):
+                    raise RuntimeError(f"{name} differs from {PACKAGED} on {where} URLs")
+                if where == "new":
+                    _put_back(client, case)
+    return case
+
+
+def _put_back(client: redis.Redis, case: Case) -> None:
+    """Undo what was claimed, in place."""
+    ring, newest = case.held.claim_keys[:2]
+    name = case.held.ring.written[0].name
+    client.hset(ring, f"n:{name}", 0)
+    for start in range(0, len(case.newest), PIECE):
+        client.setrange(newest, start, case.newest[start : start + PIECE])

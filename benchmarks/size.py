@@ -1,0 +1,194 @@
+"""What a claim costs as the filter gets larger, at a fixed number of blocks.
+
+The same filter for 10^5, 10^6, ... URLs, filled to its capacity. The largest is not filled URL by
+URL: random bits are set in its bitmaps, as many as its URLs would have set.
+"""
+
+import multiprocessing
+import random
+import statistics
+import time
+from dataclasses import dataclass
+
+import redis
+
+from benchmarks.contestants import Server, found_servers
+from benchmarks.report import Table, met, progress, server_name
+from benchmarks.workload import Work, items
+from scrapy_bloom import BloomFilter
+
+#: Largest part by which the server's time per claim may change, from the smallest to the largest.
+TARGET = 0.25
+BLOCKS = 64
+ERROR_RATE = 1e-5
+KEY = "size"
+#: Processes that fill a filter, and URLs they add at a time.
+WORKERS = 2
+CHUNK = 20_000
+#: URLs in a batch that is measured, and batches.
+BATCH = 1_024
+ROUNDS = 21
+#: URLs from which on bitmaps are filled with random bits.
+RANDOM_FROM = 10**8
+PROBES = 1_000_000
+#: Items from here on are in no filter.
+ABSENT = 1 << 40
+
+COLUMNS = ("URLs", "new: server µs", "client µs", "seen: server µs", "client µs")
+MORE = ("MiB of bitmaps", "bits per URL", "measured rate", "filled in s")
+NOTES = (
+    (
+        f"One filter per row, made for so many URLs in {BLOCKS} blocks at an error rate of "
+        f"{ERROR_RATE:g}, and filled to its capacity. Times per URL in batches of {BATCH:,}, "
+        "medians; `server` is what the server spends in scripts. `measured rate` is that of URLs "
+        f"that are in no filter. Filters of {RANDOM_FROM:,} URLs and more are filled with random "
+        "bits instead, each set with the probability that it has in a full filter; their `seen` "
+        "URLs are those claimed just before."
+    ),
+)
+
+
+#: The filter of a worker process.
+_ours: BloomFilter
+
+
+@dataclass(frozen=True)
+class Times:
+    """Median microseconds per URL."""
+
+    server: float
+    client: float
+
+
+def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
+    """Measure on the first server there is; return the table and how it compares."""
+    sizes = [10**5, 10**6, *([] if quick else [10**7]), *([10**8] if full else [])]
+    binary = next(iter(found_servers().values()))
+    new: list[float] = []
+    with Server(binary) as server, server.client(socket_timeout=60) as client:
+        title = f"Size: {BLOCKS} blocks, {server_name(client)}"
+        table = Table(title, (*COLUMNS, *MORE), notes=NOTES)
+        for size in sizes:
+            client.flushall()
+            row, times = _row(server, client, size, 50_000 if quick else PROBES)
+            table.add(*row)
+            new.append(times.server)
+    return [table], _verdict(sizes, new)
+
+
+def _row(server: Server, client: redis.Redis, size: int, probes: int) -> tuple[list[str], Times]:
+    """Fill a filter and measure it."""
+    bloom = BloomFilter(client, KEY, capacity=size, error_rate=ERROR_RATE, blocks=BLOCKS, growth=0)
+    bloom.open()
+    measured = (ROUNDS + 1) * BATCH
+    begin = time.perf_counter()
+    if size >= RANDOM_FROM:
+        _fill_at_random(bloom, client, size)
+    else:
+        _fill(server.unix_url, size - measured)
+    seconds = time.perf_counter() - begin
+    new = _times(bloom, client, [range(at, at + BATCH) for at in _starts(size - measured)])
+    seen = _times(bloom, client, [_seen(size, at) for at in range(ROUNDS + 1)])
+    info = bloom.info()
+    wrong = _wrong(bloom, probes)
+    row = [
+        f"{size:,}",
+        *(f"{value:.2f}" for times in (new, seen) for value in (times.server, times.client)),
+        f"{info.memory / (1 << 20):.1f}",
+        f"{info.memory * 8 / size:.1f}",
+        f"{wrong / probes:.1e} ({wrong:,} of {probes:,})",
+        f"{seconds:.0f}",
+    ]
+    return row, new
+
+
+def _starts(first: int) -> range:
+    return range(first, first + (ROUNDS + 1) * BATCH, BATCH)
+
+
+def _seen(size: int, number: int) -> list[int]:
+    """Return the numbers of a batch of URLs that are in the filter."""
+    measured = (ROUNDS + 1) * BATCH
+    first = size - measured if size >= RANDOM_FROM else 0
+    rng = random.Random(number)
+    return [rng.randrange(first, size) for _ in range(BATCH)]
+
+
+def _fill(url: str, wanted: int) -> None:
+    parts = [(at, min(at + CHUNK, wanted)) for at in range(0, wanted, CHUNK)]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(WORKERS, _prepare, (url,)) as pool, progress() as bar:
+        done = pool.imap_unordered(_extend, parts)
+        for _ in bar.track(done, total=len(parts), description=f"Size: filling {wanted:,}"):
+            pass
+
+
+def _prepare(url: str) -> None:
+    """Connect a worker."""
+    global _ours  # noqa: PLW0603 - the worker is a process of its own
+    _ours = BloomFilter(redis.Redis.from_url(url, socket_timeout=60), KEY)
+
+
+def _extend(part: tuple[int, int]) -> int:
+    return _ours.extend(items(range(*part)))
+
+
+def _fill_at_random(bloom: BloomFilter, client: redis.Redis, size: int) -> None:
+    """Set bits of all bitmaps with the probability that they have in a full filter."""
+    snapshot = bloom.look()
+    if snapshot is None:
+        raise RuntimeError("the filter is not there")
+    hashes = len(snapshot.header.seeds)
+    with progress() as bar:
+        rings = list(snapshot.rings.values())
+        for ring in bar.track(rings, description=f"Size: random bits for {size:,}"):
+            layer = ring.active.layers[0]
+            filled = 1 - (1 - 1 / layer.num_bits) ** (hashes * size / BLOCKS)
+            key = f"{{{KEY}:{ring.block}}}"
+            bitmap = _random_bytes(layer.memory, filled)
+            client.set(f"{key}:{layer.name}", bitmap)
+            # Room for what is measured.
+            client.hset(f"{key}:ring", f"n:{layer.name}", int(size / BLOCKS * 0.99))
+
+
+def _random_bytes(length: int, filled: float) -> bytes:
+    """Return bytes whose bits are 1 with a probability, to 1/256."""
+    bits = 0
+    # Binary digits of the probability, the last first: 1 is OR with random bits, 0 is AND.
+    for digit in reversed(range(1, 9)):
+        drawn = int.from_bytes(random.randbytes(length), "little")
+        is_set = round(filled * 256) >> (8 - digit) & 1
+        bits = bits | drawn if is_set else bits & drawn
+    return bits.to_bytes(length, "little")
+
+
+def _times(
+    bloom: BloomFilter, client: redis.Redis, batches: list[range] | list[list[int]]
+) -> Times:
+    """Claim batches; the first is to warm up."""
+    server, caller = [], []
+    for numbers in batches:
+        batch = items(numbers)
+        before, begin = Work.of(client), time.perf_counter()
+        bloom.claim(batch)
+        caller.append((time.perf_counter() - begin) * 1e6 / BATCH)
+        server.append(Work.of(client).since(before).script_us / BATCH)
+    return Times(statistics.median(server[1:]), statistics.median(caller[1:]))
+
+
+def _wrong(bloom: BloomFilter, probes: int) -> int:
+    """Return how many of so many new URLs are called seen."""
+    with progress() as bar:
+        starts = range(ABSENT, ABSENT + probes, CHUNK)
+        return sum(
+            sum(bloom.contains(items(range(at, min(at + CHUNK, ABSENT + probes)))))
+            for at in bar.track(starts, description=f"Size: {probes:,} new URLs")
+        )
+
+
+def _verdict(sizes: list[int], new: list[float]) -> str:
+    change = max(new) / min(new) - 1
+    return (
+        f"The server's time for a new URL changes by at most {TARGET:.0%} from {sizes[0]:,} to "
+        f"{sizes[-1]:,} URLs in the filter. Measured: {change:.0%}, {met(change <= TARGET)}."
+    )

@@ -1,0 +1,63 @@
+-- As once.lua; one SETBIT per bit: k effects per URL in the replication stream.
+local call, keys, format = redis.call, KEYS, '<' .. string.rep('I4', k)
+
+-- The offsets of the URL at hand, per size of layers: unpacked when they are needed first.
+local unpacked, unpacked_at = {}, -1
+local function offsets_of(i, at)
+  if at ~= unpacked_at then unpacked, unpacked_at = {}, at end
+  local offsets = unpacked[start[i]]
+  if not offsets then
+    offsets = {struct.unpack(format, packed, at + start[i] + 1)}
+    unpacked[start[i]] = offsets
+  end
+  return offsets
+end
+
+local function has(i, at)
+  local key, offsets = keys[i + 1], offsets_of(i, at)
+  for j = 1, k do
+    if call('GETBIT', key, offsets[j]) == 0 then return false end
+  end
+  return true
+end
+
+local function set(i, at)
+  local key, offsets, new = keys[i + 1], offsets_of(i, at), false
+  for j = 1, k do
+    if call('SETBIT', key, offsets[j], '1') == 0 then new = true end
+  end
+  if new then count[i] = count[i] + 1 end
+  return new
+end
+
+local before, verdicts, width = {unpack(count)}, {}, 4 * k * tonumber(ARGV[7])
+for url = 1, #packed / width do
+  local at = (url - 1) * width
+  local verdict = '1'
+  for i = written + 1, #KEYS - 1 do
+    if has(i, at) then verdict = '0' break end
+  end
+  if verdict == '1' then
+    local full = false
+    for i = 1, written do full = full or count[i] >= capacity[i] end
+    if full then
+      verdict = has(1, at) and '0' or '2'
+    elseif not set(1, at) then
+      verdict = '0'
+    else
+      for i = 2, written do set(i, at) end
+    end
+  end
+  verdicts[url] = verdict
+end
+
+local filling = false
+for i = 1, written do
+  if count[i] > before[i] then
+    redis.call('HSET', ring, ARGV[7 + i], count[i])
+    local mark = 0.8 * capacity[i]
+    filling = filling or (before[i] < mark and count[i] >= mark)
+  end
+end
+if filling then return {'ok', table.concat(verdicts), 'filling'} end
+return {'ok', table.concat(verdicts)}
