@@ -33,14 +33,12 @@ class Question:
         item: its fingerprint.
         request: the request.
         verdict: what they say: NEW, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until they do.
-        text: what is kept of it until it is crawled.
     """
 
     window: str
     item: bytes
     request: Request
     verdict: str = ""
-    text: str = ""
 
 
 class Asking:
@@ -180,9 +178,8 @@ class Asking:
         items = [question.item for question in questions]
         if self._crawled is None:
             return lambda view: claim(view, items)
-        for question in questions:
-            question.text = self._crawled.mark(question.request, (question.window, question.item))
-        return self._crawled.taking(items, [question.text for question in questions])
+        mark = self._crawled.mark
+        return self._crawled.taking(items, [mark(q.request, (q.window, q.item)) for q in questions])
 
     def _answer(
         self, view: View, questions: Sequence[Question], verdicts: str, asked: float
@@ -195,10 +192,9 @@ class Asking:
 
     def _note(self, view: View, questions: Sequence[Question], asked: float) -> None:
         """Keep verdicts: those of claims that somebody else may end are not certain."""
-        certain = {SEEN, NEW}
-        if self._crawled is not None:
-            # Not MINE: it may be about to be ended.
-            certain = {SEEN, NEW} if self._crawled.are_claims_own else {SEEN}
+        is_own = self._crawled is None or self._crawled.are_claims_own
+        # Not MINE: it may be about to be ended.
+        certain = {SEEN, NEW} if is_own else {SEEN}
         for question in questions:
             block = view.hasher.block(question.item)
             held = view.held.get(block)

@@ -39,8 +39,7 @@ class Known:
     An entry is a 63-bit hash, salted anew for each ring and keyed anew in each process, in one of
     two slots, where later ones push out earlier ones: of a million lookups, one is wrong with a
     probability of 2e-13. *Certain* entries are good until their ring ends, and for ``FRESH``
-    seconds after their block last answered under the same ring. The others, and those that are
-    older, are only good for when nobody can be asked.
+    seconds after their block last answered under the same ring.
 
     Args:
         capacity: entries, 0 for none.

@@ -614,7 +614,8 @@ def test_a_part_that_is_lost_is_counted_and_said(
     make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     dupefilter = make(BLOOM_CACHE_SIZE=0)
-    requests = [Request(f"{URL}&d={i}") for i in range(100)]
+    # So many that each of the 16 blocks has some.
+    requests = [Request(f"{URL}&d={i}") for i in range(400)]
     assert not any(dupefilter.request_seen(request) for request in requests)
     client.flushall()
     assert not any(dupefilter.request_seen(request) for request in requests)
