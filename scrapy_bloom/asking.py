@@ -15,6 +15,7 @@ from scrapy_bloom.deadline import within
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.filters import Filters
 from scrapy_bloom.known import Known, Place
+from scrapy_bloom.mainthread import has_asyncio
 from scrapy_bloom.membership import NEW, SEEN, UNRECORDED, claim
 from scrapy_bloom.recent import Recent
 from scrapy_bloom.rings import Steps
@@ -64,11 +65,12 @@ class Asking:
         self._crawled, self._timeout = crawled, timeout
         self._blooms = filters.by_window
         self._views = {window: bloom.new_view() for window, bloom in self._blooms.items()}
-        client, label = filters.connection.open_async(), filters.connection.label
-        #: None where there is no asyncio client.
-        self._driver = None if client is None else AsyncDriver(client, label, timeout)
-        self._lock = asyncio.Lock() if self._driver else None
+        client = filters.connection.open_async() if has_asyncio() else None
+        #: None where nothing but blocking is possible.
+        self._driver = client and AsyncDriver(client, filters.connection.label, timeout)
+        #: What is to be asked about next, and the round that asks about what came before.
         self._waiting: list[Question] = []
+        self._round: asyncio.Task[None] | None = None
         #: What is being claimed without blocking.
         self._in_flight: set[Claim] = set()
         now = time.monotonic()
@@ -116,51 +118,46 @@ class Asking:
             self._note(bloom.view, [Question(window, item, request, verdict)], asked)
         return verdict
 
-    def ask_all(self, questions: Sequence[Question]) -> None:
-        """Ask about requests, and wait for the verdicts.
+    async def ask_all(self, questions: Sequence[Question]) -> None:
+        """Ask about requests: one round at a time, for all that have come together.
+
+        It blocks where there is no asyncio client.
 
         Raises:
-            BloomError: those that have none are unknown.
+            BloomError: those that have no verdict are unknown.
         """
+        if self._driver is None:
+            self._ask_all_now(questions)
+            return
+        self._waiting += questions
+        while not all(question.verdict for question in questions):
+            if self._round is None:
+                self._round = asyncio.ensure_future(self._ask_waiting(self._driver))
+            # Whoever is cancelled meanwhile, the others are to be answered.
+            await asyncio.shield(self._round)
+
+    def _ask_all_now(self, questions: Sequence[Question]) -> None:
         for window, those in _by_window(questions).items():
             bloom, asked = self._blooms[window], time.monotonic()
             self._answer(bloom.view, those, bloom.run(self._operation(those)), asked)
 
-    async def ask_all_async(self, questions: Sequence[Question]) -> None:
-        """Do so without blocking: one round trip at a time, for all that have come together.
-
-        Raises:
-            BloomError: those that have none are unknown.
-        """
-        if self._driver is None or self._lock is None:
-            self.ask_all(questions)
-            return
-        self._waiting += questions
+    async def _ask_waiting(self, driver: AsyncDriver) -> None:
+        questions, self._waiting = self._waiting, []
+        self._in_flight = {(question.window, question.item) for question in questions}
         try:
-            async with self._lock:
-                if not all(question.verdict for question in questions):
-                    waiting, self._waiting = self._waiting, []
-                    await self._ask_waiting(self._driver, waiting)
-                # Else the one before has asked about these as well.
-        except asyncio.CancelledError:
-            ours = set(map(id, questions))
-            self._waiting = [one for one in self._waiting if id(one) not in ours]
-            raise
-
-    async def _ask_waiting(self, driver: AsyncDriver, waiting: list[Question]) -> None:
-        self._in_flight = {(question.window, question.item) for question in waiting}
-        try:
-            for window, those in _by_window(waiting).items():
+            for window, those in _by_window(questions).items():
                 view, asked = self._views[window], time.monotonic()
                 verdicts = await driver.run(self._operation(those)(view))
                 self._answer(view, those, verdicts, asked)
         except Exception:
             # Those who wait are not to be told "seen" of what has perhaps been claimed here.
-            waiting, self._waiting = [*waiting, *self._waiting], []
+            questions += self._waiting
+            self._waiting = []
             raise
         finally:
+            self._round = None
             self._in_flight.clear()
-            for question in waiting:
+            for question in questions:
                 question.verdict = question.verdict or UNKNOWN
 
     @property
@@ -169,7 +166,9 @@ class Asking:
         return 0 if self._driver is None else self._driver.round_trips
 
     async def close(self) -> None:
-        """Close the connection that does not block."""
+        """Close the connection that does not block, once it is not needed any more."""
+        if self._round is not None:
+            await asyncio.wait({self._round})  # as long as an operation may take
         if self._driver is not None:
             with suppress(Exception):  # nobody needs it any more
                 await self._driver.close()
@@ -191,7 +190,7 @@ class Asking:
             self._crawled.took(verdicts.count(NEW))
 
     def _note(self, view: View, questions: Sequence[Question], asked: float) -> None:
-        """Keep verdicts: those of claims that somebody else may end are not certain."""
+        """Keep verdicts; in the cache, only those that nobody else may change soon."""
         is_own = self._crawled is None or self._crawled.are_claims_own
         # Not MINE: it may be about to be ended.
         certain = {SEEN, NEW} if is_own else {SEEN}
@@ -205,7 +204,8 @@ class Asking:
             local = self._epochs[question.window] + ends if ends else float("inf")
             place = question.window, block
             self._known.answered(place, held.v, local, asked)
-            self._known.add(place, question.item, is_certain=question.verdict in certain)
+            if question.verdict in certain:
+                self._known.add(place, question.item)
 
 
 def _add(bloom: BloomFilter, item: bytes) -> str:

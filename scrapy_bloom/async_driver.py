@@ -1,6 +1,7 @@
 """Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
 
 import asyncio
+import sys
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -11,6 +12,11 @@ from redis.exceptions import NoScriptError
 from scrapy_bloom.errors import explain, showable
 from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, Reply
+
+if sys.version_info >= (3, 11, 3):
+    from asyncio import timeout
+else:  # where redis-py needs it as well
+    from async_timeout import timeout  # type: ignore[import-not-found,no-redef,unused-ignore]
 
 T = TypeVar("T")
 
@@ -49,7 +55,8 @@ class AsyncDriver:
                 that were under way have been carried out is unknown then.
         """
         try:
-            return await asyncio.wait_for(self._run(steps), self._timeout)
+            async with timeout(self._timeout):
+                return await self._run(steps)
         except asyncio.TimeoutError as error:
             # What was sent is not to be answered to the next one.
             await self.close()

@@ -231,6 +231,8 @@ def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[],
     provider = arguments.get("credential_provider")
     if provider is not None and not hasattr(provider, "get_credentials_async"):
         return None  # redis-py 8 asks for it
+    # The driver bounds an operation as a whole; redis-py's own time-outs are a task for each step.
+    arguments = {**arguments, "socket_timeout": None}
     retry = AsyncRetry(NoBackoff(), 0)
     if sync_class is redis.Redis:
         return lambda: redis.asyncio.Redis(**arguments, retry=retry)

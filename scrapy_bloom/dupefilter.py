@@ -147,13 +147,8 @@ class BloomDupeFilter(BaseDupeFilter):
             return None
 
     async def ask(self, questions: Sequence[Question]) -> None:
-        """Ask about many requests at once, without blocking. Never raises."""
+        """Ask about many requests at once, if possible without blocking. Never raises."""
         await self._memory.ask(questions)
-        self._count_round_trips()
-
-    def ask_now(self, questions: Sequence[Question]) -> None:
-        """Do as ``ask``, where nothing but blocking is possible."""
-        self._memory.ask_now(questions)
         self._count_round_trips()
 
     def is_duplicate(self, request: Request, question: Question | None) -> bool:

@@ -35,20 +35,20 @@ class Engine:
     def wait_for_first_outputs(self) -> None:
         """From now on, wait for a page's first output before the workers for them are started.
 
-        Scrapy starts CONCURRENT_ITEMS (100) tasks a page. Without a wait among the outputs each
-        finds its work or the end at once; if it has to wait itself, that takes 1 ms a page.
+        Scrapy starts CONCURRENT_ITEMS (100) tasks a page, which takes 1 ms. Where all links of a
+        page are dropped, they are not needed; where they have to wait, they take longer.
         """
         scraper: Any = getattr(self._engine, "scraper", None)
         handle = getattr(scraper, "handle_spider_output_async", None)
         if handle is None:
             return  # a version without such workers
 
-        async def handle_when_started(result: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(result, AsyncIterator):
-                result = await _started(result)
-            return await handle(result, *args, **kwargs)
+        async def handle_if_any(result: Any, *args: Any, **kwargs: Any) -> None:
+            outputs = await _started(result) if isinstance(result, AsyncIterator) else result
+            if outputs is not None:
+                await handle(outputs, *args, **kwargs)
 
-        scraper.handle_spider_output_async = handle_when_started
+        scraper.handle_spider_output_async = handle_if_any
 
     def has_room(self) -> bool:
         """Whether few requests are waiting."""
@@ -92,22 +92,23 @@ class Engine:
         return None if self._engine is None else self._engine._slot  # noqa: SLF001 - see above
 
 
-async def _started(outputs: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Wait for the first output; return an iterator over all of them."""
-    first, error, is_over = None, None, False
+async def _started(outputs: AsyncIterator[Any]) -> AsyncIterator[Any] | None:
+    """Wait for the first output; return an iterator over all of them, None if there are none."""
     try:
         first = await outputs.__anext__()
     except StopAsyncIteration:
-        is_over = True
-    except Exception as raised:
-        error = raised  # it is Scrapy's to handle
+        return None
+    except Exception as error:
+        return _raising(error)  # it is Scrapy's to handle
+    return _all(first, outputs)
 
-    async def again() -> AsyncIterator[Any]:
-        if error is not None:
-            raise error
-        if not is_over:
-            yield first
-            async for output in outputs:
-                yield output
 
-    return again()
+async def _raising(error: Exception) -> AsyncIterator[Any]:
+    raise error
+    yield
+
+
+async def _all(first: Any, others: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    yield first
+    async for output in others:
+        yield output

@@ -36,10 +36,10 @@ class _Block:
 class Known:
     """A cache of items that are seen, of fixed size: 8 bytes an entry.
 
-    An entry is a 63-bit hash, salted anew for each ring and keyed anew in each process, in one of
+    An entry is a 64-bit hash, salted anew for each ring and keyed anew in each process, in one of
     two slots, where later ones push out earlier ones: of a million lookups, one is wrong with a
-    probability of 2e-13. *Certain* entries are good until their ring ends, and for ``FRESH``
-    seconds after their block last answered under the same ring.
+    probability of 1e-13. Entries are good until their ring ends, and for ``FRESH`` seconds after
+    their block last answered under the same ring.
 
     Args:
         capacity: entries, 0 for none.
@@ -71,37 +71,27 @@ class Known:
         elif asked > block.answered:
             block.answered = asked
 
-    def add(self, place: Place, item: bytes, *, is_certain: bool) -> None:
-        """Put in an item of a block that has answered; what is certain stays so."""
+    def add(self, place: Place, item: bytes) -> None:
+        """Put in an item of a block that has answered."""
         block = self._blocks.get(place)
         if block is None or not self._sets:
             return
         start, entry = self._find(block, item)
         slots = self._slots
-        if slots[start] >> 1 == entry >> 1:
-            slots[start] |= is_certain
-        else:
+        if slots[start] != entry:
             slots[start + 1] = slots[start]
-            slots[start] = entry | is_certain
+            slots[start] = entry
 
     def is_seen(self, place: Place, item: bytes) -> bool:
-        """Whether an item is certainly seen."""
+        """Whether an item is known to be seen."""
         block = self._blocks.get(place)
         if block is None or not self._sets:
             return False
         start, entry = self._find(block, item)
-        if entry | 1 not in self._slots[start : start + WAYS]:
+        if entry not in self._slots[start : start + WAYS]:
             return False
         now = self._clock()
         return now < block.ends and now - block.answered <= FRESH
-
-    def remembers(self, place: Place, item: bytes) -> bool:
-        """Whether an item was put in, however long ago: for when nobody can be asked."""
-        block = self._blocks.get(place)
-        if block is None or not self._sets:
-            return False
-        start, entry = self._find(block, item)
-        return any(slot >> 1 == entry >> 1 for slot in self._slots[start : start + WAYS])
 
     def discard(self, place: Place, item: bytes) -> None:
         """Forget an item."""
@@ -110,7 +100,7 @@ class Known:
             return
         start, entry = self._find(block, item)
         for slot in range(start, start + WAYS):
-            if self._slots[slot] >> 1 == entry >> 1:
+            if self._slots[slot] == entry:
                 self._slots[slot] = 0
 
     def clear(self) -> None:
@@ -118,6 +108,6 @@ class Known:
         self._blocks.clear()
 
     def _find(self, block: _Block, item: bytes) -> tuple[int, int]:
-        """Return the first of an item's slots, and its entry, with its lowest bit 0."""
-        value = hash((block.salt, item)) & 0xFFFF_FFFF_FFFF_FFFE
-        return (value >> 1) % self._sets * WAYS, value
+        """Return the first of an item's slots, and its entry."""
+        entry = hash((block.salt, item)) & 0xFFFF_FFFF_FFFF_FFFF
+        return entry % self._sets * WAYS, entry

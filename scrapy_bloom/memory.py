@@ -125,20 +125,10 @@ class Memory:
         asking = self._asking
         try:
             if asking is not None:
-                await asking.ask_all_async(questions)
+                await asking.ask_all(questions)
         except Exception as error:
             if asking is self._asking:  # else the server has been found again meanwhile
                 self._fail(_as_bloom_error(error))
-        finally:
-            self._keep(questions)
-
-    def ask_now(self, questions: Sequence[Question]) -> None:
-        """Do as ``ask``, and wait for the answer."""
-        try:
-            if self._asking is not None:
-                self._asking.ask_all(questions)
-        except Exception as error:
-            self._fail(_as_bloom_error(error))
         finally:
             self._keep(questions)
 

@@ -99,18 +99,15 @@ class BloomSpiderMiddleware:
             asked[request] = question
             return not question.verdict
 
-        with_asyncio = has_asyncio()
-        if with_asyncio:
+        if has_asyncio():
             batches = in_batches(outputs, size, is_asked, is_lazy=is_lazy)
         else:
             batches = in_batches_without_asyncio(outputs, size, is_asked)
         async for batch in batches:
             requests = [output for output in batch if isinstance(output, Request)]
             questions = _once_each([asked[request] for request in requests if request in asked])
-            if questions and with_asyncio:
+            if questions:
                 await dupefilter.ask(questions)
-            elif questions:
-                dupefilter.ask_now(questions)
             for output in batch:
                 if isinstance(output, Request) and dupefilter.is_duplicate(
                     output, asked.pop(output, None)

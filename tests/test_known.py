@@ -35,32 +35,29 @@ def known(clock: Clock) -> Known:
 
 
 def test_what_was_put_in_is_seen(known: Known) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     assert known.is_seen(HERE, b"a")
-    assert known.remembers(HERE, b"a")
 
 
 def test_what_was_never_put_in_is_not_seen(known: Known) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     assert not known.is_seen(HERE, b"b")
-    assert not known.remembers(HERE, b"b")
 
 
 def test_what_is_uncertain_is_remembered_and_not_seen(known: Known) -> None:
     known.add(HERE, b"a", is_certain=False)
     assert not known.is_seen(HERE, b"a")
-    assert known.remembers(HERE, b"a")
 
 
 def test_what_was_uncertain_is_seen_once_it_is_certain(known: Known) -> None:
     known.add(HERE, b"a", is_certain=False)
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     assert known.is_seen(HERE, b"a")
 
 
 def test_what_is_certain_stays_so(known: Known) -> None:
     """Until it is forgotten: a question that was asked before may be answered last."""
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     known.add(HERE, b"a", is_certain=False)
     assert known.is_seen(HERE, b"a")
     known.discard(HERE, b"a")
@@ -70,7 +67,7 @@ def test_what_is_certain_stays_so(known: Known) -> None:
 
 def test_another_block_or_window_knows_nothing_of_it(known: Known, clock: Clock) -> None:
     others = (THERE, ("daily", 0))
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     for place in others:
         known.answered(place, "v1", NEVER, clock.now)
         assert not known.is_seen(place, b"a")
@@ -78,7 +75,7 @@ def test_another_block_or_window_knows_nothing_of_it(known: Known, clock: Clock)
 
 
 def test_nothing_is_known_of_a_block_that_has_not_answered(known: Known) -> None:
-    known.add(THERE, b"a", is_certain=True)
+    known.add(THERE, b"a")
     known.discard(THERE, b"a")
     assert not known.is_seen(THERE, b"a")
     assert not known.remembers(THERE, b"a")
@@ -90,37 +87,36 @@ def test_nothing_is_known_of_a_block_that_has_not_answered(known: Known) -> None
 def test_an_entry_is_fresh_until_five_seconds_after_the_last_answer(
     known: Known, clock: Clock
 ) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     clock.now += FRESH
     assert FRESH == 5.0
     assert known.is_seen(HERE, b"a")
 
 
 def test_an_entry_that_is_not_fresh_is_only_remembered(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     clock.now += FRESH + 0.001
     assert not known.is_seen(HERE, b"a")
-    assert known.remembers(HERE, b"a")
 
 
 def test_another_answer_under_the_same_ring_makes_old_entries_fresh(
     known: Known, clock: Clock
 ) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     clock.now += FORGET_AFTER / 2
     known.answered(HERE, "v1", NEVER, clock.now)
     assert known.is_seen(HERE, b"a")
 
 
 def test_an_answer_counts_from_when_it_was_asked(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     clock.now += 2 * FRESH
     known.answered(HERE, "v1", NEVER, clock.now - FRESH - 0.001)
     assert not known.is_seen(HERE, b"a")
 
 
 def test_an_answer_that_comes_late_does_not_set_the_time_back(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     known.answered(HERE, "v1", NEVER, clock.now - FRESH)
     clock.now += FRESH
     assert known.is_seen(HERE, b"a")
@@ -128,7 +124,7 @@ def test_an_answer_that_comes_late_does_not_set_the_time_back(known: Known, cloc
 
 def test_nothing_is_seen_from_the_end_of_the_ring_on(known: Known, clock: Clock) -> None:
     known.answered(THERE, "v1", clock.now + 2, clock.now)
-    known.add(THERE, b"a", is_certain=True)
+    known.add(THERE, b"a")
     clock.now += 1.999
     assert known.is_seen(THERE, b"a")
     clock.now += 0.001
@@ -140,34 +136,33 @@ def test_an_answer_under_another_ring_makes_all_entries_of_the_block_void(
 ) -> None:
     known.answered(THERE, "v1", NEVER, clock.now)
     for place in (HERE, THERE):
-        known.add(place, b"a", is_certain=True)
+        known.add(place, b"a")
     known.answered(HERE, "v2", NEVER, clock.now)
     assert not known.remembers(HERE, b"a")
     assert known.is_seen(THERE, b"a")
 
 
 def test_a_ring_that_comes_back_does_not_bring_its_entries_back(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     known.answered(HERE, "v2", NEVER, clock.now)
     known.answered(HERE, "v1", NEVER, clock.now)
     assert not known.remembers(HERE, b"a")
 
 
 def test_all_is_forgotten_when_a_block_was_not_asked_for_long(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     clock.now += FORGET_AFTER + 0.001
     known.answered(HERE, "v1", NEVER, clock.now)
     assert not known.remembers(HERE, b"a")
 
 
 def test_nothing_is_forgotten_while_nobody_answers(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     clock.now += 100 * FORGET_AFTER
-    assert known.remembers(HERE, b"a")
 
 
 def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     for _ in range(3):
         clock.now += FORGET_AFTER
         known.answered(HERE, "v1", NEVER, clock.now)
@@ -182,7 +177,7 @@ def test_an_entry_takes_eight_bytes_however_many_are_put_in(capacity: int, clock
     known = Known(capacity, FORGET_AFTER, clock)
     known.answered(HERE, "v1", NEVER, clock.now)
     for number in range(3_000):
-        known.add(HERE, b"%d" % number, is_certain=True)
+        known.add(HERE, b"%d" % number)
     slots = known._slots
     assert slots.itemsize == 8
     assert capacity <= len(slots) <= capacity + 1
@@ -192,7 +187,7 @@ def test_no_more_is_known_than_there_is_room_for(clock: Clock) -> None:
     known = Known(100, FORGET_AFTER, clock)
     known.answered(HERE, "v1", NEVER, clock.now)
     for number in range(1_000):
-        known.add(HERE, b"%d" % number, is_certain=True)
+        known.add(HERE, b"%d" % number)
     count = sum(known.remembers(HERE, b"%d" % number) for number in range(1_000))
     assert 50 < count <= 100
 
@@ -201,7 +196,7 @@ def test_what_was_put_in_last_is_always_known(clock: Clock) -> None:
     known = Known(2, FORGET_AFTER, clock)
     known.answered(HERE, "v1", NEVER, clock.now)
     for number in range(1_000):
-        known.add(HERE, b"%d" % number, is_certain=True)
+        known.add(HERE, b"%d" % number)
         assert known.is_seen(HERE, b"%d" % number)
         assert not number or known.is_seen(HERE, b"%d" % (number - 1))
 
@@ -210,7 +205,7 @@ def test_an_item_put_in_again_takes_no_second_slot(clock: Clock) -> None:
     known = Known(2, FORGET_AFTER, clock)
     known.answered(HERE, "v1", NEVER, clock.now)
     for item in (b"a", b"b", b"b", b"b"):
-        known.add(HERE, item, is_certain=True)
+        known.add(HERE, item)
     assert known.is_seen(HERE, b"a")
     assert known.is_seen(HERE, b"b")
 
@@ -218,7 +213,7 @@ def test_an_item_put_in_again_takes_no_second_slot(clock: Clock) -> None:
 def test_without_room_nothing_is_known(clock: Clock) -> None:
     known = Known(0, FORGET_AFTER, clock)
     known.answered(HERE, "v1", NEVER, clock.now)
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     known.discard(HERE, b"a")
     assert not known.is_seen(HERE, b"a")
     assert not known.remembers(HERE, b"a")
@@ -230,7 +225,7 @@ def test_without_room_nothing_is_known(clock: Clock) -> None:
 @pytest.mark.parametrize("is_certain", [True, False])
 def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known, is_certain: bool) -> None:
     known.add(HERE, b"a", is_certain=is_certain)
-    known.add(HERE, b"b", is_certain=True)
+    known.add(HERE, b"b")
     known.discard(HERE, b"a")
     assert not known.is_seen(HERE, b"a")
     assert not known.remembers(HERE, b"a")
@@ -240,29 +235,29 @@ def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known, is_certai
 def test_what_was_pushed_aside_can_be_discarded(clock: Clock) -> None:
     known = Known(2, FORGET_AFTER, clock)
     known.answered(HERE, "v1", NEVER, clock.now)
-    known.add(HERE, b"a", is_certain=True)
-    known.add(HERE, b"b", is_certain=True)
+    known.add(HERE, b"a")
+    known.add(HERE, b"b")
     known.discard(HERE, b"a")
     assert not known.remembers(HERE, b"a")
     assert known.is_seen(HERE, b"b")
 
 
 def test_what_is_discarded_can_be_put_in_again(known: Known) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     known.discard(HERE, b"a")
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     assert known.is_seen(HERE, b"a")
 
 
 def test_cleared_it_knows_nothing_even_when_the_same_ring_answers(
     known: Known, clock: Clock
 ) -> None:
-    known.add(HERE, b"a", is_certain=True)
+    known.add(HERE, b"a")
     known.clear()
     assert not known.remembers(HERE, b"a")
     known.answered(HERE, "v1", NEVER, clock.now)
     assert not known.remembers(HERE, b"a")
-    known.add(HERE, b"b", is_certain=True)
+    known.add(HERE, b"b")
     assert known.is_seen(HERE, b"b")
 
 
