@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -28,8 +28,9 @@ from scrapy_bloom.windows import LASTING, Windows
 
 logger = logging.getLogger(__name__)
 
-#: The filter of each crawl.
+#: The filter of each crawl, and the crawls whose links are asked about together.
 _running: WeakKeyDictionary[Crawler, "BloomDupeFilter"] = WeakKeyDictionary()
+_batching: WeakSet[Crawler] = WeakSet()
 
 #: Fingerprints of more bytes are hashed: each is kept with its request until that is crawled.
 MAX_FINGERPRINT = 250
@@ -131,6 +132,11 @@ class BloomDupeFilter(BaseDupeFilter):
             self._count_round_trips()
 
     # -- many requests, before the scheduler is offered them: see middleware.py --
+
+    @staticmethod
+    def will_ask(crawler: Crawler) -> None:
+        """Take note that a crawl's filter will be asked about many requests at once."""
+        _batching.add(crawler)
 
     @classmethod
     def of(cls, crawler: Crawler) -> "BloomDupeFilter | None":
@@ -267,6 +273,13 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _on_spider_opened(self) -> None:
         self._spider_opened = True
+        if self.settings.batch and self.crawler not in _batching and not self._closed:
+            logger.info(
+                "Bloom filter: each link waits for a round trip of its own. Use "
+                'ADDONS = {"scrapy_bloom.Addon": 500}, or add '
+                '"scrapy_bloom.BloomSpiderMiddleware": 0 to SPIDER_MIDDLEWARES, to ask about a '
+                "page's links together (BLOOM_BATCH = 0 if this is how it is to be)"
+            )
 
     def _on_spider_idle(self) -> None:
         if not self._closed and self._memory.is_busy():

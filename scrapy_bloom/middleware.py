@@ -39,6 +39,7 @@ class BloomSpiderMiddleware:
         self._crawler = crawler
         self._offsite: OffsiteMiddleware | None = None
         self._is_started = False
+        BloomDupeFilter.will_ask(crawler)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> "BloomSpiderMiddleware":

@@ -44,41 +44,18 @@ def test_what_was_never_put_in_is_not_seen(known: Known) -> None:
     assert not known.is_seen(HERE, b"b")
 
 
-def test_what_is_uncertain_is_remembered_and_not_seen(known: Known) -> None:
-    known.add(HERE, b"a", is_certain=False)
-    assert not known.is_seen(HERE, b"a")
-
-
-def test_what_was_uncertain_is_seen_once_it_is_certain(known: Known) -> None:
-    known.add(HERE, b"a", is_certain=False)
-    known.add(HERE, b"a")
-    assert known.is_seen(HERE, b"a")
-
-
-def test_what_is_certain_stays_so(known: Known) -> None:
-    """Until it is forgotten: a question that was asked before may be answered last."""
-    known.add(HERE, b"a")
-    known.add(HERE, b"a", is_certain=False)
-    assert known.is_seen(HERE, b"a")
-    known.discard(HERE, b"a")
-    known.add(HERE, b"a", is_certain=False)
-    assert not known.is_seen(HERE, b"a")
-
-
 def test_another_block_or_window_knows_nothing_of_it(known: Known, clock: Clock) -> None:
     others = (THERE, ("daily", 0))
     known.add(HERE, b"a")
     for place in others:
         known.answered(place, "v1", NEVER, clock.now)
         assert not known.is_seen(place, b"a")
-        assert not known.remembers(place, b"a")
 
 
 def test_nothing_is_known_of_a_block_that_has_not_answered(known: Known) -> None:
     known.add(THERE, b"a")
     known.discard(THERE, b"a")
     assert not known.is_seen(THERE, b"a")
-    assert not known.remembers(THERE, b"a")
 
 
 # -- time --
@@ -138,7 +115,7 @@ def test_an_answer_under_another_ring_makes_all_entries_of_the_block_void(
     for place in (HERE, THERE):
         known.add(place, b"a")
     known.answered(HERE, "v2", NEVER, clock.now)
-    assert not known.remembers(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
     assert known.is_seen(THERE, b"a")
 
 
@@ -146,19 +123,14 @@ def test_a_ring_that_comes_back_does_not_bring_its_entries_back(known: Known, cl
     known.add(HERE, b"a")
     known.answered(HERE, "v2", NEVER, clock.now)
     known.answered(HERE, "v1", NEVER, clock.now)
-    assert not known.remembers(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
 
 
 def test_all_is_forgotten_when_a_block_was_not_asked_for_long(known: Known, clock: Clock) -> None:
     known.add(HERE, b"a")
     clock.now += FORGET_AFTER + 0.001
     known.answered(HERE, "v1", NEVER, clock.now)
-    assert not known.remembers(HERE, b"a")
-
-
-def test_nothing_is_forgotten_while_nobody_answers(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    clock.now += 100 * FORGET_AFTER
+    assert not known.is_seen(HERE, b"a")
 
 
 def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) -> None:
@@ -188,7 +160,7 @@ def test_no_more_is_known_than_there_is_room_for(clock: Clock) -> None:
     known.answered(HERE, "v1", NEVER, clock.now)
     for number in range(1_000):
         known.add(HERE, b"%d" % number)
-    count = sum(known.remembers(HERE, b"%d" % number) for number in range(1_000))
+    count = sum(known.is_seen(HERE, b"%d" % number) for number in range(1_000))
     assert 50 < count <= 100
 
 
@@ -216,19 +188,16 @@ def test_without_room_nothing_is_known(clock: Clock) -> None:
     known.add(HERE, b"a")
     known.discard(HERE, b"a")
     assert not known.is_seen(HERE, b"a")
-    assert not known.remembers(HERE, b"a")
 
 
 # -- forgetting --
 
 
-@pytest.mark.parametrize("is_certain", [True, False])
-def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known, is_certain: bool) -> None:
-    known.add(HERE, b"a", is_certain=is_certain)
+def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known) -> None:
+    known.add(HERE, b"a")
     known.add(HERE, b"b")
     known.discard(HERE, b"a")
     assert not known.is_seen(HERE, b"a")
-    assert not known.remembers(HERE, b"a")
     assert known.is_seen(HERE, b"b")
 
 
@@ -238,7 +207,7 @@ def test_what_was_pushed_aside_can_be_discarded(clock: Clock) -> None:
     known.add(HERE, b"a")
     known.add(HERE, b"b")
     known.discard(HERE, b"a")
-    assert not known.remembers(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
     assert known.is_seen(HERE, b"b")
 
 
@@ -254,9 +223,9 @@ def test_cleared_it_knows_nothing_even_when_the_same_ring_answers(
 ) -> None:
     known.add(HERE, b"a")
     known.clear()
-    assert not known.remembers(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
     known.answered(HERE, "v1", NEVER, clock.now)
-    assert not known.remembers(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
     known.add(HERE, b"b")
     assert known.is_seen(HERE, b"b")
 
@@ -269,21 +238,21 @@ class Model:
 
     def __init__(self) -> None:
         self.blocks: dict[Place, tuple[str, float, float]] = {}
-        self.items: dict[Place, dict[bytes, bool]] = {}
+        self.items: dict[Place, set[bytes]] = {}
 
     def answered(self, place: Place, v: str, ends: float, asked: float) -> None:
         old = self.blocks.get(place)
         if old is None or old[0] != v or asked - old[2] > FORGET_AFTER:
-            self.blocks[place], self.items[place] = (v, ends, asked), {}
+            self.blocks[place], self.items[place] = (v, ends, asked), set()
         else:
             self.blocks[place] = (v, old[1], max(old[2], asked))
 
-    def add(self, place: Place, item: bytes, is_certain: bool) -> None:
+    def add(self, place: Place, item: bytes) -> None:
         if place in self.blocks:
-            self.items[place][item] = is_certain or self.items[place].get(item, False)
+            self.items[place].add(item)
 
     def is_seen(self, place: Place, item: bytes, now: float) -> bool:
-        if not self.items.get(place, {}).get(item):
+        if item not in self.items.get(place, ()):
             return False
         _, ends, answered = self.blocks[place]
         return now < ends and now - answered <= FRESH
@@ -301,7 +270,7 @@ STEPS = st.one_of(
         st.sampled_from([3.0, 30.0, NEVER]),  # until it ends
         st.sampled_from([0.0, 1.0, FRESH + 1]),  # since it was asked
     ),
-    st.tuples(st.just("add"), PLACES, ITEM, st.booleans()),
+    st.tuples(st.just("add"), PLACES, ITEM),
     st.tuples(st.just("discard"), PLACES, ITEM),
     st.just(("clear",)),
 )
@@ -324,11 +293,11 @@ def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
             known.answered(place, v, clock.now + left, clock.now - ago)
             model.answered(place, v, clock.now + left, clock.now - ago)
         elif kind == "add":
-            known.add(args[0], args[1], is_certain=args[2])
+            known.add(*args)
             model.add(*args)
         elif kind == "discard":
             known.discard(*args)
-            model.items.get(args[0], {}).pop(args[1], None)
+            model.items.get(args[0], set()).discard(args[1])
         else:
             known.clear()
             model.blocks.clear()
@@ -338,5 +307,3 @@ def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
                 is_seen = known.is_seen(place, item)
                 expected = model.is_seen(place, item, clock.now)
                 assert expected or not is_seen
-                assert not is_seen or known.remembers(place, item)
-                assert not known.remembers(place, item) or item in model.items[place]

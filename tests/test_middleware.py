@@ -460,6 +460,17 @@ def test_any_reactor_will_do(lab_of: LabOf, reactor: dict[str, Any], remember: s
     assert_ended_well(done)
 
 
+HINT = "each link waits for a round trip of its own"
+ALONE = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+
+
+def test_without_the_middleware_the_log_says_what_would_be_faster(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    assert HINT in lab.crawl(COUNTING, **ALONE).log
+    assert HINT not in lab.crawl(COUNTING, **ALONE, BLOOM_BATCH=0).log
+    assert HINT not in lab.crawl(COUNTING).log
+
+
 def test_with_another_dupefilter_it_does_nothing(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
     hits, stats = plain(
