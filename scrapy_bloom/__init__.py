@@ -1,6 +1,7 @@
 """A Scrapy dupefilter on blocks of Redis bitmaps, and the Bloom filter it is made of."""
 
 from scrapy_bloom.addon import Addon
+from scrapy_bloom.async_filter import AsyncBloomFilter
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigurationError, FilterMismatchError, StorageError
 from scrapy_bloom.filter import BloomFilter
@@ -9,6 +10,7 @@ from scrapy_bloom.middleware import BloomSpiderMiddleware
 
 __all__ = [
     "Addon",
+    "AsyncBloomFilter",
     "BloomDupeFilter",
     "BloomError",
     "BloomFilter",

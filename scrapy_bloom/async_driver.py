@@ -1,6 +1,7 @@
 """Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
 
 import asyncio
+import inspect
 import sys
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.errors import explain, showable
+from scrapy_bloom.errors import ConfigurationError, explain, showable
 from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, Reply
 
@@ -32,13 +33,18 @@ class AsyncDriver:
     Args:
         client: ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
         label: the server's address for error messages, without credentials.
-        timeout: seconds one operation may take in all.
+        timeout: seconds one operation may take in all; None for no limit.
 
     Attributes:
         round_trips: times that commands were sent and their replies awaited.
     """
 
-    def __init__(self, client: Any, label: str, timeout: float) -> None:
+    def __init__(self, client: Any, label: str, timeout: float | None) -> None:
+        if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
+            raise ConfigurationError(
+                f"client is a {type(client).__module__}.{type(client).__name__}: for asyncio, use "
+                "redis.asyncio.Redis or redis.asyncio.RedisCluster"
+            )
         self._client = client
         self._label = label
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
@@ -47,41 +53,42 @@ class AsyncDriver:
         self._timeout = timeout
         self.round_trips = 0
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, steps: Steps[T], *, on_all_blocks: bool = False) -> T:
         """Run an operation to its end and return its result.
+
+        Args:
+            steps: the operation.
+            on_all_blocks: whether it takes the longer the more blocks there are. The time-out then
+                is that of each round trip.
 
         Raises:
             StorageError: the server did not do what it was asked, or not in time. Whether commands
                 that were under way have been carried out is unknown then.
         """
         try:
-            async with timeout(self._timeout):
-                return await self._run(steps)
+            async with timeout(None if on_all_blocks else self._timeout):
+                calls = next(steps)
+                while True:
+                    async with timeout(self._timeout if on_all_blocks else None):
+                        replies = await self._send(calls)
+                    calls = steps.send([Reply.parse(raw) for raw in replies])
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
         except asyncio.TimeoutError as error:
-            # What was sent is not to be answered to the next one.
-            await self.close()
+            # redis-py has closed the connection: what was sent is not answered to the next one.
             raise explain(TimeoutError("timed out"), self._label) from error
         except (redis.RedisError, OSError) as error:
             raise explain(error, self._label) from showable(error)
 
     async def close(self) -> None:
-        """Close all connections; they are made again when they are needed."""
+        """Close the client's connections."""
         with suppress(redis.RedisError, OSError):
             # redis-py 5.0.0 calls it close.
             await getattr(self._client, "aclose", self._client.close)()
             pool = getattr(self._client, "connection_pool", None)
             if pool is not None:
                 await pool.disconnect()
-
-    async def _run(self, steps: Steps[T]) -> T:
-        calls = next(steps)
-        while True:
-            replies = [Reply.parse(raw) for raw in await self._send(calls)]
-            try:
-                calls = steps.send(replies)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
 
     async def _send(self, calls: list[Call]) -> list[Any]:
         self.round_trips += 1

@@ -41,7 +41,7 @@ class Driver:
         if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigurationError(
                 f"client is a {type(client).__module__}.{type(client).__name__}, which is for "
-                "asyncio: use redis.Redis or redis.RedisCluster"
+                "asyncio: use AsyncBloomFilter, or redis.Redis or redis.RedisCluster"
             )
         self.client = client
         self.label = label

@@ -1,42 +1,21 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
 
-from scrapy_bloom import values
+from scrapy_bloom.base import BaseFilter, chunks
 from scrapy_bloom.driver import Driver
-from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.generations import Config
 from scrapy_bloom.hashing import Item, to_bytes
 from scrapy_bloom.header import Header
-from scrapy_bloom.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.membership import (
-    PRESENT,
-    SEEN,
-    UNRECORDED,
-    claim,
-    contains,
-    find,
-    locate,
-    verdict_on_one,
-)
-from scrapy_bloom.ring import Ring
+from scrapy_bloom.info import FilterInfo, ItemInfo
+from scrapy_bloom.membership import locate, verdict_on_one
 from scrapy_bloom.rings import Snapshot, Steps
-from scrapy_bloom.schedule import RUNS, Span, parse_span
 from scrapy_bloom.view import View
-from scrapy_bloom.wanted import Wanted
 
 T = TypeVar("T")
 
-#: What a filter is created with unless the user says otherwise.
-DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
-#: Items that ``extend`` sends together.
-EXTEND_CHUNK = 4_096
 
-
-class BloomFilter:
+class BloomFilter(BaseFilter):
     """A set in Redis that answers "new" or "seen" and, at a known rate, "seen" wrongly.
 
     All processes that use the same key share it, whatever their number. It is opened (and created
@@ -79,53 +58,8 @@ class BloomFilter:
         ConfigurationError: a parameter is out of its range.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        key: str,
-        *,
-        capacity: int | None = None,
-        error_rate: float | None = None,
-        blocks: int | None = None,
-        seeds: Sequence[int] | int | None = None,
-        window: Any = None,
-        period: Any = None,
-        ring: str | None = None,
-        stagger: bool | None = None,
-        growth: float | None = None,
-        max_memory: int | None = None,
-        run: str | None = None,
-        notify: Callable[[str, Ring], object] | None = None,
-        fingerprinter: str = "",
-        label: str = "Redis",
-        timeout: float | None = None,
-    ) -> None:
-        given, num_hashes = (None, None) if seeds is None else values.seeds("seeds", seeds)
-        wanted = Wanted(
-            capacity=_optional(values.capacity, "capacity", capacity),
-            error_rate=_optional(values.error_rate, "error_rate", error_rate),
-            blocks=_optional(values.blocks, "blocks", blocks),
-            seeds=given,
-            num_hashes=num_hashes,
-            window=_optional(values.window, "window", window),
-            period=_optional(parse_span, "period", period),
-            order=_optional(values.ring_order, "ring", ring),
-            stagger=_optional(values.flag, "stagger", stagger),
-            growth=_optional(values.growth, "growth", growth),
-            max_memory=_optional(values.memory, "max_memory", max_memory),
-            run=_optional(values.run, "run", run),
-            fingerprinter=fingerprinter,
-        )
-        if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
-            raise ConfigurationError(
-                f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
-                "of a run and another one in each run"
-            )
-        self.key = key
-        self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
+    def _use(self, client: Any, label: str, timeout: float | None) -> None:
         self._driver = Driver(client, label, timeout)
-        #: Items that were new but not recorded, because their block was full and could not grow.
-        self.unrecorded = 0
 
     def open(self) -> Header:
         """Read or create the filter, and make sure that the server accepts writes.
@@ -143,11 +77,10 @@ class BloomFilter:
         occurs twice is new once.
 
         Raises:
-            TypeError: an item is neither str nor bytes.
+            TypeError: an item is neither str nor bytes; those before it may be recorded.
             StorageError: the outcome is unknown; some items may have been recorded.
         """
-        verdicts = self._driver.run(claim(self._view, _encode(items)))
-        return self._judge(verdicts)
+        return [new for chunk in chunks(items) for new in self._driver.run(self._claim(chunk))]
 
     def run(self, operation: Callable[[View], Steps[T]]) -> T:
         """Carry out an operation on this filter, as those of ``scrapy_bloom.pending``.
@@ -157,15 +90,22 @@ class BloomFilter:
         """
         return self._driver.run(operation(self._view))
 
-    def contains(self, items: Iterable[Item]) -> list[bool]:
-        """Test items without recording them: True is "seen", wrongly so at the error rate.
+    @overload
+    def contains(self, items: Item) -> bool: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def contains(self, items: Iterable[Item]) -> list[bool]: ...
+
+    def contains(self, items: Item | Iterable[Item]) -> bool | list[bool]:
+        """Test one item, or many, without recording: True is "seen", wrongly so at the error rate.
 
         Raises:
             TypeError: an item is neither str nor bytes.
             StorageError: the server did not answer.
         """
-        verdicts = self._driver.run(contains(self._view, _encode(items)))
-        return [verdict == PRESENT for verdict in verdicts]
+        if isinstance(items, str | bytes):
+            return items in self
+        return [seen for chunk in chunks(items) for seen in self._driver.run(self._contains(chunk))]
 
     def add(self, item: Item) -> bool:
         """Record an item; return whether it was new. Raises as ``claim`` does."""
@@ -179,21 +119,26 @@ class BloomFilter:
                 return self._judge(verdict)[0]
         return self.claim([encoded])[0]
 
-    def extend(self, items: Iterable[Item]) -> int:
+    def extend(self, items: Iterable[Item], progress: Callable[[int], object] | None = None) -> int:
         """Record many items, streamed in constant memory; return how many were new.
+
+        Args:
+            items: the items.
+            progress: is told how many more of them have been recorded, again and again.
 
         Raises:
             TypeError: an item is neither str nor bytes; those before it may be recorded.
             StorageError: the server did not answer; items before may be recorded.
         """
-        return sum(sum(self.claim(chunk)) for chunk in _chunks(items, EXTEND_CHUNK))
-
-    def _judge(self, verdicts: str) -> list[bool]:
-        self.unrecorded += verdicts.count(UNRECORDED)
-        return [verdict != SEEN for verdict in verdicts]
+        new = 0
+        for chunk in chunks(items):
+            new += sum(self._driver.run(self._claim(chunk)))
+            if progress is not None:
+                progress(len(chunk))
+        return new
 
     def __contains__(self, item: Item) -> bool:
-        return self.contains([item])[0]
+        return self._driver.run(self._contains([item]))[0]
 
     def __len__(self) -> int:
         """Return the number of items remembered, exactly (false positives are not recorded)."""
@@ -208,6 +153,24 @@ class BloomFilter:
         steps = self._view.clear_claims() if claims_only else self._view.clear()
         self._driver.run(steps, on_all_blocks=True)
 
+    def delete(self) -> bool:
+        """Delete all keys of the filter; return whether there was one.
+
+        Used again, by this object or another one, it is created anew, with other seeds.
+
+        Raises:
+            StorageError: the server did not answer; some blocks may be gone already.
+        """
+        return self._driver.run(self._view.delete(), on_all_blocks=True)
+
+    def keys(self) -> list[str]:
+        """Return the Redis keys that it has.
+
+        Raises:
+            StorageError: the server did not answer.
+        """
+        return self._driver.run(self._view.all_keys(), on_all_blocks=True)
+
     def rotate(self) -> None:
         """Open a new generation now; if there are as many as the window has, the oldest goes.
 
@@ -215,12 +178,7 @@ class BloomFilter:
             ConfigurationError: the filter has no window.
             StorageError: the server did not answer; some blocks may have rotated already.
         """
-        if self.info().window is None:
-            raise ConfigurationError(
-                f"the filter {self.key!r} has no window (BLOOM_RECRAWL_AFTER), so it has nothing "
-                "to rotate: set one, or clear the filter"
-            )
-        self._driver.run(self._view.rotate(), on_all_blocks=True)
+        self._driver.run(self._rotate(), on_all_blocks=True)
 
     def info(self, block: int | None = None) -> FilterInfo:
         """Return what the filter, or one block of it, is and holds, read from the server now.
@@ -229,13 +187,7 @@ class BloomFilter:
             ConfigurationError: the filter has no such block.
             StorageError: the server did not answer.
         """
-        snapshot = self._driver.run(self._view.read(), on_all_blocks=True)
-        if block is not None and block not in snapshot.rings:
-            raise ConfigurationError(
-                f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
-                f"got {block!r:.40}"
-            )
-        return describe(self.key, snapshot, self._view.lost_blocks, block)
+        return self._driver.run(self._info(block), on_all_blocks=True)
 
     def look(self) -> Snapshot | None:
         """Read the filter as it is stored, without creating or changing anything; None if absent.
@@ -255,22 +207,12 @@ class BloomFilter:
         return self.find_all([item])[0]
 
     def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
-        """Do as ``find`` with many items, in one round trip."""
-        found = self._driver.run(find(self._view, _encode(items)))
-        return [describe_item(ring, generation) for ring, generation in found]
+        """Do as ``find`` with many items, in one round trip per 8,192."""
+        return [info for chunk in chunks(items) for info in self._driver.run(self._find(chunk))]
 
     def eviction_policy(self) -> str:
         """Return what the server does when its memory is full; "" where it does not say."""
         return self._driver.eviction_policy()
-
-    @property
-    def view(self) -> View:
-        """This client's view of the filter."""
-        return self._view
-
-    def new_view(self) -> View:
-        """Return another view of the same filter, for operations of another driver."""
-        return self._view.twin()
 
     @property
     def may_connect(self) -> bool:
@@ -285,45 +227,3 @@ class BloomFilter:
     def round_trips(self) -> int:
         """Times this object sent commands and waited for the replies."""
         return self._driver.round_trips
-
-    @property
-    def lost_blocks(self) -> int:
-        """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
-        return self._view.lost_blocks
-
-    @property
-    def config(self) -> Config | None:
-        """What may change during the filter's life, as last seen; None before it is opened."""
-        held = self._view.held.get(0)
-        return None if held is None else held.ring.config
-
-    @property
-    def replaced_config(self) -> Config | None:
-        """The stored configuration that this object's replaced when it opened; None if none."""
-        return self._view.replaced_config
-
-    @property
-    def header(self) -> Header | None:
-        """The filter's header; None before it is opened."""
-        return self._view.header
-
-    def __repr__(self) -> str:
-        return f"<BloomFilter {self.key!r} on {self._driver.label}>"
-
-
-def _encode(items: Iterable[Item]) -> list[bytes]:
-    if isinstance(items, str | bytes):
-        raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
-    return [to_bytes(item) for item in items]
-
-
-def _optional(parse: Callable[[str, Any], T], name: str, value: Any) -> T | None:
-    return None if value is None else parse(name, value)
-
-
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    if isinstance(items, str | bytes):
-        raise TypeError(f"several items are expected; for one, use add({items!r:.60})")
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

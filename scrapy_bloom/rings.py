@@ -201,6 +201,19 @@ class Rings:
                 yield [Call(load("drop"), (keys[0], key), (new_v,))]
         return True
 
+    def _remove(self, block: int) -> Steps[None]:
+        """Delete all that a block has, its ring last; what has changed meanwhile stays."""
+        (reply,) = yield [self._read_call(block)]
+        ring_key = self.keys.ring(block)
+        keys = [self.keys.claims(block)]
+        if block == 0:
+            keys += [self.keys.workers(), self.keys.header()]
+        if reply.state:
+            ring = self._parse(state.parse, reply.state, ring_key)
+            keys = [self.keys.layer(block, layer.name) for layer in ring.layers] + keys
+        for key in (*keys, ring_key):
+            yield [Call(load("drop"), (ring_key, key), (reply.v,))]
+
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))
         (reply,) = yield [Call(load("header"), keys, (until,))]

@@ -102,6 +102,33 @@ class View(Rings):
         for block, held in self.held.copy().items():
             yield [Call(load("drop"), (self.keys.ring(block), self.keys.claims(block)), (held.v,))]
 
+    def delete(self) -> Steps[bool]:
+        """Delete the filter, and forget it; whether there was one."""
+        for rounds in range(MAX_ROUNDS):
+            reply = yield from self._read_header("")
+            if reply.status != "header":
+                self.header = None
+                self.held.clear()
+                self._is_applied = self._is_configured = False
+                return rounds > 0
+            header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+            # Last the block that the header is with: until then, it can be deleted again.
+            for block in reversed(range(header.blocks)):
+                yield from self._remove(block)
+        raise self.unstable()
+
+    def all_keys(self) -> Steps[list[str]]:
+        """Return the keys that there are."""
+        found = yield from self.look()
+        if found is None:
+            return []
+        keys = [self.keys.header()]
+        for block, ring in sorted(found.rings.items()):
+            keys += [self.keys.ring(block)]
+            keys += [self.keys.layer(block, layer.name) for layer in ring.layers]
+            keys += [self.keys.claims(block)] * bool(found.claims[block])
+        return keys
+
     def rotate(self) -> Steps[None]:
         """Open a new generation in every block; where there are G, the oldest is forgotten."""
         yield from self._change_all(Ring.rotate)

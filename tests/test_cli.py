@@ -26,8 +26,8 @@ from scrapy.utils.request import RequestFingerprinter
 from servers import Server, contents, free_port
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli import lookup as lookup_module
-from scrapy_bloom.filter import DEFAULTS
 from scrapy_bloom.forecast import forecast
 from scrapy_bloom.schedule import parse_span
 from scrapy_bloom.sizing import predicted_error_rate

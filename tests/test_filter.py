@@ -3,6 +3,7 @@
 import random
 import re
 import secrets
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,15 @@ def test_contains_records_nothing(client: redis.Redis) -> None:
     assert bloom.contains(["a", "b"]) == [True, False]
 
 
+def test_contains_takes_one_or_many(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.add("a")
+    assert bloom.contains("a") is bloom.contains(b"a") is True
+    assert bloom.contains("b") is False
+    assert bloom.contains(["a"]) == bloom.contains(iter("a")) == [True]
+    assert bloom.contains([]) == []
+
+
 def test_text_and_its_utf8_are_the_same_item(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.add("é")
@@ -91,7 +101,7 @@ def test_one_item_where_several_are_expected_is_a_type_error(
 ) -> None:
     """Else its characters would be taken for items."""
     bloom = small(client)
-    for call in (bloom.claim, bloom.contains, bloom.extend):
+    for call in (bloom.claim, bloom.extend, bloom.find_all):
         with pytest.raises(TypeError, match="several items"):
             call(text)
 
@@ -101,6 +111,23 @@ def test_extend_streams_and_counts_the_new(client: redis.Redis) -> None:
     assert bloom.extend(str(i) for i in range(10_000)) == 10_000
     assert bloom.extend(str(i) for i in range(9_990, 10_010)) == 10
     assert len(bloom) == 10_010
+
+
+def test_extend_says_how_far_it_is(client: redis.Redis) -> None:
+    told: list[int] = []
+    assert small(client, capacity=50_000).extend(map(str, range(20_000)), told.append) == 20_000
+    assert sum(told) == 20_000
+    assert len(told) == 3
+
+
+def test_what_streams_is_not_kept(client: redis.Redis) -> None:
+    bloom = small(client, capacity=200_000)
+    tracemalloc.start()
+    bloom.extend(map(str, range(100_000)))
+    assert sum(bloom.contains(map(str, range(100_000)))) == 100_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16e6  # most of it the answers' list and what one round takes
 
 
 def test_a_large_claim_keeps_its_order(client: redis.Redis) -> None:
@@ -1222,7 +1249,7 @@ def test_stored_seeds_are_not_in_errors(client: redis.Redis) -> None:
 
 
 def test_an_asyncio_client_is_refused(client: redis.Redis) -> None:
-    with pytest.raises(ConfigurationError, match="is for asyncio: use redis.Redis"):
+    with pytest.raises(ConfigurationError, match="is for asyncio: use AsyncBloomFilter"):
         BloomFilter(redis.asyncio.Redis(), "k")
 
 

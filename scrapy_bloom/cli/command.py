@@ -15,6 +15,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
+from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli import lookup, pending
 from scrapy_bloom.cli.session import (
     NothingThereError,
@@ -26,7 +27,6 @@ from scrapy_bloom.cli.session import (
     to_json,
 )
 from scrapy_bloom.errors import BloomError, ConfigurationError
-from scrapy_bloom.filter import DEFAULTS
 from scrapy_bloom.forecast import forecast
 from scrapy_bloom.info import FilterInfo, describe
 from scrapy_bloom.rings import ROTATED, Snapshot

@@ -1,11 +1,12 @@
--- drop: delete a bitmap that a swap has taken out of the ring, or the claims on an emptied block.
+-- drop: delete a bitmap that a swap has taken out of the ring, the claims on an emptied block, or
+-- what belongs to a filter that is deleted.
 --
 -- KEYS[1]  HASH    the block's ring
--- KEYS[2]  STRING  the bitmap; or HASH, the claims
--- ARGV[1]  v of the ring without it: if it is another one by now, nothing is deleted
+-- KEYS[2]  STRING  the bitmap; or HASH, the claims, the ring itself, the header, the workers
+-- ARGV[1]  v of the ring, "" if there is none: if it is another one by now, nothing is deleted
 --
 -- Reply    {"ok", ""}
 -- Cost     frees the bitmap: about 0.6 ms for 8 MiB. So: one at a time, never pipelined.
 --          (Claims are freed in the background.)
-if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then redis.call('UNLINK', KEYS[2]) end
+if (redis.call('HGET', KEYS[1], 'v') or '') == ARGV[1] then redis.call('UNLINK', KEYS[2]) end
 return {'ok', ''}

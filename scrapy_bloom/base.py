@@ -1,0 +1,202 @@
+"""What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from scrapy_bloom import values
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.generations import Config
+from scrapy_bloom.hashing import Item, to_bytes
+from scrapy_bloom.header import Header
+from scrapy_bloom.info import FilterInfo, ItemInfo, describe, describe_item
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, contains, find
+from scrapy_bloom.ring import Ring
+from scrapy_bloom.rings import Steps
+from scrapy_bloom.schedule import RUNS, Span, parse_span
+from scrapy_bloom.view import View
+from scrapy_bloom.wanted import Wanted
+
+T = TypeVar("T")
+
+#: What a filter is created with unless the user says otherwise.
+DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
+#: Items that are sent together.
+CHUNK = 8_192
+
+
+class BaseFilter:
+    """A filter as one client knows it. Arguments: see ``BloomFilter``.
+
+    The methods that begin with an underscore are operations, for a driver to run.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        key: str,
+        *,
+        capacity: int | None = None,
+        error_rate: float | None = None,
+        blocks: int | None = None,
+        seeds: Sequence[int] | int | None = None,
+        window: Any = None,
+        period: Any = None,
+        ring: str | None = None,
+        stagger: bool | None = None,
+        growth: float | None = None,
+        max_memory: int | None = None,
+        run: str | None = None,
+        notify: Callable[[str, Ring], object] | None = None,
+        fingerprinter: str = "",
+        label: str = "Redis",
+        timeout: float | None = None,
+    ) -> None:
+        given, num_hashes = (None, None) if seeds is None else values.seeds("seeds", seeds)
+        wanted = Wanted(
+            capacity=_optional(values.capacity, "capacity", capacity),
+            error_rate=_optional(values.error_rate, "error_rate", error_rate),
+            blocks=_optional(values.blocks, "blocks", blocks),
+            seeds=given,
+            num_hashes=num_hashes,
+            window=_optional(values.window, "window", window),
+            period=_optional(parse_span, "period", period),
+            order=_optional(values.ring_order, "ring", ring),
+            stagger=_optional(values.flag, "stagger", stagger),
+            growth=_optional(values.growth, "growth", growth),
+            max_memory=_optional(values.memory, "max_memory", max_memory),
+            run=_optional(values.run, "run", run),
+            fingerprinter=fingerprinter,
+        )
+        if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
+            raise ConfigurationError(
+                f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
+                "of a run and another one in each run"
+            )
+        self.key = key
+        self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
+        #: Items that were new but not recorded, because their block was full and could not grow.
+        self.unrecorded = 0
+        self._label = label
+        self._use(client, label, timeout)
+
+    def _use(self, client: Any, label: str, timeout: float | None) -> None:
+        """Make the driver."""
+        raise NotImplementedError
+
+    # -- operations --
+
+    def _claim(self, items: Sequence[Item]) -> Steps[list[bool]]:
+        verdicts = yield from claim(self._view, [to_bytes(item) for item in items])
+        return self._judge(verdicts)
+
+    def _judge(self, verdicts: str) -> list[bool]:
+        self.unrecorded += verdicts.count(UNRECORDED)
+        return [verdict != SEEN for verdict in verdicts]
+
+    def _contains(self, items: Sequence[Item]) -> Steps[list[bool]]:
+        verdicts = yield from contains(self._view, [to_bytes(item) for item in items])
+        return [verdict == PRESENT for verdict in verdicts]
+
+    def _find(self, items: Sequence[Item]) -> Steps[list[ItemInfo]]:
+        found = yield from find(self._view, [to_bytes(item) for item in items])
+        return [describe_item(ring, generation) for ring, generation in found]
+
+    def _info(self, block: int | None = None) -> Steps[FilterInfo]:
+        snapshot = yield from self._view.read()
+        if block is not None and block not in snapshot.rings:
+            raise ConfigurationError(
+                f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
+                f"got {block!r:.40}"
+            )
+        return describe(self.key, snapshot, self._view.lost_blocks, block)
+
+    def _rotate(self) -> Steps[None]:
+        info = yield from self._info()
+        if info.window is None:
+            raise ConfigurationError(
+                f"the filter {self.key!r} has no window (BLOOM_RECRAWL_AFTER), so it has nothing "
+                "to rotate: set one, or clear the filter"
+            )
+        yield from self._view.rotate()
+
+    # -- what this client knows --
+
+    @property
+    def view(self) -> View:
+        """This client's view of the filter."""
+        return self._view
+
+    def new_view(self) -> View:
+        """Return another view of the same filter, for operations of another driver."""
+        return self._view.twin()
+
+    @property
+    def lost_blocks(self) -> int:
+        """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
+        return self._view.lost_blocks
+
+    @property
+    def config(self) -> Config | None:
+        """What may change during the filter's life, as last seen; None before it is opened."""
+        held = self._view.held.get(0)
+        return None if held is None else held.ring.config
+
+    @property
+    def replaced_config(self) -> Config | None:
+        """The stored configuration that this object's replaced when it opened; None if none."""
+        return self._view.replaced_config
+
+    @property
+    def header(self) -> Header | None:
+        """The filter's header; None before it is opened."""
+        return self._view.header
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """MurmurHash3 seeds, one for each bit that an item sets: keep them secret."""
+        return self._known_header.seeds
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that it is spread over."""
+        return self._known_header.blocks
+
+    @property
+    def num_hashes(self) -> int:
+        """Bits that an item sets in a layer."""
+        return len(self._known_header.seeds)
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of all its bitmaps, as last seen by this client."""
+        blocks = self._known_header.blocks
+        rings = [self._view.held[block].ring for block in range(blocks) if block in self._view.held]
+        return sum(layer.num_bits for ring in rings for layer in ring.layers)
+
+    @property
+    def _known_header(self) -> Header:
+        if self.header is None:
+            raise ConfigurationError(f"the filter {self.key!r} is not open yet: call its open()")
+        return self.header
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r} on {self._label}>"
+
+
+def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
+    """Yield items in lists of a size.
+
+    Raises:
+        TypeError: it is one item.
+    """
+    if isinstance(items, str | bytes):
+        raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _optional(parse: Callable[[str, Any], T], name: str, value: Any) -> T | None:
+    return None if value is None else parse(name, value)

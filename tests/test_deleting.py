@@ -1,0 +1,157 @@
+"""What a filter takes on the server: which keys it has, and how it goes without a trace."""
+
+import threading
+
+import pytest
+import redis
+from conftest import Server
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError
+
+URLS = [f"https://example.com/{number}" for number in range(300)]
+
+
+def stored(client: redis.Redis) -> set[str]:
+    return {key.decode() for key in client.scan_iter(count=1_000)}
+
+
+def some(client: redis.Redis, key: str = "shop", **options: object) -> BloomFilter:
+    return BloomFilter(client, key, **{"capacity": 1_000, "blocks": 3, **options})
+
+
+# -- keys --
+
+
+def test_a_filter_that_is_not_there_has_no_keys(client: redis.Redis) -> None:
+    assert some(client).keys() == []
+    assert stored(client) == set()
+
+
+@pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
+def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, object]) -> None:
+    bloom = some(client, **options)
+    bloom.extend(URLS)
+    assert len(bloom.keys()) == len(set(bloom.keys()))
+    assert set(bloom.keys()) == stored(client)
+
+
+def test_keys_of_other_filters_are_not_its_own(client: redis.Redis) -> None:
+    shop, shops = some(client), some(client, "shops")
+    shop.open()
+    shops.open()
+    assert not set(shop.keys()) & set(shops.keys())
+
+
+# -- delete --
+
+
+@pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
+def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str, object]) -> None:
+    other = some(client, "other")
+    other.extend(URLS)
+    before = stored(client)
+    bloom = some(client, **options)
+    bloom.extend(URLS)
+    assert bloom.delete() is True
+    assert stored(client) == before
+    assert bloom.delete() is False
+    assert all(other.contains(URLS))
+
+
+def test_a_deleted_filter_is_created_anew_with_other_seeds(client: redis.Redis) -> None:
+    bloom = some(client)
+    bloom.add("a")
+    seeds = bloom.seeds
+    bloom.delete()
+    assert bloom.look() is None
+    assert "a" not in bloom
+    assert bloom.seeds != seeds
+    assert bloom.add("a")
+
+
+def test_another_client_finds_a_deleted_filter_empty_and_goes_on(client: redis.Redis) -> None:
+    first, second = some(client), some(client)
+    first.extend(URLS)
+    second.open()
+    first.delete()
+    assert not any(second.contains(URLS))
+    assert second.extend(URLS) == len(URLS)
+    assert all(first.contains(URLS))
+
+
+@pytest.mark.parametrize("lost", ["header", "ring", "bitmap"])
+def test_what_is_left_of_a_damaged_filter_goes(client: redis.Redis, lost: str) -> None:
+    bloom = some(client)
+    bloom.extend(URLS)
+    client.delete(
+        {"header": "{shop:0}:header", "ring": "{shop:0}:ring", "bitmap": "{shop:0}:0.0"}[lost]
+    )
+    if lost == "header":
+        bloom.open()  # which restores it
+    some(client).delete()
+    left = {"{shop:0}:0.0"} if lost == "ring" else set()  # nothing says that it belongs to it
+    assert stored(client) == left
+
+
+def test_claims_and_workers_go_too(client: redis.Redis) -> None:
+    bloom = some(client)
+    bloom.open()
+    client.hset("{shop:1}:claims", "field", "value")
+    client.hset("{shop:0}:workers", "field", "value")
+    bloom.delete()
+    assert stored(client) == set()
+
+
+def test_it_can_be_deleted_while_others_use_it(client: redis.Redis, server: Server) -> None:
+    """They create it anew; nobody fails, and in the end it goes."""
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def use() -> None:
+        try:
+            with redis.Redis.from_url(server.url) as own:
+                bloom = some(own)
+                while not stop.is_set():
+                    bloom.extend(URLS)
+        except BaseException as error:
+            errors.append(error)
+
+    users = [threading.Thread(target=use) for _ in range(2)]
+    for user in users:
+        user.start()
+    for _ in range(20):
+        some(client).delete()
+    stop.set()
+    for user in users:
+        user.join()
+    assert not errors
+    some(client).delete()
+    assert stored(client) == set()
+
+
+# -- what is known of it --
+
+
+def test_what_it_is_made_of_can_be_read(client: redis.Redis) -> None:
+    bloom = some(client, seeds=[5, 7, 11])
+    with pytest.raises(ConfigurationError, match="not open yet"):
+        bloom.seeds  # noqa: B018 - it raises
+    bloom.open()
+    assert bloom.seeds == (5, 7, 11)
+    assert bloom.num_hashes == 3
+    assert bloom.blocks == 3
+    assert bloom.num_bits == bloom.info().num_bits > 0
+
+
+def test_as_many_bits_are_reported_as_there_are(client: redis.Redis) -> None:
+    bloom = some(client, capacity=10, window="5 months")
+    bloom.extend(URLS)
+    bitmaps = [key for key in bloom.keys() if key.rpartition(":")[2][0].isdigit()]
+    assert (
+        bloom.num_bits <= 8 * sum(map(client.strlen, bitmaps)) < bloom.num_bits + 8 * len(bitmaps)
+    )
+
+
+def test_clients_are_not_mixed_up(client: redis.Redis) -> None:
+    with pytest.raises(ConfigurationError, match=r"for asyncio, use redis\.asyncio"):
+        AsyncBloomFilter(client, "shop")
