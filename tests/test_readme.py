@@ -41,7 +41,9 @@ def test_the_commands_exist() -> None:
     assert set(re.findall(r"`make ([a-z-]+)`", README)) <= targets
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/design.md", "example_project/README.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/design.md", "docs/cache-guard.md", "example_project/README.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
