@@ -3,13 +3,23 @@
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.async_filter import AsyncBloomFilter
 from scrapy_bloom.dupefilter import BloomDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom.errors import (
+    ArchiveError,
+    BloomError,
+    ConfigurationError,
+    FilterMismatchError,
+    SaturatedError,
+    StorageError,
+)
 from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 from scrapy_bloom.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.middleware import BloomSpiderMiddleware
+from scrapy_bloom.saving import Saved
 
 __all__ = [
     "Addon",
+    "ArchiveError",
     "AsyncBloomFilter",
     "BloomDupeFilter",
     "BloomError",
@@ -20,5 +30,8 @@ __all__ = [
     "FilterMismatchError",
     "GenerationInfo",
     "ItemInfo",
+    "SaturatedError",
+    "Saved",
+    "ScrapyRedisFingerprinter",
     "StorageError",
 ]

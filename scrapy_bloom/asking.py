@@ -112,7 +112,7 @@ class Asking:
             if self._crawled is not None:
                 verdict = self._crawled.take(bloom, (window, item), request)
             else:
-                verdict = _add(bloom, item)
+                verdict = _claim(bloom, item)
         if (window, item) not in self._in_flight:
             # Else it may be "seen" because of that claim, whose outcome may turn out unknown.
             self._note(bloom.view, [Question(window, item, request, verdict)], asked)
@@ -208,9 +208,9 @@ class Asking:
                 self._known.add(place, question.item)
 
 
-def _add(bloom: BloomFilter, item: bytes) -> str:
+def _claim(bloom: BloomFilter, item: bytes) -> str:
     unrecorded = bloom.unrecorded
-    is_new = bloom.add(item)
+    is_new = bloom.claim_one(item)
     if bloom.unrecorded > unrecorded:
         return UNRECORDED
     return NEW if is_new else SEEN

@@ -78,6 +78,12 @@ class AsyncDriver:
         except asyncio.TimeoutError as error:
             # redis-py has closed the connection: what was sent is not answered to the next one.
             raise explain(TimeoutError("timed out"), self._label) from error
+        except UnicodeDecodeError:
+            # Up to 5.0.3, redis-py with hiredis decodes what it is asked to leave as bytes.
+            raise ConfigurationError(
+                f"redis-py {redis.__version__} with hiredis and decode_responses=True cannot read "
+                "bitmaps: use a client without decode_responses, or a later redis-py"
+            ) from None
         except (redis.RedisError, OSError) as error:
             raise explain(error, self._label) from showable(error)
 
@@ -113,13 +119,11 @@ class AsyncDriver:
         if self._pipelines and len(calls) > 1:
             pipeline = self._client.pipeline(transaction=False)
             for call in calls:
-                pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+                call.send(pipeline)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
             return replies
         return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
 
     async def _send_one(self, call: Call) -> Any:
         async with self._free:
-            return await self._client.evalsha(
-                call.script.sha, len(call.keys), *call.keys, *call.args
-            )
+            return await call.send(self._client)

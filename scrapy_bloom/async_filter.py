@@ -2,14 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar, overload
 
+from scrapy_bloom.archive import MAX_MEMORY, Reader
 from scrapy_bloom.async_driver import AsyncDriver
 from scrapy_bloom.base import CHUNK, BaseFilter, chunks
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.hashing import Item
 from scrapy_bloom.header import Header
 from scrapy_bloom.info import FilterInfo, ItemInfo
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.loading import Loading
+from scrapy_bloom.places import Place, reading, writing
 from scrapy_bloom.rings import Snapshot, Steps
+from scrapy_bloom.saving import Progress, Saved
+from scrapy_bloom.together import Together, run_together_async
 from scrapy_bloom.view import View
 
 T = TypeVar("T")
@@ -30,6 +38,7 @@ class AsyncBloomFilter(BaseFilter):
     """
 
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
+        self._client, self._timeout = client, timeout
         self._driver = AsyncDriver(client, label, timeout)
         # The view of a filter is for one operation at a time.
         self._lock = asyncio.Lock()
@@ -38,13 +47,26 @@ class AsyncBloomFilter(BaseFilter):
         """See ``BloomFilter.open``."""
         return await self._run(self._view.open(writable=True), on_all_blocks=True)
 
-    async def run(self, operation: Callable[[View], Steps[T]]) -> T:
+    async def run(self, operation: Callable[[View], Steps[T]], *, on_all_blocks: bool = False) -> T:
         """See ``BloomFilter.run``."""
-        return await self._run(operation(self._view))
+        return await self._run(operation(self._view), on_all_blocks=on_all_blocks)
 
     async def add(self, item: Item) -> bool:
         """See ``BloomFilter.add``."""
+        return (await self._run(self._add([item])))[0]
+
+    async def claim_one(self, item: Item) -> bool:
+        """See ``BloomFilter.claim_one``."""
         return (await self._run(self._claim([item])))[0]
+
+    async def discard(self, item: Item) -> bool:
+        """See ``BloomFilter.discard``."""
+        return await self._run(self._discard(item))
+
+    async def remove(self, item: Item) -> None:
+        """See ``BloomFilter.remove``."""
+        if not await self.discard(item):
+            raise KeyError(item)
 
     async def claim(self, items: Iterable[Item]) -> list[bool]:
         """See ``BloomFilter.claim``."""
@@ -58,7 +80,7 @@ class AsyncBloomFilter(BaseFilter):
         """See ``BloomFilter.extend``; the items may come from an async iterator."""
         new = 0
         async for chunk in _chunks(items):
-            new += sum(await self._run(self._claim(chunk)))
+            new += sum(await self._run(self._add(chunk)))
             if progress is not None:
                 progress(len(chunk))
         return new
@@ -87,6 +109,87 @@ class AsyncBloomFilter(BaseFilter):
         """See ``BloomFilter.clear``."""
         steps = self._view.clear_claims() if claims_only else self._view.clear()
         await self._run(steps, on_all_blocks=True)
+
+    async def approx_len(self) -> int:
+        """See ``BloomFilter.approx_len``."""
+        return await self._run(self._approx_len(), on_all_blocks=True)
+
+    async def approx_union_len(self, other: "AsyncBloomFilter") -> int:
+        """See ``BloomFilter.approx_union_len``."""
+        return round((await self._together(self._overlap(other), other)).union)
+
+    async def approx_intersection_len(self, other: "AsyncBloomFilter") -> int:
+        """See ``BloomFilter.approx_intersection_len``."""
+        return round((await self._together(self._overlap(other), other)).intersection)
+
+    async def union(
+        self, *others: "AsyncBloomFilter", key: str, replace: bool = False
+    ) -> "AsyncBloomFilter":
+        """See ``BloomFilter.union``."""
+        made = self._beside(key)
+        await self._together(self._union(others, key, replace=replace), *others, made)
+        return made
+
+    async def intersection(
+        self, *others: "AsyncBloomFilter", key: str, replace: bool = False
+    ) -> "AsyncBloomFilter":
+        """See ``BloomFilter.intersection``."""
+        made = self._beside(key)
+        await self._together(self._intersection(others, key, replace=replace), *others, made)
+        return made
+
+    async def copy(
+        self, key: str, *, client: Any = None, replace: bool = False
+    ) -> "AsyncBloomFilter":
+        """See ``BloomFilter.copy``."""
+        made = self._beside(key, client)
+        await self._together(self._copy(key, replace=replace), made)
+        return made
+
+    async def update(self, *others: "AsyncBloomFilter") -> None:
+        """See ``BloomFilter.update``."""
+        await self._together(self._update(others), *others)
+
+    def _beside(self, key: str, client: Any = None) -> "AsyncBloomFilter":
+        if client is None:
+            return AsyncBloomFilter(self._client, key, label=self._label, timeout=self._timeout)
+        return AsyncBloomFilter(client, key, timeout=self._timeout)
+
+    async def _together(self, operation: Together[T], *others: "AsyncBloomFilter") -> T:
+        filters = (self, *others)
+        return await run_together_async(
+            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True)
+        )
+
+    async def save(self, place: Place, progress: Progress | None = None) -> Saved:
+        """See ``BloomFilter.save``; the file is written to without giving way to other tasks."""
+        with writing(place) as file:
+            return await self._run(self._save(file, progress), on_all_blocks=True)
+
+    @classmethod
+    async def load(
+        cls,
+        client: Any,
+        key: str,
+        place: Place,
+        *,
+        replace: bool = False,
+        max_memory: int = MAX_MEMORY,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> "AsyncBloomFilter":
+        """See ``BloomFilter.load``."""
+        bloom = cls(client, key, timeout=timeout)
+        with reading(place) as file:
+            reader = Reader(file, max_memory)
+            loading = Loading(Keys(key), reader, replace=replace, progress=progress)
+            try:
+                await bloom.run(lambda _: loading.run(), on_all_blocks=True)
+            except BaseException:
+                with suppress(BloomError):
+                    await bloom.run(lambda _: loading.discard(), on_all_blocks=True)
+                raise
+        return bloom
 
     async def rotate(self) -> None:
         """See ``BloomFilter.rotate``."""

@@ -2,19 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from scrapy_bloom import values
+from scrapy_bloom import algebra, counting, values
+from scrapy_bloom.algebra import Overlap
+from scrapy_bloom.archive import Writer
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.generations import Config
 from scrapy_bloom.hashing import Item, to_bytes
 from scrapy_bloom.header import Header
 from scrapy_bloom.info import FilterInfo, ItemInfo, describe, describe_item
 from scrapy_bloom.keys import Keys
-from scrapy_bloom.membership import PRESENT, SEEN, UNRECORDED, claim, contains, find
+from scrapy_bloom.membership import NEW, NO_ROOM, PRESENT, UNRECORDED, claim, contains, find
 from scrapy_bloom.ring import Ring
 from scrapy_bloom.rings import Steps
+from scrapy_bloom.saving import Progress, Saved, save
 from scrapy_bloom.schedule import RUNS, Span, parse_span
+from scrapy_bloom.together import Together
 from scrapy_bloom.view import View
 from scrapy_bloom.wanted import Wanted
 
@@ -37,6 +41,7 @@ class BaseFilter:
         client: Any,
         key: str,
         *,
+        like: "BaseFilter | None" = None,
         capacity: int | None = None,
         error_rate: float | None = None,
         blocks: int | None = None,
@@ -45,6 +50,8 @@ class BaseFilter:
         period: Any = None,
         ring: str | None = None,
         stagger: bool | None = None,
+        counting: bool | None = None,
+        audit_rate: float | None = None,
         growth: float | None = None,
         max_memory: int | None = None,
         run: str | None = None,
@@ -64,11 +71,15 @@ class BaseFilter:
             period=_optional(parse_span, "period", period),
             order=_optional(values.ring_order, "ring", ring),
             stagger=_optional(values.flag, "stagger", stagger),
+            counting=_optional(values.flag, "counting", counting),
+            audit_rate=_optional(values.share, "audit_rate", audit_rate),
             growth=_optional(values.growth, "growth", growth),
             max_memory=_optional(values.memory, "max_memory", max_memory),
             run=_optional(values.run, "run", run),
             fingerprinter=fingerprinter,
         )
+        if like is not None:
+            wanted = wanted.over(like.as_wanted())
         if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
             raise ConfigurationError(
                 f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
@@ -91,9 +102,17 @@ class BaseFilter:
         verdicts = yield from claim(self._view, [to_bytes(item) for item in items])
         return self._judge(verdicts)
 
+    def _add(self, items: Sequence[Item]) -> Steps[list[bool]]:
+        verdicts = yield from counting.add(self._view, [to_bytes(item) for item in items])
+        return self._judge(verdicts)
+
     def _judge(self, verdicts: str) -> list[bool]:
-        self.unrecorded += verdicts.count(UNRECORDED)
-        return [verdict != SEEN for verdict in verdicts]
+        self.unrecorded += sum(map(verdicts.count, NO_ROOM))
+        return [verdict in (NEW, UNRECORDED) for verdict in verdicts]
+
+    def _discard(self, item: Item) -> Steps[bool]:
+        verdict = yield from counting.discard(self._view, [to_bytes(item)])
+        return verdict == PRESENT
 
     def _contains(self, items: Sequence[Item]) -> Steps[list[bool]]:
         verdicts = yield from contains(self._view, [to_bytes(item) for item in items])
@@ -120,6 +139,32 @@ class BaseFilter:
                 "to rotate: set one, or clear the filter"
             )
         yield from self._view.rotate()
+
+    def _approx_len(self) -> Steps[int]:
+        return algebra.approx_len(self._view)
+
+    def _overlap(self, other: "BaseFilter") -> Together[Overlap]:
+        return algebra.overlap(self._view, other.view)
+
+    def _union(self, others: Sequence["BaseFilter"], key: str, *, replace: bool) -> Together[None]:
+        return algebra.union(self._views(others), Keys(key), replace=replace)
+
+    def _intersection(
+        self, others: Sequence["BaseFilter"], key: str, *, replace: bool
+    ) -> Together[None]:
+        return algebra.intersection(self._views(others), Keys(key), replace=replace)
+
+    def _copy(self, key: str, *, replace: bool) -> Together[None]:
+        return algebra.copy(self._view, Keys(key), replace=replace)
+
+    def _update(self, others: Sequence["BaseFilter"]) -> Together[None]:
+        return algebra.update(self._view, [other.view for other in others])
+
+    def _views(self, others: Sequence["BaseFilter"]) -> list[View]:
+        return [self._view, *(other.view for other in others)]
+
+    def _save(self, file: IO[bytes], progress: Progress | None) -> Steps[Saved]:
+        return save(self._view.keys, Writer(file), progress)
 
     # -- what this client knows --
 
@@ -174,6 +219,11 @@ class BaseFilter:
         blocks = self._known_header.blocks
         rings = [self._view.held[block].ring for block in range(blocks) if block in self._view.held]
         return sum(layer.num_bits for ring in rings for layer in ring.layers)
+
+    def as_wanted(self) -> Wanted:
+        """Return what makes another filter like this one."""
+        header, config = self._known_header, self._view.held[0].ring.config
+        return Wanted.like(header, config, self._view.wanted.run)
 
     @property
     def _known_header(self) -> Header:

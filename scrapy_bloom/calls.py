@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
+from scrapy_bloom.audit import record_name
 from scrapy_bloom.generations import Generation, Layer
 from scrapy_bloom.hashing import offset_packer, offsets
 from scrapy_bloom.keys import Keys
 from scrapy_bloom.ring import Ring
-from scrapy_bloom.scripts import Argument, Call, load
+from scrapy_bloom.scripts import Argument, Call, Script, load, load_audited
+from scrapy_bloom.sizing import COUNTER_BITS
 
 #: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
 MAX_URLS_PER_CALL = 256
@@ -29,6 +31,7 @@ class Held:
         keys: the filter's keys.
         sizes: the different sizes of its layers in bits; a URL has k offsets for each.
         packer: of k offsets.
+        claim_script: the script of a claim.
         claim_keys: keys of a claim.
         claim_head: arguments of a claim before the offsets.
         claim_tail: arguments of a claim after them.
@@ -40,6 +43,7 @@ class Held:
     keys: Keys
     sizes: tuple[int, ...]
     packer: Struct
+    claim_script: Script
     claim_keys: tuple[str, ...]
     claim_head: tuple[Argument, ...]
     claim_tail: tuple[Argument, ...]
@@ -52,6 +56,8 @@ class Held:
         layers = (*written, *(layer for layer in ring.tested if layer not in written))
         sizes = tuple(dict.fromkeys(layer.num_bits for layer in (*layers, *ring.layers)))
         k = len(ring.header.seeds)
+        counts = tuple(f"n:{layer.name}" for layer in written)
+        counting = ring.header.counting
         room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
         return cls(
             v,
@@ -59,10 +65,12 @@ class Held:
             keys,
             sizes,
             offset_packer(k),
+            load("count" if counting else "claim"),
             _keys(keys, ring.block, layers),
             (v, ring.ends, k, _groups(layers, sizes), room),
-            (len(sizes), *(f"n:{layer.name}" for layer in written)),
-            max(8, 2 * MAX_URLS_PER_CALL // (1 + len(layers))),
+            (len(sizes), *counts, "claim") if counting else (len(sizes), *counts),
+            # To discard a URL takes about twice as long as to claim one.
+            max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
 
     def pack(self, hashes: Sequence[int]) -> bytes:
@@ -72,7 +80,31 @@ class Held:
 
     def claim(self, packed: bytes) -> Call:
         """Return the call that tests and sets URLs."""
-        return Call(load("claim"), self.claim_keys, (*self.claim_head, packed, *self.claim_tail))
+        return Call(
+            self.claim_script, self.claim_keys, (*self.claim_head, packed, *self.claim_tail)
+        )
+
+    def add(self, packed: bytes) -> Call:
+        """Return the call that records URLs: where they are counted, also those that are seen."""
+        call = self.claim(packed)
+        return call._replace(args=(*call.args[:-1], "add")) if self.ring.header.counting else call
+
+    def audited(self, call: Call, sample: str) -> Call:
+        """Return a call that claims, adds or takes, and keeps the exact record of a sample."""
+        generations = self.ring.generations
+        names = [record_name(generation.number) for generation in generations]
+        keys = (self.keys.layer(self.ring.block, name) for name in names)
+        expiry = self.ring.expires(self.ring.active)
+        args: tuple[Argument, ...] = (*call.args, *names, expiry, len(names), sample)
+        return Call(load_audited(call.script.name), (*call.keys, *keys), args)
+
+    def discard(self, packed: bytes) -> Call:
+        """Return the call that takes URLs out of the newest layers they are in."""
+        generations = self.ring.generations
+        layers = [layer for generation in generations for layer in reversed(generation.layers)]
+        args = self._test_args(layers, packed)[:-1]
+        counts = (f"n:{layer.name}" for layer in layers)
+        return Call(load("discard"), _keys(self.keys, self.ring.block, layers), (*args, *counts))
 
     def contains(self, packed: bytes) -> Call:
         """Return the call that tests URLs."""
@@ -106,7 +138,8 @@ class Held:
 
     def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
         k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
-        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed)
+        place = COUNTER_BITS if self.ring.header.counting else 1
+        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed, place)
 
 
 def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class Driver:
         self._start_round_trip()
         with self.client.pipeline(transaction=False) as pipeline:
             for call in calls:
-                pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+                call.send(pipeline)
             replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
 
@@ -142,14 +142,13 @@ class Driver:
         return self._send_one(call)
 
     def _send_one(self, call: Call) -> Any:
-        rest = (len(call.keys), *call.keys, *call.args)
         self.round_trips += 1  # without a look at the clock, which a new URL does not need
         try:
             try:
-                return self.client.evalsha(call.script.sha, *rest)
+                return call.send(self.client)
             except NoScriptError:
                 self._start_round_trip()
-                return self.client.eval(call.script.text, *rest)
+                return call.send(self.client, by_text=True)
         except redis.ResponseError as error:
             self._refuse_wrong_type(call, error)
             raise

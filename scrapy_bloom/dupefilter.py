@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -19,6 +18,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.asking import UNKNOWN, Question
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filters import Filters
+from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.mainthread import has_asyncio
 from scrapy_bloom.membership import NEW, UNRECORDED
 from scrapy_bloom.memory import Memory
@@ -31,9 +31,6 @@ logger = logging.getLogger(__name__)
 #: The filter of each crawl, and the crawls whose links are asked about together.
 _running: WeakKeyDictionary[Crawler, "BloomDupeFilter"] = WeakKeyDictionary()
 _batching: WeakSet[Crawler] = WeakSet()
-
-#: Fingerprints of more bytes are hashed: each is kept with its request until that is crawled.
-MAX_FINGERPRINT = 250
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -237,7 +234,7 @@ class BloomDupeFilter(BaseDupeFilter):
             if isinstance(key, str):
                 key = key.encode("utf-8", "surrogatepass")
             if isinstance(key, bytes) and key:
-                return _bounded(b"bloom_key:" + key)  # never equal to a fingerprint
+                return bounded(b"bloom_key:" + key)  # never equal to a fingerprint
             kind = "empty" if key in ("", b"") else f"of type {type(key).__name__}"
             self._report.warn_once(
                 "key", f"meta['bloom_key'] is {kind} in {request}: its URL is used"
@@ -245,7 +242,7 @@ class BloomDupeFilter(BaseDupeFilter):
         fingerprint: object = self._identify(request)
         if not isinstance(fingerprint, bytes):
             raise TypeError(f"the fingerprint of {request} is no bytes but {fingerprint!r:.60}")
-        return _bounded(fingerprint)
+        return bounded(fingerprint)
 
     def _window(self, request: Request) -> str:
         try:
@@ -293,10 +290,3 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats.set_value("bloom/round_trips", self._memory.round_trips)
         if self._memory.async_round_trips:
             self._stats.set_value("bloom/async_round_trips", self._memory.async_round_trips)
-
-
-def _bounded(fingerprint: bytes) -> bytes:
-    """Return a fingerprint, or its hash if it is long."""
-    if len(fingerprint) <= MAX_FINGERPRINT:
-        return fingerprint
-    return b"hashed:" + blake2b(fingerprint, digest_size=32).digest()

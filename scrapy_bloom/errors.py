@@ -15,6 +15,14 @@ class FilterMismatchError(BloomError):
     """The filter as stored differs from the filter that was asked for."""
 
 
+class ArchiveError(BloomError):
+    """A file is no saved filter, is damaged or too large, or cannot be read or written."""
+
+
+class SaturatedError(BloomError):
+    """A filter is so full that its bits do not tell any more how many items it holds."""
+
+
 class StorageError(BloomError):
     """Redis cannot do what was asked: it is down, read-only, full, or refuses the password."""
 

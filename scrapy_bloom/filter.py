@@ -1,16 +1,25 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
+from scrapy_bloom.archive import MAX_MEMORY, Reader
 from scrapy_bloom.base import BaseFilter, chunks
+from scrapy_bloom.calls import Held
 from scrapy_bloom.driver import Driver
 from scrapy_bloom.hashing import Item, to_bytes
 from scrapy_bloom.header import Header
 from scrapy_bloom.info import FilterInfo, ItemInfo
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.loading import Loading, load
 from scrapy_bloom.membership import locate, verdict_on_one
+from scrapy_bloom.places import Place, reading, writing
 from scrapy_bloom.rings import Snapshot, Steps
+from scrapy_bloom.saving import Progress, Saved
+from scrapy_bloom.scripts import Call
+from scrapy_bloom.together import Together, run_together
 from scrapy_bloom.view import View
+from scrapy_bloom.wanted import Wanted
 
 T = TypeVar("T")
 
@@ -26,6 +35,8 @@ class BloomFilter(BaseFilter):
             It should not repeat commands by itself (``retry=Retry(NoBackoff(), 0)``): a claim whose
             reply was lost would come back "seen".
         key: prefix of all its keys, without ``{`` and ``}``.
+        like: another filter, whose seeds, blocks and settings count where no others are given: the
+            two can be united and compared.
         capacity: items a generation takes before it grows; None as stored, else 1,000,000.
         error_rate: bound on the false-positive rate, 0 < p < 1; None as stored, else 1e-5.
         blocks: bitmaps it is spread over, 1 to 16,384; None as stored, else 16 or as many more as
@@ -41,6 +52,10 @@ class BloomFilter(BaseFilter):
             that window, else 1 month for windows in months, 1 run for runs, else the window itself.
         ring: ``"write-newest"`` or ``"write-all"``, which takes more memory and tests less.
         stagger: whether the blocks rotate one after the other, spread over the period.
+        counting: whether items can be discarded: counters of 4 bits take the place of bits, at four
+            times the memory; None as stored, else not.
+        audit_rate: share of the items that are kept on exact record, 0 to 1, so that ``info`` can
+            say how often the filter is wrong; None as stored, else none.
         growth: size of the next layer in sizes of the last one, 1 to 64; 0 never grows. A filter
             that cannot grow forgets its oldest generation early if there is an older one than this
             period's; else it records no more and goes on answering "new". It never hides anything.
@@ -59,7 +74,12 @@ class BloomFilter(BaseFilter):
     """
 
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
-        self._driver = Driver(client, label, timeout)
+        self._driver, self._timeout = Driver(client, label, timeout), timeout
+
+    def as_wanted(self) -> Wanted:
+        """Return what makes another filter like this one."""
+        self.open()
+        return super().as_wanted()
 
     def open(self) -> Header:
         """Read or create the filter, and make sure that the server accepts writes.
@@ -82,13 +102,17 @@ class BloomFilter(BaseFilter):
         """
         return [new for chunk in chunks(items) for new in self._driver.run(self._claim(chunk))]
 
-    def run(self, operation: Callable[[View], Steps[T]]) -> T:
+    def run(self, operation: Callable[[View], Steps[T]], *, on_all_blocks: bool = False) -> T:
         """Carry out an operation on this filter, as those of ``scrapy_bloom.pending``.
+
+        Args:
+            operation: returns its steps.
+            on_all_blocks: whether ``timeout`` is that of each round trip.
 
         Raises:
             StorageError: the server did not answer; whether anything was changed is unknown.
         """
-        return self._driver.run(operation(self._view))
+        return self._driver.run(operation(self._view), on_all_blocks=on_all_blocks)
 
     @overload
     def contains(self, items: Item) -> bool: ...  # type: ignore[overload-overlap]
@@ -108,16 +132,30 @@ class BloomFilter(BaseFilter):
         return [seen for chunk in chunks(items) for seen in self._driver.run(self._contains(chunk))]
 
     def add(self, item: Item) -> bool:
-        """Record an item; return whether it was new. Raises as ``claim`` does."""
-        encoded = to_bytes(item)
-        if self._view.complete:
+        """Record an item; return whether it was new.
+
+        A counting filter counts it each time that it is added. Raises as ``claim`` does.
+        """
+        return self._take(to_bytes(item), Held.add, self._add)
+
+    def claim_one(self, item: Item) -> bool:
+        """Do as ``claim`` with one item, as fast as can be."""
+        return self._take(to_bytes(item), Held.claim, self._claim)
+
+    def _take(
+        self,
+        item: bytes,
+        make_call: Callable[[Held, bytes], Call],
+        take: Callable[[Sequence[Item]], Steps[list[bool]]],
+    ) -> bool:
+        if self._view.complete and not self._view.is_audited:
             # What a crawl does all the time, without the bookkeeping of a batch (15 us).
-            held, packed = locate(self._view, encoded)
-            reply = self._driver.call(held.claim(packed))
+            held, packed = locate(self._view, item)
+            reply = self._driver.call(make_call(held, packed))
             verdict = verdict_on_one(self._view, held, reply)
             if verdict is not None:
                 return self._judge(verdict)[0]
-        return self.claim([encoded])[0]
+        return self._driver.run(take([item]))[0]
 
     def extend(self, items: Iterable[Item], progress: Callable[[int], object] | None = None) -> int:
         """Record many items, streamed in constant memory; return how many were new.
@@ -132,10 +170,32 @@ class BloomFilter(BaseFilter):
         """
         new = 0
         for chunk in chunks(items):
-            new += sum(self._driver.run(self._claim(chunk)))
+            new += sum(self._driver.run(self._add(chunk)))
             if progress is not None:
                 progress(len(chunk))
         return new
+
+    def discard(self, item: Item) -> bool:
+        """Take an item out of a counting filter, once; return whether it seemed to be there.
+
+        At the error rate one that is not there seems to be, and then others may get lost: discard
+        only what was added.
+
+        Raises:
+            ConfigurationError: the filter does not count.
+            TypeError: the item is neither str nor bytes.
+            StorageError: the outcome is unknown.
+        """
+        return self._driver.run(self._discard(item))
+
+    def remove(self, item: Item) -> None:
+        """Do as ``discard``.
+
+        Raises:
+            KeyError: the item is certainly not there.
+        """
+        if not self.discard(item):
+            raise KeyError(item)
 
     def __contains__(self, item: Item) -> bool:
         return self._driver.run(self._contains([item]))[0]
@@ -152,6 +212,167 @@ class BloomFilter(BaseFilter):
         """
         steps = self._view.clear_claims() if claims_only else self._view.clear()
         self._driver.run(steps, on_all_blocks=True)
+
+    def approx_len(self) -> int:
+        """Return how many items there are, estimated from the bits alone; ``len`` is exact.
+
+        Raises:
+            SaturatedError: a bitmap has no bit left that is 0.
+            StorageError: the server did not answer.
+        """
+        return self._driver.run(self._approx_len(), on_all_blocks=True)
+
+    def approx_union_len(self, other: "BloomFilter") -> int:
+        """Return how many items there are in this filter or another one, estimated from the bits.
+
+        Raises:
+            FilterMismatchError: they place items differently, or have bitmaps of different sizes.
+            SaturatedError: a bitmap has no bit left that is 0.
+            StorageError: a server did not answer.
+        """
+        return round((self._together(self._overlap(other), other)).union)
+
+    def approx_intersection_len(self, other: "BloomFilter") -> int:
+        """Return how many items this filter and another one have in common, estimated.
+
+        Raises as ``approx_union_len``.
+        """
+        return round((self._together(self._overlap(other), other)).intersection)
+
+    def union(self, *others: "BloomFilter", key: str, replace: bool = False) -> "BloomFilter":
+        """Make a filter that has all that this one and others have, and return it.
+
+        It has each item as long as they have it; its error rate is at most the sum of theirs.
+        ``len`` may count what several have more than once, ``approx_len`` does not.
+
+        Args:
+            others: filters that place items as this one does (``like=``), also on other servers.
+            key: prefix of the keys of the new one, which is on this one's server.
+            replace: whether it may take the place of a filter that is there.
+
+        Raises:
+            FilterMismatchError: they place items differently; says in what they differ.
+            ConfigurationError: the key is taken, there would be too many bitmaps, or they count.
+            StorageError: a server did not answer; nothing was made.
+        """
+        made = self._beside(key)
+        self._together(self._union(others, key, replace=replace), *others, made)
+        return made
+
+    def intersection(
+        self, *others: "BloomFilter", key: str, replace: bool = False
+    ) -> "BloomFilter":
+        """Make a filter that says "seen" where this one and others all do, and return it.
+
+        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
+        are those of ``union``.
+
+        Raises:
+            FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
+        """
+        made = self._beside(key)
+        self._together(self._intersection(others, key, replace=replace), *others, made)
+        return made
+
+    def copy(self, key: str, *, client: Any = None, replace: bool = False) -> "BloomFilter":
+        """Make a filter that is as this one is now, and return it.
+
+        Args:
+            key: prefix of its keys.
+            client: of the server that it is to be on; None for this one's.
+            replace: whether it may take the place of a filter that is there.
+
+        Raises:
+            ConfigurationError: the key is taken.
+            StorageError: a server did not answer; nothing was made.
+        """
+        made = self._beside(key, client)
+        self._together(self._copy(key, replace=replace), made)
+        return made
+
+    def update(self, *others: "BloomFilter") -> None:
+        """Record all that others have, while this filter is in use. Raises as ``union`` does.
+
+        If it fails midway a part is recorded; it can be done again.
+        """
+        self._together(self._update(others), *others)
+
+    def __or__(self, other: "BloomFilter") -> "BloomFilter":
+        """Do as ``union``, under the key ``"<key>|<other key>"``."""
+        return self.union(other, key=f"{self.key}|{other.key}")
+
+    def __and__(self, other: "BloomFilter") -> "BloomFilter":
+        """Do as ``intersection``, under the key ``"<key>&<other key>"``."""
+        return self.intersection(other, key=f"{self.key}&{other.key}")
+
+    def __ior__(self, other: "BloomFilter") -> "BloomFilter":  # noqa: PYI034 - not in Python 3.10
+        """Do as ``update``."""
+        self.update(other)
+        return self
+
+    def _beside(self, key: str, client: Any = None) -> "BloomFilter":
+        """Return a filter on the same server, or on another one."""
+        if client is None:
+            return BloomFilter(self._driver.client, key, label=self._label, timeout=self._timeout)
+        return BloomFilter(client, key, timeout=self._timeout)
+
+    def _together(self, operation: Together[T], *others: "BloomFilter") -> T:
+        """Run an operation on this filter, number 0, and others."""
+        filters = (self, *others)
+        return run_together(
+            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True)
+        )
+
+    def save(self, place: Place, progress: Progress | None = None) -> Saved:
+        """Save the filter to a file, also while it is in use: what it holds now is in the file.
+
+        Claims are not saved, nor what is on exact record.
+
+        Args:
+            place: a path, or a file that is open in binary mode.
+            progress: is told how many bytes of bitmaps are done, and of how many.
+
+        Raises:
+            StorageError: the server did not answer, or there is no filter.
+            ArchiveError: the file cannot be written.
+        """
+        with writing(place) as file:
+            return self._driver.run(self._save(file, progress), on_all_blocks=True)
+
+    @classmethod
+    def load(
+        cls,
+        client: Any,
+        key: str,
+        place: Place,
+        *,
+        replace: bool = False,
+        max_memory: int = MAX_MEMORY,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> "BloomFilter":
+        """Load a filter from a file, whole or not at all, and return it.
+
+        Args:
+            client: as for a new filter; any server or cluster will do.
+            key: the prefix that its keys are to have.
+            place: a path, or a file that is open in binary mode.
+            replace: whether it may take the place of a filter that is there.
+            max_memory: bytes of bitmaps that it may have.
+            progress: as in ``save``.
+            timeout: as for a new filter.
+
+        Raises:
+            ConfigurationError: there is a filter under the key, and it may not be replaced.
+            ArchiveError: the file cannot be read, is damaged, or too large.
+            StorageError: the server did not answer, or is out of memory.
+        """
+        bloom = cls(client, key, timeout=timeout)
+        with reading(place) as file:
+            reader = Reader(file, max_memory)
+            loading = Loading(Keys(key), reader, replace=replace, progress=progress)
+            load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
+        return bloom
 
     def delete(self) -> bool:
         """Delete all keys of the filter; return whether there was one.

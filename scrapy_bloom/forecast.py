@@ -33,6 +33,9 @@ class Load:
         memory: bytes of all bitmaps at most.
         bits_per_url: bits per URL remembered, when the last generation of the first window is full.
         error_rate: highest false-positive rate.
+        lost_by_discard: URLs that one discard of an absent URL makes unseen, as expected then; 0
+            without counters.
+        saturated: counters that are saturated then, as expected.
         missed_first: new URLs taken for seen in the first window, as an expected value.
         missed: the same in each later window; None if there is no other.
         rotates_early: whether generations are forgotten before their time for want of room.
@@ -45,6 +48,8 @@ class Load:
     memory: int
     bits_per_url: float
     error_rate: float
+    lost_by_discard: float
+    saturated: float
     missed_first: float
     missed: float | None
     rotates_early: bool
@@ -62,12 +67,13 @@ class Forecast:
         period: how often the filter rotates; None for never.
         recrawl: when a page is crawled again, in words.
         ring: order of the ring.
+        counting: whether there are counters instead of bits, so that URLs can be discarded.
         growth: size of the next layer in sizes of the last one; 0 never grows.
         max_memory: bytes beyond which no layer is added; None for no limit.
         generations: generations that live at once.
         blocks: number of blocks.
         num_hashes: bits a URL sets in a layer.
-        num_bits: bits of a block's first bitmap.
+        num_bits: bits of a block's first bitmap; counters, if it has those.
         memory: bytes of one generation as it is opened.
         missed_at_most: new URLs taken for seen in a window at capacity, if the error rate were at
             its bound from the first URL to the last.
@@ -80,6 +86,7 @@ class Forecast:
     period: str | None
     recrawl: str
     ring: str
+    counting: bool
     growth: float
     max_memory: int | None
     generations: int
@@ -107,6 +114,7 @@ def forecast(header: Header, config: Config) -> Forecast:
         period=config.period,
         recrawl=recrawl(schedule),
         ring=header.order,
+        counting=header.counting,
         growth=config.growth,
         max_memory=config.max_memory,
         generations=config.slots,
@@ -117,6 +125,33 @@ def forecast(header: Header, config: Config) -> Forecast:
         missed_at_most=config.error_rate * loads[0].urls,
         loads=loads,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A new filter that is given URLs at once.
+
+    Args:
+        memory: bytes of its bitmaps then.
+        layers: layers of a block.
+        unrecorded: URLs that there is no room for.
+    """
+
+    memory: int
+    layers: int
+    unrecorded: int
+
+
+def fill(header: Header, config: Config, urls: int) -> Fill:
+    """Forecast a filter that is given so many URLs in its first period.
+
+    Raises:
+        ConfigurationError: it is impossible.
+    """
+    block = _Block(Ring.fresh(header, config, _START, run="0"))
+    block.fill(max(1, round(urls / header.blocks)))
+    layers = sum(len(generation.layers) for generation in block.ring.generations)
+    return Fill(header.blocks * block.ring.memory, layers, header.blocks * block.unrecorded)
 
 
 def recrawl(schedule: Schedule | None) -> str:
@@ -142,7 +177,7 @@ class _Block:
         self.ring = ring
         self.now = _START
         self.counts: Counter[str] = Counter()
-        self.missed = self.rate = 0.0
+        self.missed = self.rate = self.lost = self.saturated = 0.0
         self.unrecorded = self.memory = self.generation_memory = 0
         self.rotated_early = False
 
@@ -172,6 +207,8 @@ class _Block:
         for layer in self.ring.written:
             self.counts[layer.name] += urls
         self.rate = max(self.rate, self.ring.error_rate(self.counts))
+        self.lost = max(self.lost, self.ring.lost_by_discard(self.counts))
+        self.saturated = max(self.saturated, self.ring.saturated(self.counts))
         self.memory = max(self.memory, self.ring.memory)
         generations = self.ring.generations
         sizes = [sum(layer.memory for layer in generation.layers) for generation in generations]
@@ -220,6 +257,8 @@ def _load(ring: Ring, factor: int) -> Load:
         memory=header.blocks * block.memory,
         bits_per_url=8 * header.blocks * memory / (scale * held),
         error_rate=block.rate,
+        lost_by_discard=block.lost,
+        saturated=header.blocks * block.saturated,
         missed_first=first * scale,
         missed=(block.missed - first) * scale if config.schedule else None,
         rotates_early=block.rotated_early,

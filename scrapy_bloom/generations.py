@@ -1,11 +1,18 @@
 """What a ring is made of: its configuration, its generations and their layers. Pure values."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scrapy_bloom.header import WRITE_ALL
 from scrapy_bloom.schedule import Schedule
-from scrapy_bloom.sizing import any_of, layer_bytes, predicted_error_rate
+from scrapy_bloom.sizing import (
+    any_of,
+    layer_bytes,
+    lost_by_discard,
+    predicted_error_rate,
+    saturated_counters,
+)
 
 #: URLs recorded per layer, by the layer's name.
 Counts = Mapping[str, int]
@@ -58,14 +65,16 @@ class Layer:
     Args:
         generation: number of the generation it belongs to.
         index: its place among the generation's layers.
-        num_bits: its size in bits.
+        num_bits: its size in bits; in counters, of a counting filter.
         capacity: URLs it takes.
+        counting: whether it holds counters instead of bits.
     """
 
     generation: int
     index: int
     num_bits: int
     capacity: int
+    counting: bool = False
 
     @property
     def name(self) -> str:
@@ -75,7 +84,7 @@ class Layer:
     @property
     def memory(self) -> int:
         """Bytes of its bitmap."""
-        return layer_bytes(self.num_bits)
+        return layer_bytes(self.num_bits, counting=self.counting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +117,22 @@ def error_rate_of(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> f
     return any_of(
         predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, num_hashes)
         for layer in layers
+    )
+
+
+def lost_by_discard_from(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> float:
+    """Return how many URLs in layers one discard of an absent URL makes unseen, as expected."""
+    return math.fsum(
+        lost_by_discard(counts.get(layer.name, 0), layer.num_bits, num_hashes)
+        for layer in layers
+        if layer.counting
+    )
+
+
+def saturated_in(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> float:
+    """Return how many counters of layers are saturated, as expected if all URLs are different."""
+    return math.fsum(
+        saturated_counters(counts.get(layer.name, 0), layer.num_bits, num_hashes)
+        for layer in layers
+        if layer.counting
     )

@@ -12,6 +12,7 @@ from scrapy_bloom.sizing import (
     block_capacity,
     layer_capacity,
     layer_error_rate,
+    max_bits,
     plan,
     required_bits,
 )
@@ -40,10 +41,10 @@ class Geometry:
             ConfigurationError: it would pass the 512 MiB of a Redis string.
         """
         sized = self._plan()
-        if sized.num_bits > MAX_GROWN_BITS and self.config.growth:
+        if sized.num_bits > self._max_grown and self.config.growth:
             # A capacity that was raised in a filter with few blocks: the rest is grown.
             return self._layer(generation, 0, sized.block_capacity)
-        return Layer(generation, 0, sized.num_bits, sized.block_capacity)
+        return Layer(generation, 0, sized.num_bits, sized.block_capacity, self.header.counting)
 
     def first_for(self, generation: int, needed: int) -> Layer:
         """Return the layer that a generation starts with if it needs to take so many URLs."""
@@ -99,7 +100,12 @@ class Geometry:
             growing=bool(self.config.growth),
             blocks=self.header.blocks,
             num_hashes=len(self.header.seeds),
+            counting=self.header.counting,
         )
+
+    @property
+    def _max_grown(self) -> int:
+        return max_bits(MAX_GROWN_BITS, counting=self.header.counting)
 
     def _layer(self, generation: int, index: int, capacity: int) -> Layer:
         """Return a layer for so many URLs, or of the largest size that layers grow to."""
@@ -107,6 +113,6 @@ class Geometry:
         tested, growing = self.config.tested(self.header.order), bool(self.config.growth)
         rate = layer_error_rate(self.config.error_rate, tested, index, growing=growing)
         bits = required_bits(capacity, rate, k)
-        if bits > MAX_GROWN_BITS:
-            bits, capacity = MAX_GROWN_BITS, layer_capacity(MAX_GROWN_BITS, rate, k)
-        return Layer(generation, index, bits, capacity)
+        if bits > self._max_grown:
+            bits, capacity = self._max_grown, layer_capacity(self._max_grown, rate, k)
+        return Layer(generation, index, bits, capacity, self.header.counting)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 
+from scrapy_bloom.audit import Audited
 from scrapy_bloom.generations import Counts, Generation, count_in, error_rate_of
 from scrapy_bloom.ring import Ring
 from scrapy_bloom.rings import Snapshot
@@ -54,15 +55,21 @@ class FilterInfo:
         period: how often it rotates; None for never.
         ring: order of its ring.
         stagger: whether its blocks rotate one after the other.
+        counting: whether it has counters, so that items can be discarded.
         growth: size of the next layer in sizes of the last one; 0 never grows.
         max_memory: bytes beyond which no layer is added; None for no limit.
         blocks: number of blocks.
         num_hashes: bits an item sets in a layer.
-        num_bits: bits of all its bitmaps.
+        num_bits: bits of all its bitmaps; counters, if it has those.
         count: items remembered.
         estimated_error_rate: false-positive rate at this count.
         error_bound: false-positive rate when all layers are full. Above ``error_rate`` only while
             layers live that were made under other settings.
+        lost_by_discard: items that one discard of an absent item makes unseen, as expected at this
+            count; 0 without counters.
+        saturated: counters that are saturated, as expected if all items are different.
+        audit_rate: share of the items that are kept on exact record; 0 for none.
+        audited: items on exact record, and those of them that it said it had seen, wrongly.
         claims: items that are claimed, and not recorded yet; those that failed included.
         memory: bytes of its bitmaps.
         lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
@@ -77,6 +84,7 @@ class FilterInfo:
     period: str | None
     ring: str
     stagger: bool
+    counting: bool
     growth: float
     max_memory: int | None
     blocks: int
@@ -85,6 +93,10 @@ class FilterInfo:
     count: int
     estimated_error_rate: float
     error_bound: float
+    lost_by_discard: float
+    saturated: float
+    audit_rate: float
+    audited: Audited
     claims: int
     memory: int
     lost_blocks: int
@@ -129,6 +141,7 @@ def describe(
         period=config.period,
         ring=header.order,
         stagger=header.stagger,
+        counting=header.counting,
         growth=config.growth,
         max_memory=config.max_memory,
         blocks=header.blocks,
@@ -137,6 +150,10 @@ def describe(
         count=sum(ring.count(counts) for ring, counts in rings),
         estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
         error_bound=max(ring.error_bound for ring, _ in rings),
+        lost_by_discard=_mean(ring.lost_by_discard(counts) for ring, counts in rings),
+        saturated=fsum(ring.saturated(counts) for ring, counts in rings),
+        audit_rate=header.audit_rate,
+        audited=sum((snapshot.audited[number] for number in chosen), Audited()),
         claims=sum(snapshot.claims[number] for number in chosen),
         memory=sum(ring.memory for ring, _ in rings),
         lost_blocks=lost_blocks,

@@ -39,6 +39,10 @@ class Keys:
         """STRING: the bitmap of one layer, ``name`` being ``<generation>.<index>``."""
         return f"{{{self.prefix}:{block}}}:{name}"
 
+    def staged(self, block: int, token: str, name: str) -> str:
+        """STRING: a layer that is being loaded from a file, by the load of that random name."""
+        return f"{{{self.prefix}:{block}}}:load:{token}:{name}"
+
     def claims(self, block: int) -> str:
         """HASH: the block's claims, which are not recorded in its bitmaps yet."""
         return f"{{{self.prefix}:{block}}}:claims"

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scrapy_bloom.audit import sample
 from scrapy_bloom.calls import Held
 from scrapy_bloom.errors import StorageError
 from scrapy_bloom.generations import Generation
@@ -17,8 +18,12 @@ MAX_URLS_PER_ROUND = 8_192
 
 #: Verdicts of a claim.
 NEW, SEEN, UNRECORDED = "1", "0", "2"
+#: Verdict of an addition to a counting filter: seen, but not counted, because there is no room.
+UNCOUNTED = "5"
+#: Verdicts for want of room.
+NO_ROOM = frozenset((UNRECORDED, UNCOUNTED))
 #: All verdicts there are, with those on claims in ``pending``.
-VERDICTS = "01234"
+VERDICTS = "012345"
 #: Verdicts of contains.
 PRESENT, ABSENT = "1", "0"
 
@@ -46,7 +51,20 @@ MakeCall = Callable[[Batch], Call]
 
 def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
     """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item."""
-    return (yield from ask(view, items, lambda batch: batch.held.claim(batch.packed)))
+
+    def make_call(batch: Batch) -> Call:
+        return audited(items, batch, batch.held.claim(batch.packed))
+
+    return (yield from ask(view, items, make_call))
+
+
+def audited(items: Sequence[bytes], batch: Batch, call: Call) -> Call:
+    """Return a call on a batch, so that those in the sample of the filter's audit are recorded."""
+    header = batch.held.ring.header
+    if not header.audit_rate:
+        return call
+    found = sample(items, batch.places, header.audit_rate, header.seeds[0])
+    return batch.held.audited(call, found) if found else call
 
 
 def locate(view: View, item: bytes) -> tuple[Held, bytes]:
@@ -57,12 +75,12 @@ def locate(view: View, item: bytes) -> tuple[Held, bytes]:
 
 
 def verdict_on_one(view: View, held: Held, reply: Reply) -> str | None:
-    """Return the verdict in the reply to a claim of one item.
+    """Return the verdict in the reply to a claim, or an addition, of one item.
 
     None if there is none, and ``claim`` has to do what is needed; nothing has changed then.
     """
     if not is_answer(reply, 1) or (
-        reply.verdicts == UNRECORDED and not view.is_stuck(held.ring.block)
+        reply.verdicts in NO_ROOM and not view.is_stuck(held.ring.block)
     ):
         return None
     if reply.mark == FILLING:
@@ -141,7 +159,7 @@ def _ask_part(
             verdicts.update(zip(batch.places, reply.verdicts, strict=True))
             if reply.mark == FILLING:
                 view.notify(FILLING, batch.held.ring)
-            if UNRECORDED in reply.verdicts:
+            if not NO_ROOM.isdisjoint(reply.verdicts):
                 full.append(batch)
         refusals += bool(refused)
         if refusals > MAX_ROUNDS:
@@ -152,7 +170,7 @@ def _ask_part(
             pending += batch.places
         for batch in full:
             if (yield from view.grow(batch.held.ring.block, batch.held.v)):
-                pending += [place for place in batch.places if verdicts[place] == UNRECORDED]
+                pending += [place for place in batch.places if verdicts[place] in NO_ROOM]
         pending.sort()
     return "".join(verdicts[place] for place in places)
 

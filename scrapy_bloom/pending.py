@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from scrapy_bloom.membership import Batch, ask, is_answer, locate, verdict_on_one
+from scrapy_bloom.membership import Batch, ask, audited, is_answer, locate, verdict_on_one
 from scrapy_bloom.rings import Steps
 from scrapy_bloom.scripts import Call, load
 from scrapy_bloom.view import View
@@ -122,7 +122,9 @@ def take(
 
     def make_call(batch: Batch) -> Call:
         claims = [text for place in batch.places for text in (fields[place], requests[place])]
-        return batch.held.take(batch.packed, owner, nonce, claims, tested=tested)
+        call = batch.held.take(batch.packed, owner, nonce, claims, tested=tested)
+        # What is not tested is not judged.
+        return audited(items, batch, call) if tested else call
 
     fields = [field_of(item) for item in items]
     return (yield from ask(view, items, make_call))
@@ -130,7 +132,7 @@ def take(
 
 def take_one(view: View, item: bytes, request: str, owner: str, nonce: str) -> Steps[str]:
     """Do as ``take`` with one item, without the bookkeeping of a batch."""
-    if view.complete:
+    if view.complete and not view.is_audited:
         held, packed = locate(view, item)
         (reply,) = yield [held.take(packed, owner, nonce, (field_of(item), request))]
         verdict = verdict_on_one(view, held, reply)

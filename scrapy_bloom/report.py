@@ -155,6 +155,10 @@ class Report:
             "fill_ratio": active.fill_ratio,
             "estimated_error_rate": info.estimated_error_rate,
         }
+        if info.audit_rate:
+            values |= {"audited": info.audited.count, "audited_wrong": info.audited.wrong}
+            if info.audited.rate is not None:
+                values["measured_error_rate"] = info.audited.rate
         for name, value in values.items():
             self._stats.set_value(_stat(window, name), value)
 

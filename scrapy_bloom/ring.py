@@ -16,6 +16,8 @@ from scrapy_bloom.generations import (
     Layer,
     count_in,
     error_rate_of,
+    lost_by_discard_from,
+    saturated_in,
 )
 from scrapy_bloom.geometry import Geometry
 from scrapy_bloom.header import WRITE_ALL, Header
@@ -124,6 +126,14 @@ class Ring:
         at most the sum of the budgets by which the live layers were made.
         """
         return self.error_rate({layer.name: layer.capacity for layer in self.tested})
+
+    def lost_by_discard(self, counts: Counts) -> float:
+        """Return how many URLs one discard of an absent URL makes unseen; 0 without counters."""
+        return lost_by_discard_from(self.layers, counts, len(self.header.seeds))
+
+    def saturated(self, counts: Counts) -> float:
+        """Return how many counters are saturated, as expected; 0 without counters."""
+        return saturated_in(self.layers, counts, len(self.header.seeds))
 
     @property
     def memory(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from scrapy_bloom import state
+from scrapy_bloom.audit import Audited, record_name
 from scrapy_bloom.calls import Held
 from scrapy_bloom.errors import StorageError
 from scrapy_bloom.generations import Counts
@@ -33,6 +34,8 @@ Notify = Callable[[str, Ring], object]
 
 #: Of a bitmap in a swap: no bytes, no time to expire at.
 GONE = 0, 0
+#: Of a bitmap in a swap: its bytes if it stays as it is.
+STAYS = -1
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
 
@@ -46,6 +49,7 @@ class Snapshot:
         rings: its rings as of ``now``, by block; a lost one is not there.
         counts: URLs per layer, by block.
         claims: number of claims, by block.
+        audited: what is on exact record, by block.
         now: the server's clock, Unix time in seconds.
     """
 
@@ -53,6 +57,7 @@ class Snapshot:
     rings: Mapping[int, Ring]
     counts: Mapping[int, Counts]
     claims: Mapping[int, int]
+    audited: Mapping[int, Audited]
     now: int
 
 
@@ -78,6 +83,11 @@ class Rings:
     def complete(self) -> bool:
         """Whether the header and the rings of all blocks are held."""
         return self.header is not None and len(self.held) == self.header.blocks
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether a sample of the items is kept on exact record."""
+        return self.header is not None and self.header.audit_rate > 0
 
     def change(
         self,
@@ -158,12 +168,21 @@ class Rings:
             )
             for block in rings
         }
-        return Snapshot(header, current, counts, claims, now)
+        audited = {block: self._audited(ring, replies[block]) for block, ring in current.items()}
+        return Snapshot(header, current, counts, claims, audited, now)
 
     def _counts(self, ring: Ring, reply: Reply) -> Counts:
-        key = self.keys.ring(ring.block)
-        fields = {layer.name: reply.fields.get(f"n:{layer.name}", "0") for layer in ring.layers}
-        return {name: self._parse(int, text, key) for name, text in fields.items()}
+        return {layer.name: self._number(ring, reply, f"n:{layer.name}") for layer in ring.layers}
+
+    def _audited(self, ring: Ring, reply: Reply) -> Audited:
+        names = [record_name(generation.number) for generation in ring.generations]
+        return Audited(
+            sum(self._number(ring, reply, f"n:{name}") for name in names),
+            sum(self._number(ring, reply, f"f:{name}") for name in names),
+        )
+
+    def _number(self, ring: Ring, reply: Reply, field: str) -> int:
+        return self._parse(int, reply.fields.get(field, "0"), self.keys.ring(ring.block))
 
     # -- writing --
 
@@ -181,10 +200,15 @@ class Rings:
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()
         # What is lost goes too: its count, and whatever lies under its key.
         bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
+        if ring.header.audit_rate:
+            generations = old.generations if old else ()
+            bitmaps |= {record_name(generation.number): GONE for generation in generations}
         for generation in ring.generations:
             time = ring.expires(generation)
+            if ring.header.audit_rate:
+                bitmaps[record_name(generation.number)] = STAYS, time
             for layer in generation.layers:
-                bitmaps[layer.name] = (-1 if layer in there else layer.memory, time)
+                bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
         keys = (self.keys.ring(block), *(self.keys.layer(block, name) for name in bitmaps))
         triples: list[Argument] = []
         for name, values in bitmaps.items():
@@ -201,6 +225,13 @@ class Rings:
                 yield [Call(load("drop"), (keys[0], key), (new_v,))]
         return True
 
+    def _kept(self, ring: Ring) -> list[str]:
+        """Return the keys of what a ring keeps: bitmaps and exact records."""
+        names = [layer.name for layer in ring.layers]
+        if ring.header.audit_rate:
+            names += [record_name(generation.number) for generation in ring.generations]
+        return [self.keys.layer(ring.block, name) for name in names]
+
     def _remove(self, block: int) -> Steps[None]:
         """Delete all that a block has, its ring last; what has changed meanwhile stays."""
         (reply,) = yield [self._read_call(block)]
@@ -210,7 +241,7 @@ class Rings:
             keys += [self.keys.workers(), self.keys.header()]
         if reply.state:
             ring = self._parse(state.parse, reply.state, ring_key)
-            keys = [self.keys.layer(block, layer.name) for layer in ring.layers] + keys
+            keys = [*self._kept(ring), *keys]
         for key in (*keys, ring_key):
             yield [Call(load("drop"), (ring_key, key), (reply.v,))]
 

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 from scrapy_bloom.errors import StorageError
 
+#: redis-py's option (``redis.client.NEVER_DECODE``) for a reply that stays bytes.
+UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
+#: Status of a reply that holds bytes.
+BYTES = "bytes"
 #: What a script is called with.
 Argument = str | bytes | int
 
@@ -26,11 +30,34 @@ class Script:
 
 
 class Call(NamedTuple):
-    """One call of a script, with all keys of one block."""
+    """One call of a script, with all keys of one block.
+
+    Args:
+        script: the script.
+        keys: its keys.
+        args: its arguments.
+        binary: whether the reply holds bytes, which a client must not decode.
+    """
 
     script: Script
     keys: tuple[str, ...]
     args: tuple[Argument, ...]
+    binary: bool = False
+
+    def send(self, client: Any, *, by_text: bool = False) -> Any:
+        """Send the call by a client of redis-py's, or put it into a pipeline of one.
+
+        Args:
+            client: the client or the pipeline, also one for asyncio.
+            by_text: send the script's text instead of its SHA-1.
+        """
+        rest = (len(self.keys), *self.keys, *self.args)
+        if self.binary:
+            head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
+            return client.execute_command(*head, *rest, **UNDECODED)
+        if by_text:
+            return client.eval(self.script.text, *rest)
+        return client.evalsha(self.script.sha, *rest)
 
 
 class Reply(NamedTuple):
@@ -44,6 +71,7 @@ class Reply(NamedTuple):
         state: the ring as JSON; "" if there is none.
         now: Unix time in seconds on the server.
         fields: pairs of names and values.
+        data: bytes, beside the status BYTES.
     """
 
     status: str
@@ -53,6 +81,7 @@ class Reply(NamedTuple):
     state: str = ""
     now: int = 0
     fields: Mapping[str, str] = {}
+    data: bytes = b""
 
     @classmethod
     def parse(cls, raw: Any) -> "Reply":
@@ -63,6 +92,8 @@ class Reply(NamedTuple):
         """
         try:
             if type(raw) is list and len(raw) in (2, 3):
+                if raw[0] == b"bytes" and type(raw[1]) is bytes:
+                    return cls(BYTES, data=raw[1])
                 status, verdicts, *marks = map(_text, raw)
                 return cls(status, verdicts, marks[0] if marks else "")
             status, v, state, now, *pairs = [_text(value) for value in raw]
@@ -79,6 +110,16 @@ def load(name: str) -> Script:
     """Load ``lua/<name>.lua`` from the package."""
     text = resources.files("scrapy_bloom").joinpath("lua", f"{name}.lua").read_text("utf-8")
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts so
+
+
+@cache
+def load_audited(name: str) -> Script:
+    """Load a script that claims, and that keeps an exact record of a sample: see ``audit.lua``.
+
+    One text, because a script cannot call another one; put together, it is one atomic step.
+    """
+    text = f"local function claim()\n{load(name).text}\nend\n{load('audit').text}"
+    return Script(f"{name}, audited", text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - as above
 
 
 def _text(value: object) -> str:

@@ -57,6 +57,8 @@ class BloomSettings:
         start_window: window of start requests; ``"lasting"`` treats them like all others.
         ring: order of the ring; None as stored, else ``"write-newest"``.
         stagger: whether blocks rotate one after the other; None as stored, else all at once.
+        counting: whether URLs can be discarded, at four times the memory; None as stored, else not.
+        audit: share of the URLs that are kept on exact record; None as stored, else 0.
         growth: size of the next layer in sizes of the last one; None as stored, else 2.
         max_memory: bytes of a filter beyond which it does not grow; None as stored, else no limit.
         remember: when a URL is remembered: once it is scheduled, or once it is crawled.
@@ -85,6 +87,8 @@ class BloomSettings:
     start_window: str
     ring: str | None
     stagger: bool | None
+    counting: bool | None
+    audit: float | None
     growth: float | None
     max_memory: int | None
     remember: str
@@ -292,6 +296,8 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_START_WINDOW": (RUN, _text),
     "BLOOM_RING": (None, values.ring_order),
     "BLOOM_STAGGER": (None, values.flag),
+    "BLOOM_COUNTING": (None, values.flag),
+    "BLOOM_AUDIT": (None, values.share),
     "BLOOM_GROWTH": (None, values.growth),
     "BLOOM_MAX_MEMORY": (None, values.memory),
     "BLOOM_REMEMBER": (CRAWLED, _one_of(SCHEDULED, CRAWLED)),

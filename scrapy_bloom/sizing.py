@@ -6,6 +6,7 @@ functions, where a bit stays 0 with probability ``(1 - 1/m) ** (k * n)``.
 """
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ from scrapy_bloom.errors import ConfigurationError
 
 #: Bits of the largest string that Redis holds (512 MiB, ``proto-max-bulk-len``).
 MAX_LAYER_BITS = 1 << 32
+#: Bits of a counter, which takes the place of a bit where URLs can be discarded.
+COUNTER_BITS = 4
+#: What a counter stays at once it was reached: how many it stands for is not known any more.
+SATURATED = (1 << COUNTER_BITS) - 1
 #: Bytes of a planned layer above which more blocks are taken: the first touch of 8 MiB stalls the
 #: server for ~3 ms.
 COMFORTABLE_LAYER_BYTES = 8 << 20
@@ -45,7 +50,8 @@ class Plan:
         num_hashes: seeds, bits a URL sets.
         block_capacity: URLs one block takes; more than ``capacity / blocks``, because URLs do not
             spread evenly.
-        num_bits: bits of one block's layer.
+        num_bits: bits of one block's layer; counters, of a counting filter.
+        counting: whether they are counters.
     """
 
     capacity: int
@@ -56,11 +62,12 @@ class Plan:
     num_hashes: int
     block_capacity: int
     num_bits: int
+    counting: bool = False
 
     @property
     def memory(self) -> int:
         """Bytes of one generation's bitmaps."""
-        return self.blocks * layer_bytes(self.num_bits)
+        return self.blocks * layer_bytes(self.num_bits, counting=self.counting)
 
     @property
     def bits_per_url(self) -> float:
@@ -83,6 +90,7 @@ def plan(
     growing: bool = True,
     blocks: int | None = None,
     num_hashes: int | None = None,
+    counting: bool = False,
 ) -> Plan:
     """Size a generation of a filter.
 
@@ -93,6 +101,7 @@ def plan(
         growing: whether a generation may get further layers.
         blocks: 1 to 16,384; None for 16, or for as many as keep a layer within 8 MiB.
         num_hashes: 1 to 64; None for the number that needs the fewest bits.
+        counting: whether URLs can be discarded: counters in the place of bits.
 
     Raises:
         ConfigurationError: a layer would be larger than the 512 MiB of a Redis string, or the
@@ -102,17 +111,18 @@ def plan(
     best = optimal_hashes(capacity, rate)
     k = num_hashes or best
     _refuse_waste(capacity, rate, k, best)
-    blocks = blocks or default_blocks(capacity, rate, k)
+    blocks = blocks or default_blocks(capacity, rate, k, counting=counting)
     n = block_capacity(capacity, blocks)
     bits = required_bits(n, rate, k)
-    if bits > MAX_LAYER_BITS:
+    if bits > max_bits(MAX_LAYER_BITS, counting=counting):
+        mebibytes = layer_bytes(bits, counting=counting) >> 20
         raise ConfigurationError(
             f"a filter for capacity = {capacity:,} at error_rate = {error_rate:g} with {k} seeds "
-            f"in {blocks:,} blocks needs {_mebibytes(bits):,.0f} MiB a layer, and a Redis string "
-            "holds 512 MiB: set more blocks (BLOOM_BLOCKS), a smaller capacity (BLOOM_CAPACITY), "
+            f"in {blocks:,} blocks needs {mebibytes:,} MiB a layer, and a Redis string holds "
+            "512 MiB: set more blocks (BLOOM_BLOCKS), a smaller capacity (BLOOM_CAPACITY), "
             "a higher error rate (BLOOM_ERROR_RATE) or another number of seeds (BLOOM_SEEDS)"
         )
-    return Plan(capacity, error_rate, tested, growing, blocks, k, n, bits)
+    return Plan(capacity, error_rate, tested, growing, blocks, k, n, bits, counting)
 
 
 def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: bool) -> float:
@@ -137,12 +147,14 @@ def optimal_hashes(capacity: int, error_rate: float) -> int:
     return min(candidates, key=lambda k: required_bits(capacity, error_rate, k))
 
 
-def default_blocks(capacity: int, error_rate: float, num_hashes: int) -> int:
+def default_blocks(
+    capacity: int, error_rate: float, num_hashes: int, *, counting: bool = False
+) -> int:
     """Return 16 blocks, doubled until a layer is within 8 MiB (or blocks are as many as slots)."""
     blocks = DEFAULT_BLOCKS
     while blocks < MAX_BLOCKS:
         bits = required_bits(block_capacity(capacity, blocks), error_rate, num_hashes)
-        if layer_bytes(bits) <= COMFORTABLE_LAYER_BYTES:
+        if layer_bytes(bits, counting=counting) <= COMFORTABLE_LAYER_BYTES:
             break
         blocks *= 2
     return blocks
@@ -206,9 +218,53 @@ def predicted_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
     return float(fill**num_hashes)
 
 
-def layer_bytes(num_bits: int) -> int:
-    """Return the bytes of a bitmap of ``num_bits`` bits."""
-    return (num_bits + 7) // 8
+def layer_bytes(num_bits: int, *, counting: bool = False) -> int:
+    """Return the bytes of a bitmap of so many bits, or of so many counters."""
+    return ((COUNTER_BITS if counting else 1) * num_bits + 7) // 8
+
+
+def max_bits(bits: int, *, counting: bool) -> int:
+    """Return how many bits, or counters, there are in a bitmap of so many bits."""
+    return bits // COUNTER_BITS if counting else bits
+
+
+def saturated_counters(count: float, num_bits: int, num_hashes: int) -> float:
+    """Return how many of a layer's counters are expected to be saturated.
+
+    It is also a bound on the probability that any is. A counter is hit by each of the ``k * n``
+    hashes of the URLs with probability ``1 / m``; the tail of that is taken as Poisson's. At the
+    best load, ``k * n / m = ln 2``, Fan's bound for it is ``m * (e * ln 2 / 15) ** 15``.
+
+    Source: L. Fan, P. Cao, J. Almeida, A. Broder, Summary Cache: A Scalable Wide-Area Web Cache
+    Sharing Protocol, IEEE/ACM Transactions on Networking 8(3), 2000, section V-C.
+    """
+    load = num_hashes * count / num_bits
+    if not load:
+        return 0.0
+    hits = SATURATED
+    term = share = math.exp(hits * math.log(load) - load - math.lgamma(hits + 1))
+    while hits < load or term > share * sys.float_info.epsilon:
+        hits += 1
+        term *= load / hits
+        share += term
+    return num_bits * min(1.0, share)
+
+
+def lost_by_discard(count: float, num_bits: int, num_hashes: int) -> float:
+    """Return how many recorded URLs one discard of an absent URL makes unseen, as expected.
+
+    It must test as present, which it does at the error rate. Then each of its ``k`` counters that
+    one URL alone has counted becomes 0, and that URL tests as absent: of the counters that are not
+    0, the share that is 1 is ``x / (exp(x) - 1)`` at a load of ``x = k * n / m``.
+
+    Source: that such discards are where false negatives come from is shown by D. Guo, Y. Liu,
+    X. Li, P. Yang, False Negative Problem of Counting Bloom Filter, IEEE TKDE 22(5), 2010.
+    """
+    load = num_hashes * count / num_bits
+    if not load:
+        return 0.0
+    alone = num_hashes * load / math.expm1(load)
+    return predicted_error_rate(count, num_bits, num_hashes) * min(alone, count)
 
 
 def _refuse_waste(capacity: int, layer_rate: float, num_hashes: int, best: int) -> None:
@@ -232,7 +288,3 @@ def _log1m(error_rate: float, num_hashes: int) -> float:
 
 def _clamp(num_hashes: int) -> int:
     return min(max(num_hashes, 1), MAX_HASHES)
-
-
-def _mebibytes(num_bits: int) -> float:
-    return num_bits / 8 / (1 << 20)

@@ -9,7 +9,7 @@ from scrapy_bloom.generations import Config, Generation, Layer
 from scrapy_bloom.header import Header, check, in_range
 from scrapy_bloom.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
 from scrapy_bloom.schedule import MAX_GENERATIONS, Schedule, parse_span
-from scrapy_bloom.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE
+from scrapy_bloom.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE, max_bits
 
 #: Counts of URLs and of generations at most.
 _MANY = 1 << 62
@@ -33,7 +33,7 @@ def dump(ring: Ring) -> str:
             "max_memory": config.max_memory,
         },
         "block": ring.block,
-        "generations": [asdict(generation) for generation in ring.generations],
+        "generations": [_fields(generation) for generation in ring.generations],
         "since": ring.since,
         "run": ring.run,
         "runs": ring.runs,
@@ -52,7 +52,8 @@ def parse(text: str) -> Ring:
         state = json.loads(text)
         header = Header.from_fields(state["header"])
         config = _config(state["config"])
-        generations = tuple(_generation(value) for value in state["generations"])
+        counting = header.counting
+        generations = tuple(_generation(value, counting) for value in state["generations"])
         block, run, runs = state["block"], state["run"], state["runs"]
         since, changed = state["since"], state["changed"]
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -93,8 +94,15 @@ def _schedule(window: Any, period: Any) -> Schedule | None:
         raise ValueError(f"it is damaged ({error})") from None
 
 
-def _generation(value: dict[str, Any]) -> Generation:
-    layers = tuple(Layer(**layer) for layer in value["layers"])
+def _fields(generation: Generation) -> dict[str, Any]:
+    fields = asdict(generation)
+    for layer in fields["layers"]:
+        del layer["counting"]  # the header says so
+    return fields
+
+
+def _generation(value: dict[str, Any], counting: bool) -> Generation:
+    layers = tuple(Layer(**layer, counting=counting) for layer in value["layers"])
     generation = Generation(value["number"], value["opened"], value["dated"], value["run"], layers)
     check(layers, "layers", layers)
     number = generation.number
@@ -102,7 +110,8 @@ def _generation(value: dict[str, Any]) -> Generation:
     for layer in layers:
         check(in_range(layer.generation, number, number), "generation", layer.generation)
         check(in_range(layer.index, 0, MAX_LAYERS - 1), "index", layer.index)
-        check(in_range(layer.num_bits, 1, MAX_LAYER_BITS), "num_bits", layer.num_bits)
+        most = max_bits(MAX_LAYER_BITS, counting=counting)
+        check(in_range(layer.num_bits, 1, most), "num_bits", layer.num_bits)
         check(in_range(layer.capacity, 1, _MANY), "capacity", layer.capacity)
     indexes = [layer.index for layer in layers]
     check(indexes == sorted(set(indexes)), "indexes", indexes)

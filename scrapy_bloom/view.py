@@ -12,7 +12,7 @@ from functools import partial
 from scrapy_bloom import state
 from scrapy_bloom.generations import NO_COUNTS, Config, Counts
 from scrapy_bloom.hashing import Hasher
-from scrapy_bloom.header import Header
+from scrapy_bloom.header import FORMAT, Header
 from scrapy_bloom.keys import Keys
 from scrapy_bloom.ring import SLACK, Ring
 from scrapy_bloom.rings import FULL, MAX_ROUNDS, Decide, Notify, Rings, Snapshot, Steps
@@ -111,7 +111,9 @@ class View(Rings):
                 self.held.clear()
                 self._is_applied = self._is_configured = False
                 return rounds > 0
-            header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+            # Also if it was never finished, or is of another version.
+            fields = {**reply.fields, "format": str(FORMAT)}
+            header = self._parse(Header.from_fields, fields, self.keys.header())
             # Last the block that the header is with: until then, it can be deleted again.
             for block in reversed(range(header.blocks)):
                 yield from self._remove(block)
@@ -125,7 +127,7 @@ class View(Rings):
         keys = [self.keys.header()]
         for block, ring in sorted(found.rings.items()):
             keys += [self.keys.ring(block)]
-            keys += [self.keys.layer(block, layer.name) for layer in ring.layers]
+            keys += self._kept(ring)
             keys += [self.keys.claims(block)] * bool(found.claims[block])
         return keys
 

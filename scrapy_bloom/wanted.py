@@ -1,12 +1,12 @@
 """What a user asks of a filter, beside what is stored. Pure."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from scrapy_bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.generations import Config
 from scrapy_bloom.hashing import draw_seeds
-from scrapy_bloom.header import WRITE_NEWEST, Header
+from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.schedule import Schedule, Span
 from scrapy_bloom.sizing import plan
 
@@ -28,6 +28,8 @@ class Wanted:
         period: how often the ring rotates.
         order: order of the ring.
         stagger: whether blocks rotate one after the other.
+        counting: whether items can be discarded.
+        audit_rate: share of the items to keep on exact record.
         growth: size of the next layer in sizes of the last one.
         max_memory: bytes beyond which no layer is added; 0 for no limit.
         run: id of the run, for windows in runs; None shows none.
@@ -43,10 +45,47 @@ class Wanted:
     period: Span | None = None
     order: str | None = None
     stagger: bool | None = None
+    counting: bool | None = None
+    audit_rate: float | None = None
     growth: float | None = None
     max_memory: int | None = None
     run: str | None = None
     fingerprinter: str = ""
+
+    @classmethod
+    def like(cls, header: Header, config: Config, run: str | None) -> "Wanted":
+        """Return what makes a filter place items as another one does; it is not audited.
+
+        Args:
+            header: the other's header.
+            config: its configuration.
+            run: id of the run.
+        """
+        schedule = config.schedule
+        return cls(
+            capacity=config.capacity,
+            error_rate=config.error_rate,
+            blocks=header.blocks,
+            seeds=header.seeds,
+            window=NEVER if schedule is None else schedule.window,
+            period=None if schedule is None else schedule.period,
+            order=header.order,
+            stagger=header.stagger,
+            counting=header.counting,
+            growth=config.growth,
+            max_memory=config.max_memory or 0,
+            run=run,
+            fingerprinter=header.fingerprinter,
+        )
+
+    def over(self, other: "Wanted") -> "Wanted":
+        """Return what the user asks for here, and for the rest in another."""
+        asked = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.num_hashes is not None:
+            other = replace(other, seeds=None)
+        if self.window is not None:
+            other = replace(other, period=None)
+        return replace(other, **{n: value for n, value in asked.items() if value not in (None, "")})
 
     def config(self, stored: Config) -> Config:
         """Return what the user gave, the rest as stored.
@@ -69,6 +108,12 @@ class Wanted:
             ConfigurationError: the filter is impossible.
         """
         config, order = self.config(default), self.order or WRITE_NEWEST
+        if self.counting and order == WRITE_ALL:
+            raise ConfigurationError(
+                f'BLOOM_COUNTING = True and BLOOM_RING = "{WRITE_ALL}" do not go together: an item '
+                "would have to be discarded from generations that may never have had it. Set "
+                f'BLOOM_RING = "{WRITE_NEWEST}", or leave it unset'
+            )
         sized = plan(
             config.capacity,
             config.error_rate,
@@ -76,6 +121,7 @@ class Wanted:
             growing=bool(config.growth),
             blocks=self.blocks,
             num_hashes=len(self.seeds) if self.seeds else self.num_hashes,
+            counting=bool(self.counting),
         )
         return Header(
             secrets.token_hex(16),
@@ -84,6 +130,8 @@ class Wanted:
             self.fingerprinter,
             order,
             bool(self.stagger),
+            bool(self.counting),
+            self.audit_rate or 0.0,
         )
 
     def check(self, header: Header, prefix: str) -> None:
@@ -99,6 +147,8 @@ class Wanted:
             ("BLOOM_SEEDS", self.seeds, header.seeds, f"{hashes} other seeds"),
             ("BLOOM_RING", self.order, header.order, f"the ring order {header.order!r}"),
             ("BLOOM_STAGGER", self.stagger, header.stagger, f"stagger = {header.stagger}"),
+            ("BLOOM_COUNTING", self.counting, header.counting, f"counting = {header.counting}"),
+            ("BLOOM_AUDIT", self.audit_rate, header.audit_rate, f"audit = {header.audit_rate:g}"),
         ):
             if asked in (None, stored):
                 continue

@@ -14,26 +14,33 @@ PACKAGE = Path(scrapy_bloom.__file__).parent
 #: From the bottom to the top: a module imports only modules that stand before it.
 ORDER = [
     ["errors"],
-    ["sizing", "schedule"],
-    ["hashing", "keys", "scripts"],
+    ["sizing", "schedule", "estimate"],
+    ["hashing", "keys", "scripts", "audit"],
     ["header"],
     ["generations"],
     ["geometry"],
     ["ring"],
-    ["state", "wanted", "calls"],
-    ["values", "rings"],
+    ["state", "wanted", "calls", "contents"],
+    ["values", "rings", "combine"],
     ["view"],
-    ["membership", "info", "forecast"],
-    ["pending"],
+    ["frames"],
+    ["archive"],
+    ["membership", "info", "forecast", "saving", "together"],
+    ["loading"],
+    ["building"],
+    ["algebra"],
+    ["pending", "counting"],
     ["workers"],
-    ["deadline", "addresses", "locks"],
+    ["deadline", "addresses", "locks", "places"],
     ["embedded"],
     ["connection"],
     ["driver", "async_driver"],
     ["base"],
     ["filter", "async_filter"],
     ["windows", "queues", "known", "recent", "mainthread", "watch", "request_json", "basket"],
-    ["advice", "settings"],
+    ["fingerprinter", "seen"],
+    ["sources"],
+    ["advice", "settings", "migration"],
     ["filters"],
     ["engine", "writer", "takeover"],
     ["report"],
@@ -45,11 +52,13 @@ ORDER = [
     ["addon"],
     ["cli.tables"],
     ["cli.session"],
-    ["cli.lookup", "cli.pending"],
+    ["cli.lookup", "cli.pending", "cli.transfer"],
+    ["cli.target"],
+    ["cli.migrate"],
     ["cli.command"],
     ["__init__", "cli.__init__"],
 ]
-PURE = [name for row in ORDER[: ORDER.index(["pending"]) + 1] for name in row]
+PURE = [name for row in ORDER[: ORDER.index(["pending", "counting"]) + 1] for name in row]
 
 
 def imports(module: str) -> set[str]:
@@ -109,8 +118,9 @@ def test_scripts_are_part_of_the_package() -> None:
     files = resources.files("scrapy_bloom").joinpath("lua").iterdir()
     names = {Path(str(file)).stem for file in files}
     assert names == {
-        *("adopt", "beat", "claim", "contains", "create", "drop", "header", "read", "release"),
-        *("scan", "swap", "take"),
+        *("adopt", "audit", "beat", "claim", "contains", "count", "create", "discard", "drop"),
+        *("fetch", "fill", "header", "install", "merge", "ones", "read", "release", "scan"),
+        *("stage", "swap", "take"),
     }
     assert all(load(name).text for name in names)
 

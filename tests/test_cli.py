@@ -145,10 +145,15 @@ def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
 
 def fields_of(info: dict[str, Any]) -> dict[str, Any]:
     """Return a document without what it has beside the dataclass's fields."""
-    extra = ("fill_ratio", "bits_per_url", "name", "exists", "address", "block", "urls_forgotten")
+    extra = {
+        *("fill_ratio", "bits_per_url", "rate", "bounds"),
+        *("name", "exists", "address", "block", "urls_forgotten"),
+    }
     kept = {k: v for k, v in info.items() if not k.endswith("_utc") and k not in extra}
     if "generations" in kept:
         kept["generations"] = tuple(fields_of(generation) for generation in kept["generations"])
+    if "audited" in kept:
+        kept["audited"] = fields_of(kept["audited"])
     return kept
 
 
@@ -166,7 +171,7 @@ def test_help_tells_the_exit_codes(call: Call, arguments: list[str]) -> None:
 def test_without_a_subcommand_it_shows_its_help(call: Call) -> None:
     done = call()
     assert done.code == 2
-    assert "{plan,info,check,pending,rotate,clear}" in done.out
+    assert "{plan,info,check,migrate,pending,rotate,clear,export,import}" in done.out
 
 
 @pytest.mark.parametrize(
@@ -509,6 +514,20 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
     assert rows[-16:] == [str(block) for block in range(16)]
 
 
+def test_info_says_how_often_an_audited_filter_is_wrong(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.1, growth=0, audit_rate=1.0)
+    bloom.open()
+    assert "1 of all URLs are on exact record: 0 " in " ".join(shop("info").out.split()) + " "
+    bloom.extend(f"{number}" for number in range(500))
+    audited = bloom.info().audited
+    assert audited.wrong
+    text = f"exact record: 500; {audited.wrong} of them were wrongly seen"
+    assert text in " ".join(shop("info").out.split())
+    (document,) = shop("info", "--json").json["filters"]
+    assert document["audited"]["rate"] == audited.rate
+    assert document["audited"]["bounds"] == list(audited.bounds)
+
+
 def test_info_of_each_block(shop: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, blocks=3)
     bloom.extend(fingerprints(URLS))
@@ -536,6 +555,29 @@ def test_info_where_runs_tell_the_time(shop: Call, client: redis.Redis) -> None:
         ["closed", "2 runs from now"],
         ["closed", "with the next run"],
     ]
+
+
+def test_of_a_counting_filter_memory_and_lost_discards_are_told(
+    shop: Call, client: redis.Redis
+) -> None:
+    plan = shop("plan", "--capacity", "1000", "--counting", "true").out
+    planned, bits = (
+        shop("plan", "--capacity", "1000", "--counting", counting, "--json").json
+        for counting in ("true", "false")
+    )
+    assert planned["memory"] == pytest.approx(4 * bits["memory"], rel=0.01)
+    load = planned["loads"][0]
+    assert load["error_rate"] < load["lost_by_discard"] < 20 * load["error_rate"]
+    assert 0 < load["saturated"] < 1e-6
+    BloomFilter(client, KEY, capacity=1000, counting=True).extend(fingerprints(URLS))
+    for text in (plan, shop("info").out):
+        assert "4-bit counters, 4 times the memory of bits" in text
+        assert "one of an absent URL hits others at the error rate" in " ".join(text.split())
+    (document,) = shop("info", "--json").json["filters"]
+    assert document["counting"]
+    assert document["lost_by_discard"] > document["estimated_error_rate"] > 0
+    assert "counter" not in shop("plan").out
+    assert "write-all" in shop("plan", "--counting", "1", "--ring", "write-all").err
 
 
 def test_info_of_a_filter_that_never_forgets(shop: Call, client: redis.Redis) -> None:

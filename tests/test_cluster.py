@@ -1,5 +1,6 @@
 """BloomFilter on a real cluster: blocks are spread over its nodes, each block is on one."""
 
+import io
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,6 +12,13 @@ from redis.retry import Retry
 from servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.algebra import like, overlap, union, update
+from scrapy_bloom.archive import Reader, Writer
+from scrapy_bloom.driver import Driver
+from scrapy_bloom.keys import Keys
+from scrapy_bloom.loading import Loading, load
+from scrapy_bloom.saving import save
+from scrapy_bloom.together import run_together
 
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
 SLOTS = 16_384
@@ -112,3 +120,48 @@ def test_a_key_of_another_type_is_named(cluster: redis.RedisCluster) -> None:
     cluster.set("{shop:7}:ring", "mine")
     with pytest.raises(StorageError, match=r"'\{shop:7\}:ring' holds a string"):
         BloomFilter(cluster, "shop").open()
+
+
+def test_a_filter_moves_between_a_server_and_a_cluster(
+    cluster: redis.RedisCluster, client: redis.Redis
+) -> None:
+    def move(source: redis.Redis, target: redis.Redis, key: str) -> bytes:
+        file = io.BytesIO()
+        BloomFilter(source, "shop").run(lambda view: save(view.keys, Writer(file)))
+        file.seek(0)
+        load(Driver(target).run, Loading(Keys(key), Reader(file), replace=True))
+        return file.getvalue()
+
+    bloom = BloomFilter(client, "shop", capacity=500, window="3 days", period="1 day", blocks=20)
+    bloom.extend(URLS)
+    bloom.rotate()
+    bloom.extend(f"new/{i}" for i in range(500))
+    first = move(client, cluster, "shop")
+    there = BloomFilter(cluster, "shop")
+    assert there.contains(URLS) == [True] * 1_000
+    assert there.header == bloom.header
+    assert there.info().generations == bloom.info().generations
+    client.flushall()
+    second = move(cluster, client, "shop")
+    assert BloomFilter(client, "shop").contains(URLS) == [True] * 1_000
+    # Bit for bit: only the time at which they were saved may differ, and so the seals.
+    parts = [list(Reader(io.BytesIO(data))) for data in (first, second)]
+    assert parts[0] == parts[1]
+    assert BloomFilter(client, "shop").info().generations == there.info().generations
+
+
+def test_filters_are_united_and_compared(cluster: redis.RedisCluster) -> None:
+    one = BloomFilter(cluster, "one", capacity=1_000)
+    header, config = one.open(), one.config
+    assert config is not None
+    two = BloomFilter(cluster, "two", **like(header, config))
+    one.extend(URLS[:600])
+    two.extend(URLS[400:])
+    views, filters = [one.view, two.view], [one, two, one]
+    drive = lambda number, steps: filters[number].run(lambda _: steps)  # noqa: E731
+    found = run_together(overlap(*views), drive)
+    assert found.intersection == pytest.approx(200, rel=0.1)
+    run_together(union(views, Keys("both")), drive)
+    assert all(BloomFilter(cluster, "both").contains(URLS))
+    run_together(update(one.view, [two.view]), drive)
+    assert all(one.contains(URLS))

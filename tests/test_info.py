@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from scrapy_bloom.audit import Audited
 from scrapy_bloom.generations import Config, Counts
 from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.info import describe, describe_item
 from scrapy_bloom.ring import Ring
 from scrapy_bloom.rings import Snapshot
 from scrapy_bloom.schedule import RUNS, SECONDS, Schedule, Span
-from scrapy_bloom.sizing import predicted_error_rate
+from scrapy_bloom.sizing import lost_by_discard, predicted_error_rate, saturated_counters
 
 DAY = 86_400
 NOW = 20_000 * DAY
@@ -33,6 +34,7 @@ def snapshot(rings: list[Ring], counts: list[Counts], now: int = NOW) -> Snapsho
         rings=dict(enumerate(rings)),
         counts=dict(zip(range(len(rings)), counts, strict=False)),
         claims={block: block + 1 for block in range(len(rings))},
+        audited={block: Audited(100, block) for block in range(len(rings))},
         now=now,
     )
 
@@ -51,6 +53,27 @@ def test_a_filter_is_the_sum_of_its_blocks() -> None:
     rates = [predicted_error_rate(n, rings[0].layers[0].num_bits, 10) for n in (10, 20)]
     assert info.estimated_error_rate == pytest.approx(sum(rates) / 2)
     assert info.error_bound == rings[0].error_bound
+    assert (info.counting, info.lost_by_discard, info.saturated) == (False, 0, 0)
+
+
+def test_of_a_counting_filter_it_says_what_discards_may_lose() -> None:
+    header = replace(HEADER, counting=True)
+    rings = [Ring.fresh(header, Config(1_000, 1e-3), NOW, block=block) for block in range(2)]
+    info = describe("k", snapshot(rings, [{"0.0": 10}, {"0.0": 500}]))
+    plain = describe("k", snapshot(filter_of(schedule=None), [{"0.0": 10}, {"0.0": 500}]))
+    bits = rings[0].layers[0].num_bits
+    assert info.counting
+    assert (info.num_bits, info.estimated_error_rate) == (
+        plain.num_bits,
+        plain.estimated_error_rate,
+    )
+    assert plain.memory == 2 * -(-bits // 8)
+    assert info.memory == 2 * -(-bits // 2)
+    lost = [lost_by_discard(count, bits, 10) for count in (10, 500)]
+    assert info.lost_by_discard == pytest.approx(sum(lost) / 2)
+    assert info.lost_by_discard > info.estimated_error_rate
+    saturated = [saturated_counters(count, bits, 10) for count in (10, 500)]
+    assert info.saturated == pytest.approx(sum(saturated))
 
 
 def test_one_block_can_be_asked_about() -> None:

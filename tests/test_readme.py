@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -19,6 +20,22 @@ def test_the_library_example_runs(client: redis.Redis, monkeypatch: pytest.Monke
     names: dict[str, object] = {}
     exec(code, names)
     assert len(names["seen"]) == 2
+
+
+def test_the_library_s_examples_run(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "library.md").read_text()
+    monkeypatch.setattr(redis, "Redis", lambda **_: client)
+    names: dict[str, Any] = {}
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) > 3
+    for code in examples:
+        exec(code, names)
+    assert "b@example.com" in names["copy"]
+    assert "apple" not in names["basket"]
+    assert names["orders"].info().audited.count > 500
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -42,7 +59,14 @@ def test_the_commands_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/design.md", "docs/cache-guard.md", "example_project/README.md"]
+    "page",
+    [
+        "README.md",
+        "docs/design.md",
+        "docs/cache-guard.md",
+        "docs/library.md",
+        "example_project/README.md",
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()

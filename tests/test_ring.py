@@ -83,6 +83,8 @@ headers = st.builds(
     order=st.sampled_from(ORDERS),
     stagger=st.booleans(),
 )
+# A counting filter writes the newest generation only.
+headers |= st.builds(replace, st.just(HEADER), stagger=st.booleans(), counting=st.just(True))
 jumps = (
     st.integers(-HOUR, HOUR)
     | st.integers(-7 * DAY, 70 * DAY)
@@ -196,8 +198,10 @@ def check(history: History) -> None:
     assert len({layer.name for layer in ring.layers}) == len(ring.layers) <= 255
     assert len(ring.layers) - len(ring.generations) <= MAX_FURTHER_LAYERS
     assert all(layer.index < MAX_LAYERS for layer in ring.layers)
-    assert all(1 <= layer.num_bits <= MAX_LAYER_BITS for layer in ring.layers)
-    assert all(layer.num_bits <= MAX_GROWN_BITS for layer in ring.layers if layer.index)
+    assert all(layer.num_bits >= 1 for layer in ring.layers)
+    assert all(8 * layer.memory <= MAX_LAYER_BITS for layer in ring.layers)
+    assert all(8 * layer.memory <= MAX_GROWN_BITS for layer in ring.layers if layer.index)
+    assert {layer.counting for layer in ring.layers} == {ring.header.counting}
     assert set(ring.written) | set(ring.tested) <= set(ring.layers)
     assert len(ring.runs) == len(set(ring.runs)) <= RUNS_KEPT
     assert state.parse(state.dump(ring)) == ring
@@ -264,7 +268,7 @@ def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
         assert after.layers[:-1] == before.layers
         last, added = after.layers[-2:]
         assert added.index == last.index + 1
-        if added.num_bits < MAX_GROWN_BITS:
+        if 8 * added.memory < MAX_GROWN_BITS:
             assert added.capacity >= (last.capacity - head_room(old, last)) * config.growth
     if config.max_memory is not None:
         base = plan(
@@ -273,6 +277,7 @@ def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
             tested=config.tested(old.header.order),
             blocks=old.header.blocks,
             num_hashes=len(old.header.seeds),
+            counting=old.header.counting,
         )
         to_come = max(0, config.slots - len(new.generations))
         assert new.memory * old.header.blocks + to_come * base.memory <= config.max_memory
@@ -583,12 +588,13 @@ def test_only_what_is_full_grows() -> None:
 
 
 @pytest.mark.parametrize("growth", [1.1, 1.5, 64])
-def test_no_layer_is_added_above_32_mib(growth: float) -> None:
-    config = Config(8_000_000, 1e-6, growth=growth)
-    ring = Ring.fresh(replace(HEADER, blocks=1), config, NOW)
+@pytest.mark.parametrize("counting", [False, True])
+def test_no_layer_is_added_above_32_mib(growth: float, counting: bool) -> None:
+    config = Config(2_000_000 if counting else 8_000_000, 1e-6, growth=growth)
+    ring = Ring.fresh(replace(HEADER, blocks=1, counting=counting), config, NOW)
     for _ in range(5):
         ring = ring.grow(NOW, all_full(ring))
-    sizes = [layer.num_bits for layer in ring.layers]
+    sizes = [8 * layer.memory for layer in ring.layers]
     assert max(sizes[1:]) == sizes[-1] == MAX_GROWN_BITS
     assert ring.error_bound <= 1e-6
 

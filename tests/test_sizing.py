@@ -1,6 +1,8 @@
 """Sizing: exact inversion, published values, and what users are told about a plan."""
 
 import math
+import random
+from collections import Counter
 from decimal import Decimal, getcontext
 
 import pytest
@@ -18,10 +20,12 @@ from scrapy_bloom.sizing import (
     layer_bytes,
     layer_capacity,
     layer_error_rate,
+    lost_by_discard,
     optimal_hashes,
     plan,
     predicted_error_rate,
     required_bits,
+    saturated_counters,
 )
 
 capacities = st.integers(1, 10**9)
@@ -116,6 +120,60 @@ def test_default_plan() -> None:
     fixed = plan(1_000_000, 1e-5, growing=False)
     assert (fixed.blocks, fixed.num_hashes) == (16, 17)
     assert fixed.bits_per_url < 24.5
+
+
+def test_counters_take_four_times_the_memory() -> None:
+    bits = plan(1_000_000, 1e-5)
+    counters = plan(1_000_000, 1e-5, counting=True)
+    assert (counters.num_bits, counters.num_hashes) == (bits.num_bits, bits.num_hashes)
+    assert counters.memory == pytest.approx(4 * bits.memory, rel=1e-5)
+    assert counters.bits_per_url == pytest.approx(4 * bits.bits_per_url, rel=1e-5)
+    assert [layer_bytes(n, counting=True) for n in (1, 2, 3)] == [1, 1, 2]
+
+
+def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
+    bits, counters = (default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (0, 1))
+    assert counters == 4 * bits
+    assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
+    assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
+    with pytest.raises(ConfigurationError, match=r"in 1 blocks needs 1,\d\d\d MiB a layer"):
+        plan(10**8, 1e-5, blocks=1, counting=True)
+
+
+@given(st.integers(1, 10**6), st.integers(20, 10**7), st.integers(1, 24))
+def test_hardly_any_counter_is_saturated_at_the_load_that_filters_have(
+    n: int, m: int, k: int
+) -> None:
+    """Fan's bound holds up to that load; beyond, there are at most as many as there are."""
+    found = saturated_counters(n, m, k)
+    assert 0 <= found <= m
+    if k * n / m <= math.log(2):
+        assert found <= m * (math.e * math.log(2) / 15) ** 15
+
+
+@pytest.mark.parametrize(("load", "expected"), [(1, 3.0e-13), (10, 0.083458), (60, 1.0)])
+def test_saturated_counters_are_the_tail_of_poisson(load: int, expected: float) -> None:
+    assert saturated_counters(load * 1_000, 1_000, 1) / 1_000 == pytest.approx(expected, rel=0.01)
+
+
+def test_an_empty_layer_has_nothing_to_lose() -> None:
+    assert saturated_counters(0, 100, 5) == lost_by_discard(0, 100, 5) == 0
+
+
+def test_a_discard_of_an_absent_url_costs_as_many_others_as_are_alone_at_its_counters() -> None:
+    """Simulated: m counters, n URLs, and absent URLs that test as present."""
+    m, n, k = 400, 60, 4
+    rng, lost, trials = random.Random(3), 0, 0
+    for _ in range(300):
+        urls = [[rng.randrange(m) for _ in range(k)] for _ in range(n)]
+        counters = Counter(place for url in urls for place in url)
+        for _ in range(200):
+            absent = [rng.randrange(m) for _ in range(k)]
+            trials += 1
+            if all(counters[place] for place in absent):
+                left = counters - Counter(absent)
+                lost += sum(not all(left[place] for place in url) for url in urls)
+    assert lost / trials == pytest.approx(lost_by_discard(n, m, k), rel=0.1)
 
 
 def test_blocks_grow_until_a_layer_is_comfortable() -> None:

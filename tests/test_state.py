@@ -28,6 +28,8 @@ headers = st.builds(
     order=st.sampled_from([WRITE_NEWEST, WRITE_ALL]),
     stagger=st.booleans(),
 )
+# A counting filter writes the newest generation only.
+headers |= headers.map(lambda header: replace(header, order=WRITE_NEWEST, counting=True))
 configs = st.builds(
     Config,
     capacity=st.integers(1, 10**6),
@@ -73,6 +75,21 @@ def test_unknown_hash_scheme_is_refused_by_name() -> None:
         Header.from_fields({**HEADER.to_fields(), "scheme": "md5"})
 
 
+def test_a_header_of_before_there_were_counters_has_none() -> None:
+    fields = HEADER.to_fields()
+    del fields["counting"]
+    assert Header.from_fields(fields) == HEADER
+
+
+def test_layers_of_counters_are_as_small_as_those_of_bits() -> None:
+    header = replace(HEADER, counting=True)
+    fields = json.loads(state.dump(replace(RING, header=header)))
+    assert all(layer.counting for layer in state.parse(json.dumps(fields)).layers)
+    fields["generations"][0]["layers"][0]["num_bits"] = 2**30 + 1
+    with pytest.raises(ValueError, match="num_bits"):
+        state.parse(json.dumps(fields))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -95,6 +112,9 @@ def test_unknown_hash_scheme_is_refused_by_name() -> None:
         {"stagger": ""},
         {"stagger": "2"},
         {"stagger": "True"},
+        {"counting": ""},
+        {"counting": "2"},
+        {"counting": "1", "order": WRITE_ALL},
     ],
 )
 def test_damaged_header_is_refused(damage: dict[str, str]) -> None:
@@ -102,7 +122,10 @@ def test_damaged_header_is_refused(damage: dict[str, str]) -> None:
         Header.from_fields({**HEADER.to_fields(), **damage})
 
 
-@pytest.mark.parametrize("missing", sorted(set(HEADER.to_fields()) - {"fingerprinter"}))
+OPTIONAL = {"fingerprinter", "counting", "audit_rate"}
+
+
+@pytest.mark.parametrize("missing", sorted(set(HEADER.to_fields()) - OPTIONAL))
 def test_incomplete_header_is_refused(missing: str) -> None:
     fields = HEADER.to_fields()
     del fields[missing]

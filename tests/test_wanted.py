@@ -108,6 +108,7 @@ def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
         ({"seeds": (5, 7, 12)}, "stored with 3 other seeds, but BLOOM_SEEDS is a list of 3"),
         ({"order": WRITE_ALL}, "the ring order 'write-newest', but BLOOM_RING is 'write-all'"),
         ({"stagger": True}, "stagger = False, but BLOOM_STAGGER is True"),
+        ({"counting": True}, "counting = False, but BLOOM_COUNTING is True: remove"),
     ],
 )
 def test_another_filter_than_the_stored_one_is_refused(
@@ -123,9 +124,26 @@ def test_another_filter_than_the_stored_one_is_refused(
         {},
         {"blocks": 4, "num_hashes": 3, "seeds": (5, 7, 11), "order": WRITE_NEWEST},
         {"stagger": False},
+        {"counting": False},
         {"fingerprinter": "another.One"},
         {"capacity": 1, "error_rate": 0.9, "growth": 0, "max_memory": 1, "window": NEVER},
     ],
 )
 def test_what_may_change_or_is_as_stored_is_no_mismatch(asked: dict[str, object]) -> None:
     Wanted(**asked).check(HEADER, "k")
+
+
+def test_a_counting_filter_is_created_as_one_and_found_to_be() -> None:
+    wanted = Wanted(counting=True, blocks=16)
+    header = wanted.new_header(STORED)
+    assert header.counting
+    wanted.check(header, "k")
+    assert not Wanted(blocks=16).new_header(STORED).counting
+    Wanted().check(header, "k")  # unset is as stored
+    with pytest.raises(FilterMismatchError, match="counting = True, but BLOOM_COUNTING is False"):
+        Wanted(counting=False).check(header, "k")
+
+
+def test_counters_are_not_written_to_all_generations() -> None:
+    with pytest.raises(ConfigurationError, match=r'BLOOM_RING = "write-all" do not go together'):
+        Wanted(counting=True, order=WRITE_ALL).new_header(STORED)

@@ -16,7 +16,7 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_bloom.base import DEFAULTS
-from scrapy_bloom.cli import lookup, pending
+from scrapy_bloom.cli import lookup, migrate, pending, transfer
 from scrapy_bloom.cli.session import (
     NothingThereError,
     Server,
@@ -37,8 +37,9 @@ logger = logging.getLogger(__name__)
 
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, or you said no; 2 wrong "
-    "usage or settings, or the server cannot be used."
+    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint, "
+    "or you said no; 2 wrong "
+    "usage or settings, or the server or a file cannot be used."
 )
 #: Options of ``plan``, each for the setting BLOOM_*.
 PLAN_OPTIONS = {
@@ -49,6 +50,7 @@ PLAN_OPTIONS = {
     "blocks": "bitmaps it is spread over",
     "seeds": "how many hash functions",
     "ring": "write-newest or write-all",
+    "counting": "true: URLs can be discarded, at four times the memory",
     "growth": "size of the next layer in sizes of the last one; 0 never grows",
     "max_memory": "bytes beyond which it does not grow",
 }
@@ -188,6 +190,21 @@ def _change_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
 
 
+def _migrate_options(parser: argparse.ArgumentParser) -> None:
+    _change_options(parser)
+    migrate.add_options(parser)
+
+
+def _export_options(parser: argparse.ArgumentParser) -> None:
+    _filter_options(parser)
+    transfer.add_export_options(parser)
+
+
+def _import_options(parser: argparse.ArgumentParser) -> None:
+    _change_options(parser)
+    transfer.add_import_options(parser)
+
+
 def _pending_options(parser: argparse.ArgumentParser) -> None:
     _change_options(parser)
     pending.add_options(parser)
@@ -208,6 +225,7 @@ def _plan(session: Session) -> int:
         window=settings.recrawl_after,
         period=settings.rotate_every,
         order=settings.ring,
+        counting=settings.counting,
         growth=settings.growth,
         max_memory=settings.max_memory,
     )
@@ -329,6 +347,18 @@ def _pending(session: Session) -> int:
     return FINE if pending.run(session) else NO
 
 
+# -- export and import --
+
+
+def _export(session: Session) -> int:
+    transfer.export_filter(session)
+    return FINE
+
+
+def _import(session: Session) -> int:
+    return FINE if transfer.import_filter(session) else NO
+
+
 #: Name -> (function, its options, what it does).
 SUBCOMMANDS: dict[
     str, tuple[Callable[[Session], int], Callable[[argparse.ArgumentParser], None], str]
@@ -336,7 +366,10 @@ SUBCOMMANDS: dict[
     "plan": (_plan, _plan_options, "say what a filter would take; needs no server"),
     "info": (_info, _info_options, "show what filters hold; changes nothing"),
     "check": (_check, _check_options, "say whether URLs are seen, since when and until when"),
+    "migrate": (migrate.run, _migrate_options, "record what other dupefilters have seen"),
     "pending": (_pending, _pending_options, "show who has claimed URLs; and end claims"),
     "rotate": (_rotate, _change_options, "open a new generation now; the oldest may be forgotten"),
     "clear": (_clear, _change_options, "forget all URLs of a filter"),
+    "export": (_export, _export_options, "save a filter to a file, also while it is in use"),
+    "import": (_import, _import_options, "load a filter from a file"),
 }

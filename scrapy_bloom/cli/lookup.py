@@ -18,6 +18,7 @@ from scrapy_bloom import advice
 from scrapy_bloom.cli.session import Session, complain, to_json
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.hashing import to_bytes
 from scrapy_bloom.info import ItemInfo
 from scrapy_bloom.windows import LASTING, RUN, Windows
@@ -68,14 +69,14 @@ class Identifier:
             ConfigurationError: the text is no URL.
         """
         if kind == "bloom_key":
-            return Question(kind, text, self._default, b"bloom_key:" + to_bytes(text))
+            return Question(kind, text, self._default, bounded(b"bloom_key:" + to_bytes(text)))
         try:
             request = Request(text)
         except ValueError as error:
             raise ConfigurationError(f"{text!r:.100} is no URL: {error}") from None
         window = self._windows.of(request, None)
         window = self._default if window == LASTING else window
-        return Question(kind, text, window, self._fingerprinter.fingerprint(request))
+        return Question(kind, text, window, bounded(self._fingerprinter.fingerprint(request)))
 
 
 def check(session: Session) -> tuple[int, int]:

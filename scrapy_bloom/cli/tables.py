@@ -32,13 +32,15 @@ def show_plan(forecast: Forecast) -> None:
         ("generations", f"{f.generations}"),
         ("hash functions (k)", f"{f.num_hashes}"),
         ("blocks", f"{f.blocks:,}"),
-        ("a bitmap", f"{size(f.num_bits / 8)} ({f.num_bits:,} bits)"),
+        ("a bitmap", f"{size(f.memory / f.blocks)} ({f.num_bits:,} {_places(f.counting)})"),
         ("a generation", size(f.memory)),
         ("all generations", f"{size(f.loads[0].memory)} at capacity"),
         ("limit", "none" if f.max_memory is None else size(f.max_memory)),
         ("bits per URL", f"{f.loads[0].bits_per_url:.1f} at capacity"),
         ("new pages missed", _missed(f)),
     ]
+    if f.counting:
+        rows.append(("discards", _discards(f.loads[0], "at capacity")))
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
     _show_facts(heading, rows)
     table = _table(
@@ -54,14 +56,19 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
     """Print what a filter is and holds; and each of the given blocks."""
     rate = f"{_rate(info.estimated_error_rate)} now, {_rate(info.error_rate)} at most asked for"
     growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
+    counters = f" of {_places(info.counting)}" if info.counting else ""
     rows = [
         ("window", f"{_window(info.window, info.period, info.ring)}"),
         ("URLs", f"{info.count:,} (made for {info.capacity:,} a generation)"),
         ("error rate", f"{rate}, {_rate(info.error_bound)} when all layers are full"),
-        ("memory", f"{size(info.memory)} in {info.blocks:,} blocks"),
+        ("memory", f"{size(info.memory)} in {info.blocks:,} blocks{counters}"),
         ("bits per URL", f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions"),
         ("grows", growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}")),
     ]
+    if info.counting:
+        rows.append(("discards", _discards(info, "now")))
+    if info.audit_rate:
+        rows.append(("audit", _audit(info)))
     pending = f"{info.claims:,} URLs claimed, not settled yet"
     if info.claims:
         pending += " (scrapy bloom pending shows whose)"
@@ -207,6 +214,30 @@ def _missed(f: Forecast) -> str:
     return (
         f"{_count(load.missed_first)}{window}, of {load.urls:,} (expected); "
         f"{_count(f.missed_at_most)} at most (error rate x URLs)"
+    )
+
+
+def _audit(info: FilterInfo) -> str:
+    """Say what is measured of the error rate."""
+    audited, (low, high) = info.audited, info.audited.bounds
+    text = f"{info.audit_rate:g} of all URLs are on exact record: {audited.count:,}"
+    if audited.rate is None:
+        return text
+    return (
+        f"{text}; {audited.wrong:,} of them were wrongly seen: a rate of {_rate(audited.rate)} "
+        f"({_rate(low)} to {_rate(high)} with 95% confidence)"
+    )
+
+
+def _places(counting: bool) -> str:
+    return "4-bit counters, 4 times the memory of bits" if counting else "bits"
+
+
+def _discards(numbers: Load | FilterInfo, when: str) -> str:
+    return (
+        "one of an absent URL hits others at the error rate, and makes "
+        f"{_count(numbers.lost_by_discard)} of them new again (false negatives, expected {when}); "
+        f"{_count(numbers.saturated)} counters are saturated for good"
     )
 
 

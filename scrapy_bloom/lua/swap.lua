@@ -2,6 +2,7 @@
 --
 -- KEYS[1]     HASH    the block's ring
 -- KEYS[2..]   STRING  bitmaps of the layers that go, come or stay
+--             HASH    exact records of generations that go or stay; one need not be there
 -- ARGV[1]     v the caller expects, "" if it expects no ring
 -- ARGV[2]     v of the new ring, random
 -- ARGV[3]     state of the new ring, JSON
@@ -31,7 +32,7 @@ redis.call('HSET', ring, 'v', ARGV[2], 'state', ARGV[3])
 for i = 2, #KEYS do
   local name, bytes, time = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
   if bytes == 0 then
-    redis.call('HDEL', ring, 'n:' .. name)
+    redis.call('HDEL', ring, 'n:' .. name, 'f:' .. name)
     redis.call('EXPIRE', KEYS[i], 60)
   else
     if bytes > 0 then

@@ -8,18 +8,20 @@
 -- ARGV[3]     k, offsets per URL in a layer
 -- ARGV[4]     one byte per KEYS[3..]: which k offsets of a URL are the layer's, as in claim.lua
 -- ARGV[5]     sizes of layers that there are offsets for
--- ARGV[6]     offsets of all URLs, as in claim.lua
--- ARGV[7]     Unix time in seconds at which the claims expire, 0 for never
--- ARGV[8]     owner of the claims
--- ARGV[9]     nonce of this call: repeated with the same one, it gives the same answers
--- ARGV[10..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
+-- ARGV[6]     offsets of all URLs, as in claim.lua; of a counting filter, in counters
+-- ARGV[7]     bits of what the offsets count: 1, or 4 where the layers hold counters
+-- ARGV[8]     Unix time in seconds at which the claims expire, 0 for never
+-- ARGV[9]     owner of the claims
+-- ARGV[10]    nonce of this call: repeated with the same one, it gives the same answers
+-- ARGV[11..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
 --
 -- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "0" recorded in a
 --                                    bitmap, "3" the owner's already, "4" somebody else's, or one
 --                                    that failed and is not due yet
 --          {"stale", v, state, now}  as in claim.lua
 --          {"lost", v, "", now, "layers", names}  as in claim.lua
--- Cost     O(URLs * layers * k) at most; a new URL costs about two GETBIT a layer, HGET and HSET.
+-- Cost     O(URLs * layers * k) at most; a new URL costs about two GETBIT a layer (or one
+--          BITFIELD_RO of four counters), HGET and HSET.
 local ring, claims, k, groups, packed = KEYS[1], KEYS[2], tonumber(ARGV[3]), ARGV[4], ARGV[6]
 local ends, now = tonumber(ARGV[2]), redis.call('TIME')[1]
 
@@ -53,6 +55,27 @@ local function has(i)
   return true
 end
 
+if ARGV[7] == '4' then
+  -- The same of counters. Of an absent URL, the first four tell nearly always.
+  local get, few = {}, math.min(4, k)
+  for j = 1, k do get[3 * j - 2], get[3 * j - 1] = 'GET', 'u4' end
+
+  local function has_all(key, offsets, from, to)
+    for j = from, to do get[3 * j] = 4 * offsets[j] end
+    for _, counter in ipairs(call('BITFIELD_RO', key, unpack(get, 3 * from - 2, 3 * to))) do
+      if counter == 0 then return false end
+    end
+    return true
+  end
+
+  has = function(i)
+    local group = string.byte(groups, i - 2)
+    local offsets = unpacked[group] or {struct.unpack(format, packed, at + 4 * k * group + 1)}
+    unpacked[group] = offsets
+    return has_all(keys[i], offsets, 1, few) and has_all(keys[i], offsets, few + 1, k)
+  end
+end
+
 -- What is to be said of a URL with a claim; '1' and the attempts so far, if it may be taken.
 local function judge(claim)
   local owner, nonce, time, attempt = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) ')
@@ -60,13 +83,13 @@ local function judge(claim)
   if string.sub(owner, 1, 1) == '-' then
     return tonumber(time) <= tonumber(now) and '1' or '4', attempt
   end
-  if owner ~= ARGV[8] then return '4' end
-  return nonce == ARGV[9] and '1' or '3', attempt
+  if owner ~= ARGV[9] then return '4' end
+  return nonce == ARGV[10] and '1' or '3', attempt
 end
 
 local verdicts, width, taken = {}, 4 * k * tonumber(ARGV[5]), {}
-for url = 1, (#ARGV - 9) / 2 do
-  local field, request = ARGV[8 + 2 * url], ARGV[9 + 2 * url]
+for url = 1, (#ARGV - 10) / 2 do
+  local field, request = ARGV[9 + 2 * url], ARGV[10 + 2 * url]
   local verdict, attempt = '1', 0
   at, unpacked = (url - 1) * width, {}
   for i = 3, #KEYS do
@@ -79,14 +102,14 @@ for url = 1, (#ARGV - 9) / 2 do
     if taken[field] then verdict = '3' end
   end
   if verdict == '1' then
-    local value = {ARGV[8], ARGV[9], now, attempt, request}
+    local value = {ARGV[9], ARGV[10], now, attempt, request}
     redis.call('HSET', claims, field, table.concat(value, ' '))
     taken[field] = true
   end
   verdicts[url] = verdict
 end
 if next(taken) then
-  local expiry = tonumber(ARGV[7])
+  local expiry = tonumber(ARGV[8])
   if expiry == 0 then
     redis.call('PERSIST', claims)
   elseif redis.call('EXPIRETIME', claims) ~= expiry then

@@ -1,0 +1,236 @@
+"""What is on exact record: who is in the sample, what is counted, and when it goes."""
+
+import threading
+
+import pytest
+import redis
+from conftest import Server
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom.audit import Audited, Z, sample
+from scrapy_bloom.pending import take
+from scrapy_bloom.sizing import predicted_error_rate
+
+ITEMS = [f"{number}".encode() for number in range(20_000)]
+
+
+def make(client: redis.Redis, key: str = "shop", **options: object) -> BloomFilter:
+    return BloomFilter(client, key, **{"audit_rate": 1.0, "blocks": 2, "growth": 0, **options})
+
+
+def records(client: redis.Redis) -> list[str]:
+    return sorted(key.decode() for key in client.scan_iter("*.audit", count=1_000))
+
+
+# -- the sample --
+
+
+@given(rate=st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]), seed=st.integers(0, 2**32 - 1))
+def test_the_sample_is_the_share_that_was_asked_for_and_always_the_same(
+    rate: float, seed: int
+) -> None:
+    chosen = sample(ITEMS[:5_000], range(5_000), rate, seed)
+    count = len(chosen.split(";")) if chosen else 0
+    assert abs(count - 5_000 * rate) <= 6 * (5_000 * rate * (1 - rate)) ** 0.5
+    places = [int(part.split()[0]) for part in chosen.split(";")] if chosen else []
+    assert sample(ITEMS[:5_000], [place - 1 for place in places], rate, seed).count(" ") == count
+
+
+def test_places_are_those_in_the_call() -> None:
+    first, second = sample(ITEMS, [7, 3], 1.0, 1).split(";")
+    assert (first.split()[0], second.split()[0]) == ("1", "2")
+    assert first.split()[1] == sample(ITEMS, [7], 1.0, 1).split()[1]
+
+
+# -- the numbers --
+
+
+@given(count=st.integers(1, 10**6), share=st.floats(0, 1))
+def test_the_interval_is_wilsons(count: int, share: float) -> None:
+    """Its ends are the rates that what was measured is 1.96 standard deviations away from."""
+    audited = Audited(count, round(count * share))
+    for end in audited.bounds:
+        assert audited.rate is not None
+        deviation = (end * (1 - end) / count) ** 0.5
+        # At 0 and 1 one end is what was measured itself.
+        assert abs(audited.rate - end) == pytest.approx(Z * deviation, rel=1e-6, abs=1e-6)
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    assert Audited(0, 0).bounds == (0.0, 1.0)
+    assert Audited(0, 0).rate is None
+
+
+@given(count=st.integers(1, 10**9), share=st.floats(0, 1))
+def test_the_rate_is_within_its_bounds(count: int, share: float) -> None:
+    audited = Audited(count, round(count * share))
+    low, high = audited.bounds
+    assert audited.rate is not None
+    assert 0 <= low <= audited.rate + 1e-12
+    assert audited.rate - 1e-12 <= high <= 1
+
+
+# -- what is counted --
+
+
+def test_without_it_nothing_is_on_record(client: redis.Redis) -> None:
+    bloom = make(client, audit_rate=None)
+    bloom.extend(ITEMS[:100])
+    assert (bloom.info().audit_rate, bloom.info().audited) == (0, Audited())
+    assert records(client) == []
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_each_item_of_the_sample_is_on_record_once(client: redis.Redis, counting: bool) -> None:
+    bloom = make(client, capacity=1_000, counting=counting)
+    for _ in range(3):
+        bloom.claim([*ITEMS[:500], ITEMS[0]])
+        bloom.add(ITEMS[0])
+    bloom.contains(ITEMS[500:600])
+    assert bloom.info().audited == Audited(500, 0)
+
+
+def test_the_measured_rate_is_the_predicted_one(client: redis.Redis) -> None:
+    """Of a filter that is wrong often: all items that were new to it, exactly counted."""
+    bloom = make(client, capacity=5_000, error_rate=0.05, blocks=1)
+    wrong = sum(not new for new in bloom.claim(ITEMS[:5_000]))
+    info = bloom.info()
+    assert info.audited == Audited(5_000, wrong)
+    header, (layer,) = bloom.header, bloom.view.held[0].ring.layers
+    assert header is not None
+    rates = [
+        predicted_error_rate(n, layer.num_bits, len(header.seeds)) for n in range(0, 5_000, 10)
+    ]
+    assert wrong > 0
+    low, high = info.audited.bounds
+    assert low * 0.8 <= sum(rates) / len(rates) <= high * 1.2
+    # Asked again, they are no news.
+    bloom.claim(ITEMS[:5_000])
+    assert bloom.info().audited == Audited(5_000, wrong)
+
+
+def test_a_part_of_the_items_is_enough(client: redis.Redis) -> None:
+    bloom = make(client, capacity=20_000, error_rate=0.05, audit_rate=0.25)
+    wrong = sum(not new for new in bloom.claim(ITEMS))
+    audited = bloom.info().audited
+    assert abs(audited.count - 5_000) < 400
+    low, high = audited.bounds
+    assert low * 0.9 <= wrong / len(ITEMS) <= high * 1.1
+    assert sum(map(client.hlen, records(client))) == audited.count
+
+
+def test_items_that_find_no_room_are_not_on_record(client: redis.Redis) -> None:
+    bloom = make(client, capacity=100, blocks=1)
+    bloom.claim(ITEMS[:1_000])
+    assert bloom.unrecorded > 500
+    info = bloom.info()
+    assert info.audited.count == info.count + info.audited.wrong
+
+
+def test_claims_that_are_confirmed_later_are_on_record_once(client: redis.Redis) -> None:
+    bloom = make(client, capacity=1_000)
+    items = ITEMS[:100]
+    verdicts = bloom.run(lambda view: take(view, items, [""] * 100, "me", "1"))
+    assert verdicts == "1" * 100
+    bloom.claim(items)
+    again = bloom.run(lambda view: take(view, items, [""] * 100, "me", "2"))
+    assert again == "0" * 100
+    assert bloom.info().audited == Audited(100, 0)
+
+
+def test_what_many_claim_at_once_is_never_called_wrong(client: redis.Redis, server: Server) -> None:
+    """Nothing is between a claim and its record, for another client to step in."""
+    make(client, capacity=100_000, error_rate=1e-12).open()
+
+    def work() -> None:
+        with redis.Redis.from_url(server.url) as own:
+            bloom = BloomFilter(own, "shop")
+            for start in range(0, 2_000, 50):
+                bloom.claim(ITEMS[start : start + 50])
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert BloomFilter(client, "shop").info().audited == Audited(2_000, 0)
+
+
+# -- generations --
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_records_go_with_their_generation(client: redis.Redis, ring: str) -> None:
+    bloom = make(client, capacity=1_000, window="3 runs", period="1 run", run="0", ring=ring)
+    for run in range(6):
+        worker = make(client, window="3 runs", run=f"{run}")
+        assert all(worker.claim(ITEMS[100 * run : 100 * run + 100]))
+        live = min(run + 1, 3)
+        assert worker.info().audited == Audited(100 * live, 0)
+        assert len(records(client)) == 2 * live
+        assert set(worker.keys()) == {key.decode() for key in client.keys()}
+    # Forgotten, an item is new again, and rightly so.
+    assert all(make(client, window="3 runs", run="5").claim(ITEMS[:100]))
+    assert make(client).info().audited == Audited(400, 0)
+    bloom.delete()
+    assert client.dbsize() == 0
+
+
+def test_a_record_lives_as_long_as_its_generation(client: redis.Redis) -> None:
+    bloom = make(client, window="5 months")
+    bloom.claim(ITEMS[:100])
+    for record in records(client):
+        assert client.expiretime(record) == client.expiretime(record.replace(".audit", ".0"))
+    longer = make(client, window="7 months")
+    longer.open()
+    for record in records(client):
+        assert client.expiretime(record) == client.expiretime(record.replace(".audit", ".0"))
+    make(client, window="never").open()
+    assert all(client.ttl(record) == -1 for record in records(client))
+
+
+def test_clearing_clears_the_record(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.claim(ITEMS[:100])
+    bloom.clear()
+    assert bloom.info().audited == Audited()
+    assert records(client) == []
+    assert all(bloom.claim(ITEMS[:100]))
+    assert bloom.info().audited == Audited(100, 0)
+
+
+def test_a_record_that_was_lost_judges_nothing(client: redis.Redis) -> None:
+    """Else all that is rightly seen would count as wrong."""
+    bloom = make(client, blocks=1)
+    bloom.claim(ITEMS[:100])
+    (record,) = records(client)
+    client.delete(record)
+    assert not any(bloom.claim(ITEMS[:100]))
+    assert bloom.info().audited == Audited(100, 0)
+
+
+# -- settings --
+
+
+def test_it_is_decided_when_a_filter_is_created(client: redis.Redis) -> None:
+    make(client, audit_rate=None).open()
+    with pytest.raises(FilterMismatchError, match="BLOOM_AUDIT is 0.5"):
+        make(client, audit_rate=0.5).open()
+    make(client, audit_rate=0).open()
+    make(client, "other", audit_rate=0.5).open()
+    assert BloomFilter(client, "other").info().audit_rate == 0.5
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5, "much", float("nan"), [], True])
+def test_a_rate_is_a_share(client: redis.Redis, rate: object) -> None:
+    with pytest.raises(ConfigurationError, match="from 0 .none. to 1"):
+        make(client, audit_rate=rate)
+
+
+def test_a_stored_rate_is_not_trusted(client: redis.Redis) -> None:
+    make(client).open()
+    client.hset("{shop:0}:header", "audit_rate", "1e99")
+    with pytest.raises(StorageError, match="damaged"):
+        make(client).open()

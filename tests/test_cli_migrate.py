@@ -1,0 +1,611 @@
+"""``scrapy bloom migrate``: every entry is seen afterwards, whatever happens in between."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import test_cli
+from scrapy import Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+from scrapy_redis.dupefilter import RFPDupeFilter as RedisDupeFilter
+from servers import Server, contents
+from test_cli import KEY, SECRET, Call, Done, Own, Shop
+
+from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom.cli import migrate
+from scrapy_bloom.sources import BATCH, SetSource
+
+call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
+
+OURS = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
+SET = "shop:dupefilter"
+URLS = [f"https://example.com/{number}" for number in range(300)]
+#: Members of the SET that is migrated with kills.
+MANY = int(os.environ.get("MIGRATION_MEMBERS", "100000"))
+
+
+def digest(number: int) -> bytes:
+    return hashlib.sha1(str(number).encode()).digest()
+
+
+def fill(client: redis.Redis, count: int, key: str = SET) -> None:
+    """Make a SET of fingerprints."""
+    for start in range(0, count, 10_000):
+        client.sadd(key, *(digest(n).hex() for n in range(start, min(count, start + 10_000))))
+
+
+def filters(client: redis.Redis) -> dict[bytes, object]:
+    """Return all that is stored of filters."""
+    found = contents(client, "{*")
+    return {key: (value, client.expiretime(key)) for key, value in found.items()}
+
+
+def are_seen(client: redis.Redis, numbers: Iterable[int], key: str = KEY) -> bool:
+    return all(BloomFilter(client, key).contains([digest(number) for number in numbers]))
+
+
+@pytest.fixture
+def move(shop: Call, server: Server) -> Call:
+    """Migrates without asking, in a project with scrapy-redis's fingerprints."""
+
+    def move(*arguments: str, **settings: Any) -> Done:
+        project = {"REQUEST_FINGERPRINTER_CLASS": OURS, "REDIS_URL": server.url, **settings}
+        return shop("migrate", "--yes", *arguments, **project)
+
+    return move
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate.Pace, "batch", 40)
+
+
+def stored_states() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in Path(".scrapy/bloom-migrate").iterdir()]
+
+
+# -- from a SET --
+
+
+def test_what_scrapy_redis_has_seen_a_crawl_has_seen(
+    move: Call, server: Server, client: redis.Redis
+) -> None:
+    requests = [
+        *(Request(url) for url in URLS),
+        Request("https://example.com/?b=2&a=1#c"),
+        Request("https://example.com/form", method="POST", body=b"x=1"),
+    ]
+    theirs = RedisDupeFilter(client, SET)
+    assert not any(map(theirs.request_seen, requests))
+    done = move("--from-set", "--json")
+    assert (done.code, done.err) == (0, "")
+    report = done.json
+    assert report["source"] == f"the SET {SET!r} on {server.url}"
+    assert report["filters"] == [KEY]
+    assert (report["new"], report["known"], report["rejected"]) == (302, 0, 0)
+    assert (report["checked"], report["missing"]) == (302, 0)
+    settings = {"BLOOM_REDIS_URL": server.url, "REQUEST_FINGERPRINTER_CLASS": OURS}
+    crawler = get_crawler(Shop, settings_dict=settings)
+    crawler.spider = Shop.from_crawler(crawler)
+    crawler._apply_settings()
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    dupefilter.open()
+    try:
+        assert all(map(dupefilter.request_seen, requests))
+        assert not dupefilter.request_seen(Request("https://example.com/new"))
+    finally:
+        dupefilter.close()
+    assert client.scard(SET) == 302
+    assert BloomFilter(client, KEY).look().header.fingerprinter == OURS
+
+
+def test_it_says_what_it_did(move: Call, client: redis.Redis) -> None:
+    fill(client, 300)
+    client.sadd(SET, "no fingerprint")
+    BloomFilter(client, KEY, window="3 months").claim([digest(n) for n in range(100)])
+    done = move("--from-set")
+    assert done.code == 1
+    for text in (
+        "301 entries",
+        f"200 recorded in {KEY!r} on unix://",
+        "100 were there already",
+        "1 are no fingerprints (as b'no fingerprint'), and left out",
+        "Verified: all 300 are seen",
+        "crawled again between 2 months and 3 months later",
+        "scrapy bloom check URL",
+    ):
+        assert text in done.out
+    assert are_seen(client, range(300))
+    done = move("--from-set", "--json")
+    assert (done.code, done.json["new"], done.json["known"]) == (1, 0, 300)
+    assert len(BloomFilter(client, KEY)) == 300
+
+
+def test_a_set_elsewhere_under_another_key(
+    move: Call, client: redis.Redis, any_binary: str
+) -> None:
+    with Server(any_binary, "--requirepass", SECRET) as other:
+        where = f"redis://:{SECRET}@127.0.0.1:{other.port}/3"
+        with redis.Redis.from_url(where) as theirs:
+            fill(theirs, 10, "my set")
+        done = move("--from-set", "my set", "--from-server", where, "--json", "-L", "DEBUG")
+        assert done.code == 0
+        assert done.json["source"] == f"the SET 'my set' on redis://127.0.0.1:{other.port}/3"
+        assert SECRET not in done.out + done.err
+        assert SECRET not in json.dumps(stored_states())
+    assert are_seen(client, range(10))
+
+
+def test_the_key_is_scrapy_redis_s(move: Call, call: Call, client: redis.Redis) -> None:
+    fill(client, 3, "seen/shop")
+    assert move("--from-set", SCHEDULER_DUPEFILTER_KEY="seen/%(spider)s").code == 0
+    assert move("--from-set", SCHEDULER_DUPEFILTER_KEY="seen/shop").code == 0
+    assert are_seen(client, range(3))
+    done = move("--from-set", SCHEDULER_DUPEFILTER_KEY="seen/%(other)s")
+    assert done.code == 2
+    assert "SCHEDULER_DUPEFILTER_KEY is a string" in done.err
+    done = move("--from-set", spiders=(Shop, Own), BLOOM_KEY="all")
+    assert done.code == 2
+    assert "say which with --spider, or --from-set KEY" in done.err
+    assert not client.keys("*all*")
+    done = move("--from-set", "--spider", "shop", spiders=(Shop, Own), BLOOM_KEY="all")
+    assert done.code == 2
+    assert f"the key {SET!r} on" in done.err
+
+
+def test_other_fingerprints_would_never_match(move: Call, client: redis.Redis) -> None:
+    fill(client, 3)
+    before = filters(client)
+    theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+    done = move("--from-set", **theirs)
+    assert done.code == 2
+    assert "REQUEST_FINGERPRINTER_CLASS is scrapy.utils.request.RequestFingerprinter" in done.err
+    assert "Set it to 'scrapy_bloom.ScrapyRedisFingerprinter'" in done.err
+    assert filters(client) == before
+    done = move("--from-set", "--any-fingerprinter", **theirs)
+    assert done.code == 0
+    assert "would never be found" in done.err
+    assert are_seen(client, range(3))
+    # What is there is of another kind than what crawls will ask for from now on.
+    assert "was filled with fingerprints of 'scrapy.utils" in move("--from-set").err
+
+
+# -- killed, and resumed --
+
+
+def start(directory: Path, server: Server) -> subprocess.Popen[str]:
+    where = ("--key", KEY, "-s", f"BLOOM_REDIS_URL={server.unix_url}")
+    kind = ("-s", f"REQUEST_FINGERPRINTER_CLASS={OURS}")
+    source = ("--from-set", SET, "--from-server", server.unix_url)
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "scrapy", "bloom", "migrate", "-y", "--json"),
+            *source,
+            *where,
+            *kind,
+        ],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(process: subprocess.Popen[str], directory: Path, entries: int) -> dict[str, Any]:
+    """Wait until so many entries are recorded; return the state that is stored."""
+    while True:
+        for path in directory.glob(".scrapy/bloom-migrate/*.json"):
+            state = json.loads(path.read_text())
+            if state["read"] >= entries:
+                return state
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def test_killed_in_the_middle_and_resumed_every_member_is_seen(
+    client: redis.Redis, server: Server, tmp_path: Path
+) -> None:
+    fill(client, MANY)
+    for part in (MANY // 4, MANY // 2):
+        process = start(tmp_path, server)
+        state = wait_until(process, tmp_path, part)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -9
+        assert part <= len(BloomFilter(client, KEY)) < MANY
+        # The table of the SET gets larger, and its cursors still hold.
+        client.sadd(SET, *(digest(n).hex() for n in range(MANY, 2 * MANY)))
+        client.srem(SET, *(digest(n).hex() for n in range(MANY, 2 * MANY)))
+    out, err = start(tmp_path, server).communicate()
+    report = json.loads(out)
+    assert f"this goes on after {state['read']:,} entries" in err or "after" in err
+    assert (report["missing"], report["rejected"]) == (0, 0)
+    assert report["checked"] >= MANY
+    assert report["read"] >= MANY
+    assert are_seen(client, range(MANY))
+    assert len(BloomFilter(client, KEY)) <= report["new"] + 3 * BATCH
+    assert not list(tmp_path.glob(".scrapy/bloom-migrate/*"))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_it_goes_on_where_it_was_stopped(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 2_000)
+    done = interrupt(monkeypatch, move, 10, "--from-set")
+    assert done.code == 2
+    assert "the same command goes on" in done.err
+    (state,) = stored_states()
+    assert 400 <= state["read"] < 800
+    asked = count_scans(monkeypatch)
+    done = move("--from-set", "--no-verify", "--json")
+    assert done.code == 0
+    assert f"this goes on after {state['read']} entries" in done.err
+    assert done.json["new"] == 2_000
+    assert asked[0] != 0
+    assert are_seen(client, range(2_000))
+    assert stored_states() == []
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("change", ["restart", "cleared", "deleted", "damaged", "another server"])
+def test_it_begins_again_where_it_has_to(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    fill(client, 2_000)
+    interrupt(monkeypatch, move, 10, "--from-set")
+    (path,) = Path(".scrapy/bloom-migrate").iterdir()
+    if change == "cleared":
+        BloomFilter(client, KEY).clear()
+    elif change == "deleted":
+        client.delete(*client.keys("{shop:bloom*"))
+    elif change == "damaged":
+        path.write_text(path.read_text()[:-5])
+    elif change == "another server":
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"source": "x"}))
+    asked = count_scans(monkeypatch)
+    done = move("--from-set", "--json", *(["--restart"] if change == "restart" else []))
+    assert done.code == 0
+    assert asked[0] == 0
+    reasons = {"cleared": "has lost", "deleted": "has lost", "another server": "has changed"}
+    assert reasons.get(change, "") in done.err
+    assert done.json["read"] >= 2_000
+    assert are_seen(client, range(2_000))
+
+
+def interrupt(
+    monkeypatch: pytest.MonkeyPatch, move: Call, batches: int, *arguments: str, **settings: Any
+) -> Done:
+    """Migrate, and press Ctrl-C after some batches."""
+    left = iter(range(batches))
+
+    def spend(self: migrate.Pace, entries: int) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate.Pace, "spend", spend)
+        return move(*arguments, **settings)
+
+
+def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the cursors that are asked for."""
+    cursors: list[int] = []
+    scan = SetSource._scan
+
+    def counted(self: SetSource, cursor: int, size: int) -> Any:
+        cursors.append(cursor)
+        return scan(self, cursor, size)
+
+    monkeypatch.setattr(SetSource, "_scan", counted)
+    return cursors
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_stopped_while_it_verifies_it_verifies_again(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 1_000)
+    done = interrupt(monkeypatch, move, 30, "--from-set")
+    assert done.code == 2
+    assert stored_states()[0]["position"] == "end"
+    done = move("--from-set", "--json")
+    assert (done.code, done.json["checked"], done.json["missing"]) == (0, 1_000, 0)
+    assert stored_states() == []
+
+
+def test_a_state_that_cannot_be_stored_stops_nothing(move: Call, client: redis.Redis) -> None:
+    fill(client, 5_000)
+    Path(".scrapy").mkdir()
+    Path(".scrapy/bloom-migrate").touch()
+    done = move("--from-set")
+    assert done.code == 0
+    assert done.err.count("if this is stopped, begin again: no state can be stored") == 1
+    assert are_seen(client, range(5_000))
+
+
+# -- what does not go well --
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_is_not_seen_afterwards_is_counted(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 1_000)
+    verify = migrate._Migration._verify
+
+    def lose_a_block(self: Any, state: Any) -> Any:
+        client.delete("{shop:bloom:3}:0.0")
+        return verify(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate._Migration, "_verify", lose_a_block)
+        done = move("--from-set")
+    assert done.code == 2
+    assert "NOT ALL THERE: " in done.out
+    assert "of 1,000 are not seen" in done.out
+    assert "run the same command again" in done.out
+    assert move("--from-set").code == 0
+    assert are_seen(client, range(1_000))
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("at", ["_record", "_verify"])
+def test_a_file_that_is_written_to_meanwhile(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    path = Path("requests.seen")
+    path.write_bytes(b"".join(b"\0\x14" + digest(number) for number in range(500)))
+    original = getattr(migrate._Migration, at)
+
+    def write(self: Any, state: Any) -> Any:
+        with path.open("ab") as file:
+            file.write(b"\0\x14" + digest(500))
+        return original(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate._Migration, at, write)
+        done = move("--from-seen", "requests.seen")
+    assert done.code == 2
+    assert "has changed while it was read" in done.err
+    done = move("--from-seen", "requests.seen", "--json")
+    assert (done.code, done.json["read"], done.json["missing"]) == (0, 501, 0)
+    assert "begins again, because the source has changed" in done.err
+
+
+def test_a_filter_that_has_no_room(move: Call, client: redis.Redis) -> None:
+    fill(client, 3_000)
+    done = move("--from-set", BLOOM_CAPACITY=1_000, BLOOM_GROWTH=0)
+    assert done.code == 2
+    assert "set BLOOM_CAPACITY = 3,000 (or BLOOM_GROWTH, BLOOM_MAX_MEMORY)" in done.err
+    assert not client.keys("*bloom*")
+    BloomFilter(client, KEY, capacity=1_000, growth=0).open()
+    done = move("--from-set")
+    assert done.code == 2
+    assert "is full and cannot grow" in done.err
+    assert done.out == ""
+
+
+def test_a_window_in_runs_needs_a_run(move: Call, client: redis.Redis) -> None:
+    fill(client, 3)
+    done = move("--from-set", BLOOM_RECRAWL_AFTER="2 runs")
+    assert done.code == 2
+    assert 'its window, "2 runs", counts runs: ' in done.err
+    BloomFilter(client, KEY, window="2 runs", run="1").open()
+    assert move("--from-set", BLOOM_RECRAWL_AFTER="2 runs").code == 0
+    assert are_seen(client, range(3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from-set", "x"], "the key 'x' on redis://127.0.0.1"),
+        (["--from-set", "--rate", "0"], "--rate is entries per second"),
+        (["--from-urls", "x"], "--from-urls 'x' cannot be read: No such file"),
+        (["--from-seen", "x"], "--from-seen 'x' cannot be read: No such file"),
+        (["--from-seen", "."], "--from-seen 'requests.seen' cannot be read"),
+        (["--from-set", "--from-server", f"redis://:{SECRET}@[h"], "--from-server is not an addr"),
+        (["--from-seen", "x", "--from-server", "redis://h"], "--from-server is where the SET"),
+        (["--from-set", "--from-seen", "x"], "not allowed with argument"),
+        ([], "one of the arguments --from-set --from-seen --from-urls is required"),
+        (["--from-set", "--window", "x"], "--window 'x' is not in BLOOM_WINDOWS"),
+        (["--from-set", "--window", "x", "--key", "k"], "does not say how to make one"),
+    ],
+)
+def test_wrong_usage(
+    move: Call, client: redis.Redis, arguments: Sequence[str], message: str
+) -> None:
+    if message.startswith("does not say"):
+        fill(client, 1)
+    done = move(*arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert SECRET not in done.err
+    assert not client.keys("*bloom*")
+
+
+def test_it_asks_before_it_records(
+    shop: Call, client: redis.Redis, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 3)
+    project = {"REQUEST_FINGERPRINTER_CLASS": OURS, "REDIS_URL": server.url}
+    done = shop("migrate", "--from-set", **project)
+    assert done.code == 2
+    assert "Record about 3 entries of the SET" in done.err
+    assert "add --yes" in done.err
+    stdin = io.StringIO("n\n")
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert shop("migrate", "--from-set", **project).code == 1
+    assert client.keys("*bloom*") == []
+
+
+# -- before it begins --
+
+
+def test_a_dry_run_changes_nothing(move: Call, client: redis.Redis) -> None:
+    fill(client, 5_000)
+    client.sadd(SET, "x")
+    before = filters(client)
+    for _ in range(2):
+        done = move("--from-set", "--dry-run", "--json")
+        assert done.code == 1
+        assert done.json["dry_run"]
+        assert (done.json["rejected"], done.json["seen"]) == (1, 0)
+        assert done.json["read"] >= 5_001
+        assert filters(client) == before
+    assert not Path(".scrapy").exists()
+    BloomFilter(client, KEY).claim([digest(number) for number in range(5_000)])
+    before = filters(client)
+    done = move("--from-set", "--dry-run", "--json")
+    assert 0 < done.json["asked"] == done.json["seen"] < 5_000
+    assert "were asked for are seen" in move("--from-set", "--dry-run").out
+    assert filters(client) == before
+
+
+def test_the_capacity_that_would_fit_is_said_before(move: Call, client: redis.Redis) -> None:
+    fill(client, 12_345)
+    done = move("--from-set", "--dry-run", BLOOM_CAPACITY=2_000)
+    assert "will be made for 2,000 URLs: about 12,345 entries will take" in done.err
+    assert "in 3 layers" in done.err
+    assert "With BLOOM_CAPACITY = 13_000 they take" in done.err
+    assert move("--from-set", "--dry-run", BLOOM_CAPACITY=13_000).err == ""
+    assert move("--from-set", BLOOM_CAPACITY=13_000).err == ""
+    info = BloomFilter(client, KEY).info()
+    assert (info.generations[0].layers, info.capacity) == (1, 13_000)
+
+
+def test_settings_do_not_change_a_filter_that_is_there(move: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY, capacity=5_000, window="3 months").open()
+    fill(client, 10)
+    assert move("--from-set", BLOOM_CAPACITY=77, BLOOM_RECRAWL_AFTER="1 day").code == 0
+    info = BloomFilter(client, KEY).info()
+    assert (info.capacity, info.window, info.count) == (5_000, "3 months", 10)
+
+
+def test_the_rate_is_kept(move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(client, 2_000)
+    slept = []
+    pace = migrate.Pace
+    monkeypatch.setattr(migrate, "Pace", lambda rate: pace(rate, lambda: 0.0, slept.append))
+    done = move("--from-set", "--rate", "500", "--no-verify", "--json")
+    assert done.code == 0
+    assert slept[-1] == done.json["read"] / 500
+    assert len(slept) >= 4
+
+
+# -- from requests.seen --
+
+
+class OwnFingerprinter:
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.encode() * 20
+
+
+@pytest.mark.parametrize("name", ["text", "binary"])
+@pytest.mark.parametrize("own", [False, True])
+def test_what_scrapy_has_seen_a_crawl_has_seen(
+    move: Call, client: redis.Redis, name: str, own: bool
+) -> None:
+    fingerprinter = OwnFingerprinter() if own else RequestFingerprinter()
+    fingerprints = [fingerprinter.fingerprint(Request(url)) for url in URLS]
+    write = {
+        "text": lambda one: one.hex().encode() + b"\n",
+        "binary": lambda one: len(one).to_bytes(2, "big") + one,
+    }
+    data = b"".join(map(write[name], fingerprints))
+    Path("job").mkdir()
+    Path("job/requests.seen").write_bytes(data + data[:9])
+    project = {"REQUEST_FINGERPRINTER_CLASS": type(fingerprinter)}
+    done = move("--from-seen", "job", **project)
+    assert done.code == 0
+    assert "the file 'job/requests.seen': 300 entries" in done.out
+    assert "1 cut off, as by a crawl that was killed, and left out" in done.out
+    done = move("--from-seen", "job/requests.seen", "--json", **project)
+    assert (done.json["known"], done.json["incomplete"]) == (300, 1)
+    assert Path("job/requests.seen").read_bytes() == data + data[:9]
+
+
+def test_scrapys_own_file_and_check_agree(
+    move: Call, shop: Call, client: redis.Redis, tmp_path: Path
+) -> None:
+    project = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+    scrapys = RFPDupeFilter(str(tmp_path), fingerprinter=RequestFingerprinter())
+    assert not any(scrapys.request_seen(Request(url)) for url in URLS)
+    scrapys.close("finished")
+    assert move("--from-seen", ".", **project).code == 0
+    assert shop("check", *URLS, **project).code == 0
+    assert shop("check", "https://example.com/new", **project).code == 1
+    assert "is never found with it" in move("--from-seen", ".").err
+
+
+# -- from URLs --
+
+
+def test_urls_of_a_file(move: Call, shop: Call, client: redis.Redis) -> None:
+    Path("urls").write_text("\n".join([*URLS, "", "no url"]))
+    done = move("--from-urls", "urls", REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter)
+    assert done.code == 1
+    assert "1 are no URLs (as b'no url'), and left out" in done.out
+    assert "Verified: all 300 are seen" in done.out
+    assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter).code == 0
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_urls_of_a_pipe(
+    move: Call, shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    text = "".join(f"{url}\n" for url in URLS).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    done = move("--from-urls", "-", "--json", *([] if verify else ["--no-verify"]))
+    assert done.code == 0
+    assert (done.json["new"], done.json["checked"]) == (300, 300 if verify else 0)
+    assert "has no positions: if this is stopped, begin again" in done.err
+    assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OURS).code == 0
+    assert not list(Path.cwd().glob(".scrapy/bloom-migrate/*"))
+
+
+def test_urls_of_a_named_pipe(move: Call, client: redis.Redis) -> None:
+    os.mkfifo("pipe")
+    with subprocess.Popen(["sh", "-c", f"echo {URLS[0]} > pipe"]):
+        done = move("--from-urls", "pipe", "--json")
+    assert (done.code, done.json["new"], done.json["checked"]) == (0, 1, 1)
+
+
+def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: redis.Redis) -> None:
+    rules = {
+        "BLOOM_WINDOWS": {"news": "1 day"},
+        "BLOOM_WINDOW_RULES": [("/1", "news"), ("/2", "run")],
+    }
+    Path("urls").write_text("\n".join(URLS))
+    done = move("--from-urls", "urls", **rules)
+    assert done.code == 0
+    assert "111 have the window 'run', which no filter remembers" in done.out
+    assert len(BloomFilter(client, KEY)) == 78
+    assert len(BloomFilter(client, f"{KEY}:news")) == 111
+    urls = [url for url in URLS if "/2" not in url]
+    assert shop("check", *urls, REQUEST_FINGERPRINTER_CLASS=OURS, **rules).code == 0
+    done = move("--from-urls", "urls", "--window", "news", "--json", **rules)
+    assert (done.json["new"], done.json["known"]) == (189, 111)
+    fill(client, 3)
+    assert "BLOOM_WINDOW_RULES go by URLs" in move("--from-set", **rules).err
+    assert move("--from-set", "--window", "news", **rules).err == ""
+    assert len(BloomFilter(client, f"{KEY}:news")) == 303
+
+
+def test_it_is_an_option_of_the_command(call: Call) -> None:
+    done = call("migrate", "--help")
+    assert done.code == 0
+    for option in ("--from-set [KEY]", "--from-seen PATH", "--from-urls FILE", "--dry-run"):
+        assert option in done.out

@@ -1,0 +1,93 @@
+"""ScrapyRedisFingerprinter makes the fingerprints of scrapy-redis; long fingerprints are hashed."""
+
+import gc
+
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+from scrapy_redis.dupefilter import RFPDupeFilter
+
+from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, ScrapyRedisFingerprinter, bounded
+
+PATH = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
+
+#: Parts of URLs in which canonicalization has something to do.
+parts = st.text(st.sampled_from("abAB09-._~%/ä€ +;:@&=?"), max_size=12)
+urls = st.builds(
+    "{0}://{1}/{2}?{3}&{4}#{5}".format,
+    st.sampled_from(["http", "HTTPS"]),
+    st.sampled_from(["example.com", "EXAMPLE.com:80", "bücher.example", "[::1]:8080"]),
+    *([parts] * 4),
+)
+requests = st.builds(
+    Request,
+    urls,
+    method=st.sampled_from(["GET", "post", "PUT", "HEAD"]),
+    body=st.one_of(st.none(), st.binary(max_size=20), st.text("aä", max_size=9)),
+    headers=st.dictionaries(st.sampled_from(["Accept", "X-A"]), st.just("x"), max_size=2),
+    meta=st.dictionaries(st.sampled_from(["verbatim_url", "bloom_key"]), st.just("x"), max_size=2),
+)
+
+
+def theirs(request: Request) -> bytes:
+    return bytes.fromhex(RFPDupeFilter(None, "key").request_fingerprint(request))
+
+
+@given(requests)
+def test_it_makes_the_fingerprints_of_scrapy_redis(request: Request) -> None:
+    fingerprinter = ScrapyRedisFingerprinter()
+    assert fingerprinter.fingerprint(request) == theirs(request)
+    # Again, now that it is known; and of another request like it.
+    assert fingerprinter.fingerprint(request) == theirs(request)
+    assert fingerprinter.fingerprint(request.copy()) == theirs(request)
+
+
+def test_forms_are_told_apart() -> None:
+    fingerprinter = ScrapyRedisFingerprinter()
+    forms = [FormRequest("https://example.com", formdata={"q": str(n)}) for n in range(3)]
+    found = [fingerprinter.fingerprint(form) for form in forms]
+    assert found == [theirs(form) for form in forms]
+    assert len(set(found)) == 3
+
+
+def test_they_differ_from_scrapys() -> None:
+    request = Request("https://example.com")
+    fingerprints = ScrapyRedisFingerprinter(), RequestFingerprinter()
+    assert len({fingerprinter.fingerprint(request) for fingerprinter in fingerprints}) == 2
+
+
+def test_a_replaced_request_has_its_own() -> None:
+    fingerprinter = ScrapyRedisFingerprinter()
+    first = Request("https://example.com/1")
+    fingerprinter.fingerprint(first)
+    second = first.replace(url="https://example.com/2")
+    assert fingerprinter.fingerprint(second) == theirs(second) != theirs(first)
+
+
+def test_it_keeps_no_request_alive() -> None:
+    fingerprinter = ScrapyRedisFingerprinter()
+    request = Request("https://example.com")
+    fingerprinter.fingerprint(request)
+    assert len(fingerprinter._known) == 1
+    del request
+    gc.collect()
+    assert len(fingerprinter._known) == 0
+
+
+def test_scrapy_builds_it_by_its_setting() -> None:
+    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": PATH})
+    made = build_from_crawler(load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
+    assert isinstance(made, ScrapyRedisFingerprinter)
+
+
+@given(st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=2 * MAX_FINGERPRINT))
+def test_what_filters_hold_is_short_and_tells_apart_what_differs(
+    first: bytes, other: bytes
+) -> None:
+    assert len(bounded(first)) <= MAX_FINGERPRINT
+    assert (bounded(first) == bounded(other)) == (first == other)
+    if len(first) <= MAX_FINGERPRINT:
+        assert bounded(first) == first

@@ -1,0 +1,275 @@
+"""Filters as sets, with the methods of both classes: what comes of two, and where it goes."""
+
+import asyncio
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from conftest import Server
+
+from scrapy_bloom import (
+    ArchiveError,
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterMismatchError,
+    SaturatedError,
+    StorageError,
+)
+
+MONDAY, TUESDAY = range(3_000), range(2_000, 5_000)
+
+
+def items(numbers: range) -> list[str]:
+    return [f"https://example.com/{number}" for number in numbers]
+
+
+@pytest.fixture
+def two(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
+    """Filters that have 1,000 items in common."""
+    monday = BloomFilter(client, "monday", capacity=20_000)
+    tuesday = BloomFilter(client, "tuesday", like=monday)
+    monday.extend(items(MONDAY))
+    tuesday.extend(items(TUESDAY))
+    return monday, tuesday
+
+
+# -- like another one --
+
+
+def test_a_filter_that_is_like_another_one_has_its_seeds_and_settings(client: redis.Redis) -> None:
+    one = BloomFilter(
+        client,
+        "one",
+        capacity=5_000,
+        error_rate=1e-4,
+        blocks=3,
+        window="6 weeks",
+        period="2 weeks",
+        stagger=True,
+        growth=4,
+        max_memory=10_000_000,
+        audit_rate=0.5,
+    )
+    two = BloomFilter(client, "two", like=one)
+    two.open()
+    assert two.seeds == one.seeds
+    assert two.config == one.config
+    assert two.header is not None
+    assert two.header.id != one.header.id  # type: ignore[union-attr]
+    assert (two.blocks, two.header.stagger, two.header.audit_rate) == (3, True, 0)
+
+
+def test_what_is_given_beside_it_counts(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=5_000, window="6 weeks", period="2 weeks")
+    two = BloomFilter(client, "two", like=one, capacity=100, window="never", audit_rate=0.5)
+    three = BloomFilter(client, "three", like=one, window="2 months", seeds=3)
+    assert two.info().capacity == 100
+    assert (two.info().window, two.info().audit_rate) == (None, 0.5)
+    assert three.info().period == "1 month"
+    assert three.num_hashes == 3
+    assert two.seeds == one.seeds
+
+
+def test_a_window_in_runs_keeps_the_run(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", window="2 runs", run="r1")
+    assert BloomFilter(client, "two", like=one).info().window == "2 runs"
+
+
+# -- sync --
+
+
+def test_how_many_there_are_in_one_and_in_two(two: tuple[BloomFilter, BloomFilter]) -> None:
+    monday, tuesday = two
+    assert abs(monday.approx_len() - 3_000) < 60
+    assert abs(monday.approx_union_len(tuesday) - 5_000) < 100
+    assert abs(monday.approx_intersection_len(tuesday) - 1_000) < 100
+
+
+def test_a_union_has_all_that_either_has(two: tuple[BloomFilter, BloomFilter]) -> None:
+    monday, tuesday = two
+    both = monday.union(tuesday, key="both")
+    assert all(both.contains(items(range(5_000))))
+    assert sum(both.contains(items(range(5_000, 15_000)))) < 10
+    assert both.key == "both"
+    assert (monday | tuesday).key == "monday|tuesday"
+    assert all(BloomFilter(both._driver.client, "monday|tuesday").contains(items(range(5_000))))
+
+
+def test_an_intersection_has_what_both_have(two: tuple[BloomFilter, BloomFilter]) -> None:
+    monday, tuesday = two
+    common = monday.intersection(tuesday, key="common")
+    assert all(common.contains(items(range(2_000, 3_000))))
+    assert sum(common.contains(items(range(2_000)))) < 5
+    assert len(monday & tuesday) == len(common)
+
+
+def test_an_update_is_in_place(two: tuple[BloomFilter, BloomFilter]) -> None:
+    monday, tuesday = two
+    before = monday
+    monday |= tuesday
+    assert monday is before
+    assert all(monday.contains(items(range(5_000))))
+    assert not all(tuesday.contains(items(range(2_000))))
+
+
+def test_a_copy_goes_its_own_way(two: tuple[BloomFilter, BloomFilter]) -> None:
+    monday, _ = two
+    copy = monday.copy("copy")
+    assert copy.add("only here")
+    assert "only here" not in monday
+    assert all(copy.contains(items(MONDAY)))
+
+
+def test_a_key_that_is_taken_stays_as_it_is(two: tuple[BloomFilter, BloomFilter]) -> None:
+    monday, tuesday = two
+    for make in (
+        lambda: monday.copy("tuesday"),
+        lambda: monday.union(tuesday, key="tuesday"),
+        lambda: monday.intersection(tuesday, key="monday"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"already|cannot be replaced"):
+            make()
+    assert not any(tuesday.contains(items(range(2_000))))
+    assert all(monday.copy("tuesday", replace=True).contains(items(MONDAY)))
+
+
+def test_filters_that_do_not_go_together_say_why(client: redis.Redis) -> None:
+    one, other = BloomFilter(client, "one"), BloomFilter(client, "other")
+    for make in (lambda: one | other, lambda: one & other, lambda: one.approx_union_len(other)):
+        with pytest.raises(FilterMismatchError, match="seeds"):
+            make()
+
+
+def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "full", capacity=10, blocks=1, growth=0)
+    bloom.open()
+    client.set("{full:0}:0.0", b"\xff" * client.strlen("{full:0}:0.0"))
+    with pytest.raises(SaturatedError, match="Clear the filter"):
+        bloom.approx_len()
+
+
+def test_what_was_not_finished_can_be_deleted(
+    two: tuple[BloomFilter, BloomFilter], client: redis.Redis
+) -> None:
+    """A kill at the worst moment leaves a header that nobody can open."""
+    monday, _ = two
+    made = monday.copy("made")
+    client.hset("{made:0}:header", "format", "0")
+    with pytest.raises(StorageError, match="being made"):
+        BloomFilter(client, "made").open()
+    assert BloomFilter(client, "made").delete()
+    assert made.look() is None
+    assert not [key for key in client.scan_iter(count=1_000) if b"made" in key]
+
+
+# -- files --
+
+
+def test_to_a_file_and_back(two: tuple[BloomFilter, BloomFilter], tmp_path: Path) -> None:
+    monday, _ = two
+    told: list[tuple[int, int]] = []
+    saved = monday.save(tmp_path / "monday.bloom", lambda *how_far: told.append(how_far))
+    assert saved.count == len(monday)
+    assert told[-1] == (saved.memory, saved.memory)
+    client = monday._driver.client
+    copy = BloomFilter.load(client, "copy", tmp_path / "monday.bloom")
+    assert all(copy.contains(items(MONDAY)))
+    assert copy.seeds == monday.seeds
+    with pytest.raises(ConfigurationError, match="replace"):
+        BloomFilter.load(client, "copy", tmp_path / "monday.bloom")
+    BloomFilter.load(client, "copy", tmp_path / "monday.bloom", replace=True, timeout=5.0)
+    with pytest.raises(ArchiveError):
+        BloomFilter.load(client, "other", io.BytesIO(b"no filter"))
+    with pytest.raises(ArchiveError, match="max_memory"):
+        BloomFilter.load(client, "other", tmp_path / "monday.bloom", max_memory=1_000)
+    assert BloomFilter(client, "other").look() is None
+
+
+def test_a_filter_that_is_not_there_is_not_saved(client: redis.Redis, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no filter"):
+        BloomFilter(client, "nothing").save(tmp_path / "nothing.bloom")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_on_exact_record_stays_behind(client: redis.Redis) -> None:
+    """Else all that comes again would be called wrong: its record is elsewhere."""
+    audited = BloomFilter(client, "audited", capacity=1_000, audit_rate=1.0)
+    audited.extend(items(range(500)))
+    file = io.BytesIO()
+    audited.save(file)
+    file.seek(0)
+    loaded = BloomFilter.load(client, "loaded", file)
+    for other in (loaded, audited.copy("copied"), audited.union(audited.copy("2"), key="united")):
+        assert not any(other.claim(items(range(500))))
+        assert (other.info().audit_rate, other.info().audited.wrong) == (0, 0)
+
+
+# -- asyncio --
+
+
+def test_all_of_it_with_asyncio(server: Server, client: redis.Redis) -> None:
+    async def scenario() -> None:
+        own = redis.asyncio.Redis.from_url(server.url)
+        try:
+            await _scenario(own)
+        finally:
+            await getattr(own, "aclose", own.close)()
+
+    async def _scenario(own: Any) -> None:
+        monday = AsyncBloomFilter(own, "monday", capacity=20_000)
+        with pytest.raises(ConfigurationError, match="not open yet"):
+            AsyncBloomFilter(own, "tuesday", like=monday)
+        await monday.extend(items(MONDAY))
+        tuesday = AsyncBloomFilter(own, "tuesday", like=monday)
+        await tuesday.extend(items(TUESDAY))
+        assert abs(await monday.approx_len() - 3_000) < 60
+        assert abs(await monday.approx_union_len(tuesday) - 5_000) < 100
+        assert abs(await monday.approx_intersection_len(tuesday) - 1_000) < 100
+        both = await monday.union(tuesday, key="both")
+        assert all(await both.contains(items(range(5_000))))
+        common = await monday.intersection(tuesday, key="common")
+        assert all(await common.contains(items(range(2_000, 3_000))))
+        copy = await monday.copy("copy")
+        await copy.update(tuesday)
+        assert all(await copy.contains(items(range(5_000))))
+        file = io.BytesIO()
+        saved = await copy.save(file)
+        assert saved.count == (await copy.info()).count
+        file.seek(0)
+        loaded = await AsyncBloomFilter.load(own, "loaded", file)
+        assert all(await loaded.contains(items(range(5_000))))
+        file.seek(0)
+        file.truncate(2_000)
+        with pytest.raises(ArchiveError):
+            await AsyncBloomFilter.load(own, "broken", file)
+        assert await AsyncBloomFilter(own, "broken").look() is None
+
+    asyncio.run(scenario())
+    assert not [key for key in client.scan_iter(count=1_000) if b"load" in key and b":load:" in key]
+
+
+def test_tasks_may_combine_the_same_filters_at_once(server: Server, client: redis.Redis) -> None:
+    """Each is asked by one task at a time; nobody waits for another one for ever."""
+
+    async def scenario() -> None:
+        own = redis.asyncio.Redis.from_url(server.url)
+        one = AsyncBloomFilter(own, "one", capacity=1_000)
+        await one.extend(items(range(500)))
+        two = AsyncBloomFilter(own, "two", like=one)
+        await two.extend(items(range(400, 900)))
+        make: list[Callable[[], Any]] = [
+            lambda: one.approx_union_len(two),
+            lambda: two.approx_union_len(one),
+            lambda: one.union(two, key="made"),
+            lambda: two.update(one),
+        ]
+        await asyncio.wait_for(asyncio.gather(*(call() for call in make)), 20)
+        assert all(await two.contains(items(range(900))))
+        await getattr(own, "aclose", own.close)()
+
+    asyncio.run(scenario())

@@ -1,0 +1,81 @@
+"""Operations on several filters: whose turn it is, what they are told, and how they end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_bloom.rings import Steps
+from scrapy_bloom.together import Together, on, run_together, run_together_async
+
+
+def step(name: str) -> Steps[str]:
+    """Stands for the steps of a filter; the drivers below never run it."""
+    yield []
+    return name
+
+
+def operation(log: list[object]) -> Together[str]:
+    first = yield from on(0, step("a"))
+    second = yield from on(1, step("b"))
+    log.append((first, second))
+    return "done"
+
+
+def careful(log: list[object]) -> Together[None]:
+    try:
+        yield from on(0, step("a"))
+    except OSError as error:
+        log.append((yield from on(1, step("clean"))))
+        raise ValueError("said otherwise") from error
+
+
+async def later(run: Callable[[int, Steps[Any]], Any], number: int, steps: Steps[Any]) -> Any:
+    await asyncio.sleep(0)
+    return run(number, steps)
+
+
+@pytest.fixture(params=["one after the other", "awaited"])
+def drive(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    if request.param == "awaited":
+        return lambda operation, run: asyncio.run(
+            run_together_async(operation, lambda number, steps: later(run, number, steps))
+        )
+    return run_together
+
+
+def test_each_filter_runs_its_own_steps_and_results_come_back(
+    drive: Callable[..., Any],
+) -> None:
+    log: list[object] = []
+    turns = []
+
+    def run(number: int, steps: Steps[Any]) -> str:
+        turns.append(number)
+        return f"result of {number}"
+
+    assert drive(operation(log), run) == "done"
+    assert turns == [0, 1]
+    assert log == [("result of 0", "result of 1")]
+
+
+def test_an_operation_is_told_of_errors_and_may_clean_up(drive: Callable[..., Any]) -> None:
+    log: list[object] = []
+
+    def run(number: int, steps: Steps[Any]) -> str:
+        if number == 0:
+            raise OSError("lost")
+        return "cleaned up"
+
+    with pytest.raises(ValueError, match="said otherwise"):
+        drive(careful(log), run)
+    assert log == ["cleaned up"]
+
+
+def test_what_an_operation_does_not_care_for_is_raised(drive: Callable[..., Any]) -> None:
+    def run(number: int, steps: Steps[Any]) -> str:
+        raise OSError(f"lost {number}")
+
+    with pytest.raises(OSError, match="lost 0"):
+        drive(operation([]), run)
