@@ -2,6 +2,7 @@
 
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.async_filter import AsyncBloomFilter
+from scrapy_bloom.core.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import (
     ArchiveError,
@@ -11,11 +12,10 @@ from scrapy_bloom.errors import (
     SaturatedError,
     StorageError,
 )
+from scrapy_bloom.files.saving import Saved
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
-from scrapy_bloom.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.middleware import BloomSpiderMiddleware
-from scrapy_bloom.saving import Saved
 
 __all__ = [
     "Addon",

@@ -5,20 +5,20 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar, overload
 
-from scrapy_bloom.archive import MAX_MEMORY, Reader
-from scrapy_bloom.async_driver import AsyncDriver
 from scrapy_bloom.base import CHUNK, BaseFilter, chunks
+from scrapy_bloom.clients.async_driver import AsyncDriver
+from scrapy_bloom.core.hashing import Item
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.info import FilterInfo, ItemInfo
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.rings import Snapshot, Steps
+from scrapy_bloom.core.view import View
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.hashing import Item
-from scrapy_bloom.header import Header
-from scrapy_bloom.info import FilterInfo, ItemInfo
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.loading import Loading
-from scrapy_bloom.places import Place, reading, writing
-from scrapy_bloom.rings import Snapshot, Steps
-from scrapy_bloom.saving import Progress, Saved
-from scrapy_bloom.together import Together, run_together_async
-from scrapy_bloom.view import View
+from scrapy_bloom.files.archive import MAX_MEMORY, Reader
+from scrapy_bloom.files.loading import Loading
+from scrapy_bloom.files.places import Place, reading, writing
+from scrapy_bloom.files.saving import Progress, Saved
+from scrapy_bloom.sets.together import Together, run_together_async
 
 T = TypeVar("T")
 

@@ -4,23 +4,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any, TypeVar
 
-from scrapy_bloom import algebra, counting, values
-from scrapy_bloom.algebra import Overlap
-from scrapy_bloom.archive import Writer
+from scrapy_bloom.core import counting, values
+from scrapy_bloom.core.generations import Config
+from scrapy_bloom.core.hashing import Item, to_bytes
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.info import FilterInfo, ItemInfo, describe, describe_item
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.membership import NEW, NO_ROOM, PRESENT, UNRECORDED, claim, contains, find
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.schedule import RUNS, Span, parse_span
+from scrapy_bloom.core.view import View
+from scrapy_bloom.core.wanted import Wanted
 from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.generations import Config
-from scrapy_bloom.hashing import Item, to_bytes
-from scrapy_bloom.header import Header
-from scrapy_bloom.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.membership import NEW, NO_ROOM, PRESENT, UNRECORDED, claim, contains, find
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.rings import Steps
-from scrapy_bloom.saving import Progress, Saved, save
-from scrapy_bloom.schedule import RUNS, Span, parse_span
-from scrapy_bloom.together import Together
-from scrapy_bloom.view import View
-from scrapy_bloom.wanted import Wanted
+from scrapy_bloom.files.archive import Writer
+from scrapy_bloom.files.saving import Progress, Saved, save
+from scrapy_bloom.sets import algebra
+from scrapy_bloom.sets.algebra import Overlap
+from scrapy_bloom.sets.together import Together
 
 T = TypeVar("T")
 

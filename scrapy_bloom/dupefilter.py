@@ -15,16 +15,21 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.asking import UNKNOWN, Question
+from scrapy_bloom.core.membership import NEW, UNRECORDED
+from scrapy_bloom.crawl.asking import UNKNOWN, Question
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.mainthread import has_asyncio
+from scrapy_bloom.crawl.memory import Memory
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.settings import (
+    FLUSH_ALWAYS,
+    FLUSH_START,
+    BloomSettings,
+    is_developer_command,
+)
+from scrapy_bloom.crawl.windows import LASTING, Windows
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filters import Filters
 from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.mainthread import has_asyncio
-from scrapy_bloom.membership import NEW, UNRECORDED
-from scrapy_bloom.memory import Memory
-from scrapy_bloom.report import Report
-from scrapy_bloom.settings import FLUSH_ALWAYS, FLUSH_START, BloomSettings, is_developer_command
-from scrapy_bloom.windows import LASTING, Windows
 
 logger = logging.getLogger(__name__)
 

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
-from scrapy_bloom.archive import MAX_MEMORY, Reader
 from scrapy_bloom.base import BaseFilter, chunks
-from scrapy_bloom.calls import Held
-from scrapy_bloom.driver import Driver
-from scrapy_bloom.hashing import Item, to_bytes
-from scrapy_bloom.header import Header
-from scrapy_bloom.info import FilterInfo, ItemInfo
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.loading import Loading, load
-from scrapy_bloom.membership import locate, verdict_on_one
-from scrapy_bloom.places import Place, reading, writing
-from scrapy_bloom.rings import Snapshot, Steps
-from scrapy_bloom.saving import Progress, Saved
-from scrapy_bloom.scripts import Call
-from scrapy_bloom.together import Together, run_together
-from scrapy_bloom.view import View
-from scrapy_bloom.wanted import Wanted
+from scrapy_bloom.clients.driver import Driver
+from scrapy_bloom.core.calls import Held
+from scrapy_bloom.core.hashing import Item, to_bytes
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.info import FilterInfo, ItemInfo
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.membership import locate, verdict_on_one
+from scrapy_bloom.core.rings import Snapshot, Steps
+from scrapy_bloom.core.scripts import Call
+from scrapy_bloom.core.view import View
+from scrapy_bloom.core.wanted import Wanted
+from scrapy_bloom.files.archive import MAX_MEMORY, Reader
+from scrapy_bloom.files.loading import Loading, load
+from scrapy_bloom.files.places import Place, reading, writing
+from scrapy_bloom.files.saving import Progress, Saved
+from scrapy_bloom.sets.together import Together, run_together
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class BloomFilter(BaseFilter):
         return [new for chunk in chunks(items) for new in self._driver.run(self._claim(chunk))]
 
     def run(self, operation: Callable[[View], Steps[T]], *, on_all_blocks: bool = False) -> T:
-        """Carry out an operation on this filter, as those of ``scrapy_bloom.pending``.
+        """Carry out an operation on this filter, as those of ``scrapy_bloom.core.pending``.
 
         Args:
             operation: returns its steps.

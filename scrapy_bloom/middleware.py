@@ -12,12 +12,12 @@ from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.http import Response
 
-from scrapy_bloom.asking import Question
-from scrapy_bloom.basket import in_batches, in_batches_without_asyncio
+from scrapy_bloom.crawl.asking import Question
+from scrapy_bloom.crawl.basket import in_batches, in_batches_without_asyncio
+from scrapy_bloom.crawl.engine import Engine
+from scrapy_bloom.crawl.mainthread import has_asyncio
+from scrapy_bloom.crawl.windows import RUN
 from scrapy_bloom.dupefilter import BloomDupeFilter
-from scrapy_bloom.engine import Engine
-from scrapy_bloom.mainthread import has_asyncio
-from scrapy_bloom.windows import RUN
 
 #: Its place in ``SPIDER_MIDDLEWARES``: nearer the engine than all of Scrapy's own.
 ORDER = 0

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from scrapy_bloom.contents import Contents
-from scrapy_bloom.generations import Layer
-from scrapy_bloom.hashing import Hasher, offsets
-from scrapy_bloom.ring import Ring
+from scrapy_bloom.core.generations import Layer
+from scrapy_bloom.core.hashing import Hasher, offsets
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.sets.contents import Contents
 
 
 class Block:

@@ -27,7 +27,7 @@ from scrapy.utils.request import fingerprint
 from servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.keys import Keys
+from scrapy_bloom.core.keys import Keys
 
 #: Seconds that anything may take. Nothing is expected to be as slow.
 PATIENCE = 60.0

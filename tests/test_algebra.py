@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from servers import Server
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
-from scrapy_bloom.algebra import (
+from scrapy_bloom.async_filter import AsyncBloomFilter
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.errors import SaturatedError
+from scrapy_bloom.sets.algebra import (
     Overlap,
     approx_len,
     copy,
@@ -22,10 +25,7 @@ from scrapy_bloom.algebra import (
     union,
     update,
 )
-from scrapy_bloom.async_filter import AsyncBloomFilter
-from scrapy_bloom.errors import SaturatedError
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.together import Together, run_together, run_together_async
+from scrapy_bloom.sets.together import Together, run_together, run_together_async
 
 T = TypeVar("T")
 #: Fixed, so that a failing example fails again.

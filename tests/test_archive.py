@@ -17,8 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_state import configs, headers
 
-from scrapy_bloom import state
-from scrapy_bloom.archive import (
+from scrapy_bloom.core import state
+from scrapy_bloom.core.generations import Config, Generation, Layer
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.schedule import Schedule, parse_span
+from scrapy_bloom.core.sizing import MAX_LAYER_BITS
+from scrapy_bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.files.archive import (
     CHUNK,
     DEFLATED,
     END,
@@ -34,13 +40,7 @@ from scrapy_bloom.archive import (
     Writer,
     spans,
 )
-from scrapy_bloom.errors import ArchiveError, ConfigurationError
-from scrapy_bloom.frames import HEAD, MAGIC, SEAL, VERSION, FrameWriter
-from scrapy_bloom.generations import Config, Generation, Layer
-from scrapy_bloom.header import Header
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.schedule import Schedule, parse_span
-from scrapy_bloom.sizing import MAX_LAYER_BITS
+from scrapy_bloom.files.frames import HEAD, MAGIC, SEAL, VERSION, FrameWriter
 
 NOW = 1_700_000_000
 FILTER = Header(id="0123456789abcdef" * 2, blocks=3, seeds=(5, 7, 11))

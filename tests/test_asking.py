@@ -11,8 +11,8 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.asking import UNKNOWN, Question
-from scrapy_bloom.membership import NEW, SEEN
+from scrapy_bloom.core.membership import NEW, SEEN
+from scrapy_bloom.crawl.asking import UNKNOWN, Question
 
 URL = "https://example.com/"
 PATIENCE = 20.0

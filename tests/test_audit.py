@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
-from scrapy_bloom.audit import Audited, Z, sample
-from scrapy_bloom.pending import take
-from scrapy_bloom.sizing import predicted_error_rate
+from scrapy_bloom.core.audit import Audited, Z, sample
+from scrapy_bloom.core.pending import take
+from scrapy_bloom.core.sizing import predicted_error_rate
 
 ITEMS = [f"{number}".encode() for number in range(20_000)]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Request
 
-from scrapy_bloom.basket import Basket, in_batches, in_batches_without_asyncio
+from scrapy_bloom.crawl.basket import Basket, in_batches, in_batches_without_asyncio
 
 #: Seconds after which what waits would wait for ever.
 PATIENCE = 20.0
@@ -296,7 +296,7 @@ async def test_a_slow_callback_passes_on_each_request_that_it_waits_for() -> Non
 async def test_what_is_held_too_long_without_a_loop_goes_with_the_next_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("scrapy_bloom.basket.HELD", 0.0)
+    monkeypatch.setattr("scrapy_bloom.crawl.basket.HELD", 0.0)
     links = [link(number) for number in range(4)]
 
     async def slow() -> AsyncIterator[Any]:

@@ -9,7 +9,13 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, ConfigurationError, StorageError
-from scrapy_bloom.building import (
+from scrapy_bloom.core.calls import Held
+from scrapy_bloom.core.generations import Layer
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.scripts import BYTES, Call, Reply
+from scrapy_bloom.sets.building import (
     CHUNK,
     Building,
     RefusedError,
@@ -18,13 +24,7 @@ from scrapy_bloom.building import (
     read_block,
     try_block,
 )
-from scrapy_bloom.calls import Held
-from scrapy_bloom.contents import Contents
-from scrapy_bloom.generations import Layer
-from scrapy_bloom.header import Header
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.rings import Steps
-from scrapy_bloom.scripts import BYTES, Call, Reply
+from scrapy_bloom.sets.contents import Contents
 
 T = TypeVar("T")
 ITEMS = [f"https://example.com/{i}" for i in range(500)]

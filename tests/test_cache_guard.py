@@ -10,7 +10,7 @@ import pytest
 import redis
 from conftest import Server
 
-from scrapy_bloom.sizing import DEFAULT_BLOCKS, plan
+from scrapy_bloom.core.sizing import DEFAULT_BLOCKS, plan
 
 PAGE = (Path(__file__).parents[1] / "docs" / "cache-guard.md").read_text()
 NAME = "emails"

@@ -5,14 +5,14 @@ from struct import Struct
 
 import pytest
 
-from scrapy_bloom.calls import Held
-from scrapy_bloom.generations import Config, Layer
-from scrapy_bloom.hashing import offsets
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.schedule import SECONDS, Schedule, Span
-from scrapy_bloom.scripts import Call
+from scrapy_bloom.core.calls import Held
+from scrapy_bloom.core.generations import Config, Layer
+from scrapy_bloom.core.hashing import offsets
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.schedule import SECONDS, Schedule, Span
+from scrapy_bloom.core.scripts import Call
 
 NOW, DAY = 1_700_000_000, 86_400
 HASHES = [2**64 - 1, 12345678901234567890, 42]

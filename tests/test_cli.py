@@ -28,10 +28,10 @@ from servers import Server, contents, free_port
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli import lookup as lookup_module
-from scrapy_bloom.forecast import forecast
-from scrapy_bloom.schedule import parse_span
-from scrapy_bloom.sizing import predicted_error_rate
-from scrapy_bloom.wanted import Wanted
+from scrapy_bloom.core.forecast import forecast
+from scrapy_bloom.core.schedule import parse_span
+from scrapy_bloom.core.sizing import predicted_error_rate
+from scrapy_bloom.core.wanted import Wanted
 
 KEY = "shop:bloom"
 SECRET = "S3CRET"

@@ -24,7 +24,7 @@ from test_cli import KEY, SECRET, Call, Done, Own, Shop
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.cli import migrate
-from scrapy_bloom.sources import BATCH, SetSource
+from scrapy_bloom.migration.sources import BATCH, SetSource
 
 call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 

@@ -16,13 +16,15 @@ import test_cli
 from servers import Server
 from test_cli import KEY, SECRET, Call, Done, Own, Shop, everything, free_port
 
-from scrapy_bloom import BloomFilter, pending, workers
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import pending as command
-from scrapy_bloom.connection import connect
-from scrapy_bloom.filters import Filters
-from scrapy_bloom.pending import Failure, field_of
-from scrapy_bloom.takeover import Found, Takeover
-from scrapy_bloom.workers import Process, Worker
+from scrapy_bloom.clients.connection import connect
+from scrapy_bloom.core import pending
+from scrapy_bloom.core.pending import Failure, field_of
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.takeover import Found, Takeover
+from scrapy_bloom.crawl.workers import Process, Worker
 
 call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 

@@ -15,7 +15,7 @@ from servers import Server, contents
 from test_cli import KEY, URLS, Call, Done, everything, fingerprints
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.archive import Reader
+from scrapy_bloom.files.archive import Reader
 
 call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 

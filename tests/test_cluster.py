@@ -12,13 +12,13 @@ from redis.retry import Retry
 from servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.algebra import like, overlap, union, update
-from scrapy_bloom.archive import Reader, Writer
-from scrapy_bloom.driver import Driver
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.loading import Loading, load
-from scrapy_bloom.saving import save
-from scrapy_bloom.together import run_together
+from scrapy_bloom.clients.driver import Driver
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.files.archive import Reader, Writer
+from scrapy_bloom.files.loading import Loading, load
+from scrapy_bloom.files.saving import save
+from scrapy_bloom.sets.algebra import like, overlap, union, update
+from scrapy_bloom.sets.together import run_together
 
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
 SLOTS = 16_384

@@ -7,13 +7,13 @@ from bits import Block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom import state
-from scrapy_bloom.combine import intersect, merge, unite, with_layers
+from scrapy_bloom.core import state
+from scrapy_bloom.core.generations import Config, Generation, Layer
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.schedule import RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.errors import ConfigurationError, FilterMismatchError
-from scrapy_bloom.generations import Config, Generation, Layer
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.schedule import RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.sets.combine import intersect, merge, unite, with_layers
 
 DAY = 86_400
 NOW = 20_000 * DAY

@@ -7,8 +7,8 @@ import redis
 from servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.rings import GROWN, ROTATED
-from scrapy_bloom.scripts import Reply
+from scrapy_bloom.core.rings import GROWN, ROTATED
+from scrapy_bloom.core.scripts import Reply
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]

@@ -21,8 +21,8 @@ from scrapy_redis.connection import get_redis_from_settings
 from servers import Server, free_port
 
 import scrapy_bloom
-from scrapy_bloom.addresses import redact
-from scrapy_bloom.connection import connect, connect_scrapy_redis
+from scrapy_bloom.clients.addresses import redact
+from scrapy_bloom.clients.connection import connect, connect_scrapy_redis
 from scrapy_bloom.errors import ConfigurationError, StorageError, explain
 
 SECRET = "S3CRET"
@@ -474,7 +474,7 @@ def test_a_cluster_that_is_not_there_is_explained() -> None:
 
 
 def test_embedded_without_posix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scrapy_bloom.embedded", None)
+    monkeypatch.setitem(sys.modules, "scrapy_bloom.clients.embedded", None)
     with pytest.raises(ConfigurationError, match="Linux and macOS"):
         connect("embedded:")
 

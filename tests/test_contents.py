@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from bits import Block
 
-from scrapy_bloom.contents import Contents, differences, estimated, repeats, shared, unlike
+from scrapy_bloom.core.generations import Config, Layer
+from scrapy_bloom.core.header import WRITE_ALL, Header
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.schedule import SECONDS, Schedule, Span
 from scrapy_bloom.errors import FilterMismatchError
-from scrapy_bloom.generations import Config, Layer
-from scrapy_bloom.header import WRITE_ALL, Header
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.schedule import SECONDS, Schedule, Span
+from scrapy_bloom.sets.contents import Contents, differences, estimated, repeats, shared, unlike
 
 DAY = 86_400
 NOW = 20_000 * DAY

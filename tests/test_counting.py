@@ -12,9 +12,10 @@ from crawling import crawl
 from example_site.build import Site
 from example_site.serve import SiteServer
 
-from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, counting, pending
-from scrapy_bloom.hashing import Hasher, offsets
-from scrapy_bloom.membership import (
+from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
+from scrapy_bloom.core import counting, pending
+from scrapy_bloom.core.hashing import Hasher, offsets
+from scrapy_bloom.core.membership import (
     ABSENT,
     NEW,
     PRESENT,
@@ -25,7 +26,7 @@ from scrapy_bloom.membership import (
     locate,
     verdict_on_one,
 )
-from scrapy_bloom.sizing import SATURATED
+from scrapy_bloom.core.sizing import SATURATED
 
 A, B, C = b"a", b"b", b"c"
 MANY = [f"item {number}".encode() for number in range(500)]

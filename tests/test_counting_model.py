@@ -19,10 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_bloom import BloomFilter, counting
-from scrapy_bloom.hashing import Hasher
-from scrapy_bloom.membership import ABSENT, NEW, PRESENT, SEEN
-from scrapy_bloom.sizing import SATURATED
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.core import counting
+from scrapy_bloom.core.hashing import Hasher
+from scrapy_bloom.core.membership import ABSENT, NEW, PRESENT, SEEN
+from scrapy_bloom.core.sizing import SATURATED
 
 KEY = "model"
 #: Generations that are remembered.

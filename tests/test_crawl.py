@@ -14,7 +14,7 @@ from scrapy import version_info
 from servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.locks import is_free
+from scrapy_bloom.clients.locks import is_free
 
 #: Like the magazine's queue spider, but every page has the lasting window.
 ONCE_SPIDER = """

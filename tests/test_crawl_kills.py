@@ -18,7 +18,7 @@ from scrapy.crawler import CrawlerProcess
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.driver import Driver
+from scrapy_bloom.clients.driver import Driver
 
 spawn = multiprocessing.get_context("spawn")
 #: Page n links to pages 2n and 2n + 1, and to page 1; page 1 is where the crawl starts.

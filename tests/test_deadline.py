@@ -23,14 +23,15 @@ from redis._parsers import _HiredisParser, _RESP2Parser
 from scrapy.settings import Settings
 from servers import Server, free_port
 
-from scrapy_bloom import BloomFilter, deadline
-from scrapy_bloom.connection import connect
-from scrapy_bloom.deadline import BoundedSocket, may_connect, remaining, within
-from scrapy_bloom.driver import Driver
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.clients import deadline
+from scrapy_bloom.clients.connection import connect
+from scrapy_bloom.clients.deadline import BoundedSocket, may_connect, remaining, within
+from scrapy_bloom.clients.driver import Driver
+from scrapy_bloom.core.scripts import Call, load
+from scrapy_bloom.crawl.filters import connect_filters
+from scrapy_bloom.crawl.settings import BloomSettings
 from scrapy_bloom.errors import StorageError
-from scrapy_bloom.filters import connect_filters
-from scrapy_bloom.scripts import Call, load
-from scrapy_bloom.settings import BloomSettings
 
 TIMEOUT = 0.3
 #: Within the time-out, but not twice.

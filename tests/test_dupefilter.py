@@ -107,7 +107,7 @@ def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptur
     first.close("finished")
     with caplog.at_level(logging.INFO):
         second = make()
-    lines = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.report"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"]
     (line,) = [line for line in lines if "BLOOM_REMEMBER" not in line]
     assert "'shop:bloom'" in line
     assert "remembers 5 URLs" in line

@@ -21,9 +21,9 @@ import pytest
 import redis
 from crawling import needs_embedded
 
-from scrapy_bloom import embedded
-from scrapy_bloom.connection import connect
-from scrapy_bloom.embedded import EmbeddedServer
+from scrapy_bloom.clients import embedded
+from scrapy_bloom.clients.connection import connect
+from scrapy_bloom.clients.embedded import EmbeddedServer
 from scrapy_bloom.errors import ConfigurationError, StorageError
 
 pytestmark = needs_embedded
@@ -34,7 +34,7 @@ spawn = multiprocessing.get_context("spawn")
 USER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
-from scrapy_bloom.connection import connect
+from scrapy_bloom.clients.connection import connect
 connection = connect("embedded:" + sys.argv[1])
 print(connection.client.info("server")["process_id"], flush=True)
 sys.stdin.readline()

@@ -14,8 +14,8 @@ from scipy import stats
 from servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.hashing import Hasher
-from scrapy_bloom.sizing import optimal_hashes
+from scrapy_bloom.core.hashing import Hasher
+from scrapy_bloom.core.sizing import optimal_hashes
 
 CAPACITY = 200_000
 PROBES = 1_000_000

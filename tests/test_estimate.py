@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.estimate import cardinality, largest, overlap, places_in_use, standard_error
+from scrapy_bloom.sets.estimate import cardinality, largest, overlap, places_in_use, standard_error
 
 
 def fill(num_bits: int, num_hashes: int, items: range, seed: int = 0) -> set[int]:

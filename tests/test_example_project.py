@@ -30,7 +30,7 @@ from example_site import urls
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, read_hits, serve
 
-from scrapy_bloom.known import FRESH
+from scrapy_bloom.crawl.known import FRESH
 
 
 def get(web: SiteServer, url: str) -> tuple[int, str, str]:

@@ -19,10 +19,10 @@ from scrapy_bloom import (
     FilterMismatchError,
     StorageError,
 )
-from scrapy_bloom.membership import find
-from scrapy_bloom.rings import FILLING, FULL, GROWN, LOST, ROTATED
-from scrapy_bloom.scripts import Reply
-from scrapy_bloom.sizing import plan
+from scrapy_bloom.core.membership import find
+from scrapy_bloom.core.rings import FILLING, FULL, GROWN, LOST, ROTATED
+from scrapy_bloom.core.scripts import Reply
+from scrapy_bloom.core.sizing import plan
 
 URLS = [f"https://example.com/{i}" for i in range(1000)]
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.hashing import Hasher
+from scrapy_bloom.core.hashing import Hasher
 
 KEY = "model"
 items = st.binary(max_size=3) | st.text(max_size=3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import ArchiveError
-from scrapy_bloom.frames import HEAD, MAGIC, SEAL, FrameReader, FrameWriter
+from scrapy_bloom.files.frames import HEAD, MAGIC, SEAL, FrameReader, FrameWriter
 
 LIMITS = {1: 0, 2: 10, 3: 1_000}
 contents = st.lists(

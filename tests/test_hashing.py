@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scrapy_bloom.hashing import (
+from scrapy_bloom.core.hashing import (
     MAX_SEED,
     SCHEME,
     Hasher,

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_bloom.audit import Audited
-from scrapy_bloom.generations import Config, Counts
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.info import describe, describe_item
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.rings import Snapshot
-from scrapy_bloom.schedule import RUNS, SECONDS, Schedule, Span
-from scrapy_bloom.sizing import lost_by_discard, predicted_error_rate, saturated_counters
+from scrapy_bloom.core.audit import Audited
+from scrapy_bloom.core.generations import Config, Counts
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.info import describe, describe_item
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.rings import Snapshot
+from scrapy_bloom.core.schedule import RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.core.sizing import lost_by_discard, predicted_error_rate, saturated_counters
 
 DAY = 86_400
 NOW = 20_000 * DAY

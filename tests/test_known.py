@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.known import FRESH, Known, Place
+from scrapy_bloom.crawl.known import FRESH, Known, Place
 
 HERE, THERE = ("lasting", 0), ("lasting", 1)
 NEVER = float("inf")

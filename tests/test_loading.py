@@ -21,17 +21,18 @@ from servers import Server, contents
 from test_archive import damages, read
 from test_saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
 
-from scrapy_bloom import BloomFilter, StorageError, archive
-from scrapy_bloom.archive import Block, Reader
-from scrapy_bloom.async_driver import AsyncDriver
-from scrapy_bloom.driver import Driver
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.clients.async_driver import AsyncDriver
+from scrapy_bloom.clients.driver import Driver
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.pending import take
+from scrapy_bloom.core.rings import LOST, Steps
+from scrapy_bloom.core.scripts import Call
 from scrapy_bloom.errors import ArchiveError, BloomError, ConfigurationError
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.loading import RENEW_AFTER, STAGED_FOR, Loading, load
-from scrapy_bloom.pending import take
-from scrapy_bloom.rings import LOST, Steps
-from scrapy_bloom.saving import Saved
-from scrapy_bloom.scripts import Call
+from scrapy_bloom.files import archive
+from scrapy_bloom.files.archive import Block, Reader
+from scrapy_bloom.files.loading import RENEW_AFTER, STAGED_FOR, Loading, load
+from scrapy_bloom.files.saving import Saved
 
 #: Seconds that a bitmap which was replaced may stay.
 GOING = 60
@@ -557,12 +558,12 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
 CHILD = """
 import sys, redis
 from pathlib import Path
-from scrapy_bloom.archive import Reader, Writer
-from scrapy_bloom.driver import Driver
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.loading import Loading, load
-from scrapy_bloom.places import reading, writing
-from scrapy_bloom.saving import save
+from scrapy_bloom.files.archive import Reader, Writer
+from scrapy_bloom.clients.driver import Driver
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.files.loading import Loading, load
+from scrapy_bloom.files.places import reading, writing
+from scrapy_bloom.files.saving import save
 
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.migration import Pace, State, StateFile, resume
-from scrapy_bloom.sources import BATCH, END, Batch
+from scrapy_bloom.migration.progress import Pace, State, StateFile, resume
+from scrapy_bloom.migration.sources import BATCH, END, Batch
 
 counts = st.integers(0, 10**15)
 positions = st.one_of(

@@ -29,8 +29,9 @@ from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from servers import Server
 
-from scrapy_bloom import BloomDupeFilter, BloomFilter, StorageError, memory, writer
-from scrapy_bloom.filters import Filters
+from scrapy_bloom import BloomDupeFilter, BloomFilter, StorageError
+from scrapy_bloom.crawl import memory, writer
+from scrapy_bloom.crawl.filters import Filters
 
 #: BLOOM_TIMEOUT here, and what a call may take on a machine that has other things to do.
 TIMEOUT = 0.5

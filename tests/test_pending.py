@@ -6,10 +6,11 @@ import pytest
 import redis
 from servers import Server
 
-from scrapy_bloom import BloomFilter, pending
-from scrapy_bloom.membership import NEW, SEEN
-from scrapy_bloom.pending import KEPT, MINE, OTHERS, Claim, Failure, field_of
-from scrapy_bloom.rings import Steps
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.core import pending
+from scrapy_bloom.core.membership import NEW, SEEN
+from scrapy_bloom.core.pending import KEPT, MINE, OTHERS, Claim, Failure, field_of
+from scrapy_bloom.core.rings import Steps
 
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
 OURS, THEIRS = "w-ours", "w-theirs"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom.settings import SETTINGS
-from scrapy_bloom.sizing import plan
+from scrapy_bloom.core.sizing import plan
+from scrapy_bloom.crawl.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -1,6 +1,6 @@
 """What a process was told lately: the last so many at least, and not much more."""
 
-from scrapy_bloom.recent import Recent
+from scrapy_bloom.crawl.recent import Recent
 
 
 def test_the_last_items_are_recent() -> None:

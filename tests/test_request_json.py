@@ -17,7 +17,7 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.http import Headers, JsonRequest, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_bloom.request_json import (
+from scrapy_bloom.crawl.request_json import (
     MAX_BITS,
     MAX_DEPTH,
     MAX_LENGTH,

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom import state
-from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.generations import Config, Counts, Generation, Layer
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.ring import (
+from scrapy_bloom.core import state
+from scrapy_bloom.core.generations import Config, Counts, Generation, Layer
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.ring import (
     MAX_FURTHER_LAYERS,
     MAX_LAYERS,
     RING_OUTLIVES,
@@ -25,8 +24,9 @@ from scrapy_bloom.ring import (
     SLACK,
     Ring,
 )
-from scrapy_bloom.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
-from scrapy_bloom.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
+from scrapy_bloom.core.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.core.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
+from scrapy_bloom.errors import ConfigurationError
 
 NOW = 1_700_000_000
 HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400

@@ -9,12 +9,13 @@ import redis
 from clock import MovedServer
 from servers import contents
 
-from scrapy_bloom import BloomFilter, state
-from scrapy_bloom.hashing import Hasher
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.rings import LOST, ROTATED
-from scrapy_bloom.scripts import Reply
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.core import state
+from scrapy_bloom.core.hashing import Hasher
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.rings import LOST, ROTATED
+from scrapy_bloom.core.scripts import Reply
 
 KEY = "shop"
 KEYS = Keys(KEY)

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 from test_rotation import ERROR_RATE, KEY, KEYS, SEEDS, assert_keys, assert_ttls, stored_rings
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.hashing import Hasher, offsets
-from scrapy_bloom.schedule import Schedule, parse_span
+from scrapy_bloom.core.hashing import Hasher, offsets
+from scrapy_bloom.core.schedule import Schedule, parse_span
 
 DAY = 86_400
 #: Seconds that a step may take without coming to a boundary.

@@ -18,10 +18,10 @@ from clock import MovedServer
 from test_rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.driver import Driver
-from scrapy_bloom.membership import NEW, claim
-from scrapy_bloom.rings import Steps
-from scrapy_bloom.scripts import Call, Reply
+from scrapy_bloom.clients.driver import Driver
+from scrapy_bloom.core.membership import NEW, claim
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.scripts import Call, Reply
 
 ORDERS = ["write-newest", "write-all"]
 DAY = 86_400

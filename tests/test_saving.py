@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from servers import Server, contents
 from test_archive import Content, frames, read
 
-from scrapy_bloom import BloomFilter, StorageError, archive, state
-from scrapy_bloom.archive import MAX_LAYERS, RING, Writer
-from scrapy_bloom.async_driver import AsyncDriver
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.clients.async_driver import AsyncDriver
+from scrapy_bloom.core import state
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.pending import take
+from scrapy_bloom.core.rings import MAX_ROUNDS, Steps
+from scrapy_bloom.core.scripts import Call
 from scrapy_bloom.errors import ArchiveError, ConfigurationError
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.pending import take
-from scrapy_bloom.rings import MAX_ROUNDS, Steps
-from scrapy_bloom.saving import Saved, Saving, save
-from scrapy_bloom.scripts import Call
+from scrapy_bloom.files import archive
+from scrapy_bloom.files.archive import MAX_LAYERS, RING, Writer
+from scrapy_bloom.files.saving import Saved, Saving, save
 
 KEY = "shop"
 KEYS = Keys(KEY)
@@ -403,7 +405,7 @@ def test_a_filter_of_too_many_layers_is_refused(
 ) -> None:
     bloom = make(client)
     bloom.open()
-    monkeypatch.setattr("scrapy_bloom.saving.MAX_LAYERS", 3)
+    monkeypatch.setattr("scrapy_bloom.files.saving.MAX_LAYERS", 3)
     with pytest.raises(ArchiveError, match="a file may hold 3 layers; this filter has 4"):
         saved(bloom)
     assert MAX_LAYERS > 16_384

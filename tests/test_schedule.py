@@ -10,8 +10,7 @@ from dateutil.relativedelta import relativedelta
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.schedule import (
+from scrapy_bloom.core.schedule import (
     MAX_GENERATIONS,
     MAX_YEARS,
     MONTHS,
@@ -21,6 +20,7 @@ from scrapy_bloom.schedule import (
     Span,
     parse_span,
 )
+from scrapy_bloom.errors import ConfigurationError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800

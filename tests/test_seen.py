@@ -10,7 +10,7 @@ from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.seen import BINARY, TEXT, WIDTH, Entries, Layout, read_entries
+from scrapy_bloom.migration.seen import BINARY, TEXT, WIDTH, Entries, Layout, read_entries
 
 fingerprints = st.integers(0, 10**9).map(lambda n: hashlib.sha1(str(n).encode()).digest())
 #: One of 65,536 ends like an entry begins, and hypothesis finds it.

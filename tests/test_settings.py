@@ -6,8 +6,8 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.schedule import MONTHS, SECONDS, Span
-from scrapy_bloom.settings import SETTINGS, BloomSettings, NamedWindow
+from scrapy_bloom.core.schedule import MONTHS, SECONDS, Span
+from scrapy_bloom.crawl.settings import SETTINGS, BloomSettings, NamedWindow
 
 
 def parse(**settings: object) -> BloomSettings:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.sizing import (
+from scrapy_bloom.core.sizing import (
     COMFORTABLE_LAYER_BYTES,
     MAX_GROWN_BITS,
     MAX_LAYER_BITS,
@@ -27,6 +26,7 @@ from scrapy_bloom.sizing import (
     required_bits,
     saturated_counters,
 )
+from scrapy_bloom.errors import ConfigurationError
 
 capacities = st.integers(1, 10**9)
 rates = st.floats(1e-12, 0.999999)

@@ -13,7 +13,7 @@ from servers import Server
 from test_cluster import cluster, nodes
 
 from scrapy_bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.sources import (
+from scrapy_bloom.migration.sources import (
     END,
     MAX_LINE,
     POSITION,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom import state
-from scrapy_bloom.generations import Config, Layer
-from scrapy_bloom.header import FORMAT, WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
-from scrapy_bloom.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
+from scrapy_bloom.core import state
+from scrapy_bloom.core.generations import Config, Layer
+from scrapy_bloom.core.header import FORMAT, WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.core.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
 
 NOW = 1_700_000_000
 HEADER = Header(id="0" * 32, blocks=16, seeds=(5, 7, 11), fingerprinter="a.B")

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, pending, workers
-from scrapy_bloom.connection import Connection
-from scrapy_bloom.filters import Filters
-from scrapy_bloom.pending import Claim, Failure
-from scrapy_bloom.takeover import Crew, Found, Takeover
-from scrapy_bloom.workers import Process, Worker
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.clients.connection import Connection
+from scrapy_bloom.core import pending
+from scrapy_bloom.core.pending import Claim, Failure
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.takeover import Crew, Found, Takeover
+from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_000_000
 FAR = Process("far", 7, "another machine", 99)

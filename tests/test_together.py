@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_bloom.rings import Steps
-from scrapy_bloom.together import Together, on, run_together, run_together_async
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.sets.together import Together, on, run_together, run_together_async
 
 
 def step(name: str) -> Steps[str]:

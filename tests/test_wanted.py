@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_bloom.core.generations import Config
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.schedule import MONTHS, RUNS, Schedule, Span
+from scrapy_bloom.core.wanted import NEVER, Wanted
 from scrapy_bloom.errors import ConfigurationError, FilterMismatchError
-from scrapy_bloom.generations import Config
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.schedule import MONTHS, RUNS, Schedule, Span
-from scrapy_bloom.wanted import NEVER, Wanted
 
 SIX_MONTHS = Schedule(Span(6, MONTHS), Span(2, MONTHS))
 STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)

@@ -14,11 +14,13 @@ import redis
 from proxy import Fault, Kind, Proxy
 from servers import Server
 
-from scrapy_bloom import BloomFilter, StorageError, pending, writer
-from scrapy_bloom.connection import connect
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.clients.connection import connect
+from scrapy_bloom.core import pending
+from scrapy_bloom.crawl import writer
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.writer import CONFIRM, FAIL, HOLD, KEEP, RECORD, RELEASE, TAKE, Job, Writer
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filters import Filters
-from scrapy_bloom.writer import CONFIRM, FAIL, HOLD, KEEP, RECORD, RELEASE, TAKE, Job, Writer
 
 #: Seconds after which what ought to happen has not.
 PATIENCE = 20.0

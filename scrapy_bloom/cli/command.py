@@ -26,12 +26,12 @@ from scrapy_bloom.cli.session import (
     print_json,
     to_json,
 )
+from scrapy_bloom.core.forecast import forecast
+from scrapy_bloom.core.info import FilterInfo, describe
+from scrapy_bloom.core.rings import ROTATED, Snapshot
+from scrapy_bloom.core.wanted import Wanted
+from scrapy_bloom.crawl.windows import LASTING
 from scrapy_bloom.errors import BloomError, ConfigurationError
-from scrapy_bloom.forecast import forecast
-from scrapy_bloom.info import FilterInfo, describe
-from scrapy_bloom.rings import ROTATED, Snapshot
-from scrapy_bloom.wanted import Wanted
-from scrapy_bloom.windows import LASTING
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from scrapy import Request
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_bloom import advice
 from scrapy_bloom.cli.session import Session, complain, to_json
+from scrapy_bloom.core.hashing import to_bytes
+from scrapy_bloom.core.info import ItemInfo
+from scrapy_bloom.crawl import advice
+from scrapy_bloom.crawl.windows import LASTING, RUN, Windows
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.hashing import to_bytes
-from scrapy_bloom.info import ItemInfo
-from scrapy_bloom.windows import LASTING, RUN, Windows
 
 #: URLs that are looked up together.
 BATCH = 4096

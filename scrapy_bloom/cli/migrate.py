@@ -16,15 +16,23 @@ from typing import Any, BinaryIO
 from scrapy.utils.misc import load_object
 from scrapy.utils.project import data_path
 
-from scrapy_bloom import values
 from scrapy_bloom.cli.lookup import Identifier
 from scrapy_bloom.cli.session import Session, complain, print_json
 from scrapy_bloom.cli.target import Target
-from scrapy_bloom.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.core import values
 from scrapy_bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
-from scrapy_bloom.migration import Pace, State, StateFile, resume
-from scrapy_bloom.sources import END, Batch, SeenSource, SetSource, Source, UrlPipe, UrlSource
+from scrapy_bloom.migration.progress import Pace, State, StateFile, resume
+from scrapy_bloom.migration.sources import (
+    END,
+    Batch,
+    SeenSource,
+    SetSource,
+    Source,
+    UrlPipe,
+    UrlSource,
+)
 
 #: Exit codes: all is recorded; some entries are no fingerprints; some are not seen afterwards.
 FINE, SOME, FAILED = 0, 1, 2

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 
-from scrapy_bloom import pending, workers
 from scrapy_bloom.cli.session import NothingThereError, Server, Session, iso, print_json, to_json
+from scrapy_bloom.core import pending
+from scrapy_bloom.core.pending import Claim, Failure, Page
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.scripts import Call, load
+from scrapy_bloom.core.view import View
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.takeover import Crew
+from scrapy_bloom.crawl.workers import Process, Worker
 from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.pending import Claim, Failure, Page
-from scrapy_bloom.rings import Steps
-from scrapy_bloom.scripts import Call, load
-from scrapy_bloom.takeover import Crew
-from scrapy_bloom.view import View
-from scrapy_bloom.workers import Process, Worker
 
 #: Claims read, and changed, at once.
 PAGE = 256

@@ -16,12 +16,12 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
+from scrapy_bloom.core.rings import Notify, Snapshot
+from scrapy_bloom.crawl.filters import connect_filters
+from scrapy_bloom.crawl.settings import BloomSettings
+from scrapy_bloom.crawl.windows import LASTING
 from scrapy_bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.filter import BloomFilter
-from scrapy_bloom.filters import connect_filters
-from scrapy_bloom.rings import Notify, Snapshot
-from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.windows import LASTING
 
 #: Fields that are Unix times; JSON has each of them as text, too.
 TIMES = frozenset(

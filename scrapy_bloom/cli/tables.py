@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from scrapy_bloom.forecast import Forecast, Load
-from scrapy_bloom.info import FilterInfo, GenerationInfo, ItemInfo
-from scrapy_bloom.schedule import Schedule, parse_span
+from scrapy_bloom.core.forecast import Forecast, Load
+from scrapy_bloom.core.info import FilterInfo, GenerationInfo, ItemInfo
+from scrapy_bloom.core.schedule import Schedule, parse_span
 
 #: Columns of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120

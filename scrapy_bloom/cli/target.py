@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scrapy_bloom import advice
 from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli.lookup import Identifier
 from scrapy_bloom.cli.session import Session
+from scrapy_bloom.core.forecast import fill, recrawl
+from scrapy_bloom.core.rings import Snapshot
+from scrapy_bloom.core.schedule import RUNS, Span
+from scrapy_bloom.crawl import advice
+from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.filter import BloomFilter
-from scrapy_bloom.filters import connect_filters
-from scrapy_bloom.forecast import fill, recrawl
-from scrapy_bloom.rings import Snapshot
-from scrapy_bloom.schedule import RUNS, Span
 
 #: Items by the window that they are recorded for.
 Items = Mapping[str, Sequence[bytes]]

@@ -5,16 +5,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scrapy_bloom import values
-from scrapy_bloom.archive import MAX_MEMORY, Reader, Writer
 from scrapy_bloom.cli.session import Server, Session, complain, iso, print_json
+from scrapy_bloom.core import values
+from scrapy_bloom.core.info import describe
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.rings import Snapshot
 from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.info import describe
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.loading import Loading, load
-from scrapy_bloom.places import reading, writing
-from scrapy_bloom.rings import Snapshot
-from scrapy_bloom.saving import Progress, Saved, Saving
+from scrapy_bloom.files.archive import MAX_MEMORY, Reader, Writer
+from scrapy_bloom.files.loading import Loading, load
+from scrapy_bloom.files.places import reading, writing
+from scrapy_bloom.files.saving import Progress, Saved, Saving
 
 #: The file that is the standard output or input.
 STREAM = "-"

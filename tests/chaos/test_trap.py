@@ -18,7 +18,7 @@ from example_site.serve import SiteServer
 from servers import Server
 
 from chaos.trial import REMEMBER
-from scrapy_bloom.settings import SETTINGS
+from scrapy_bloom.crawl.settings import SETTINGS
 
 TIMEOUT = 0.4
 CONCURRENT_REQUESTS = 8

@@ -21,7 +21,7 @@ from chaos.play import HungError, Play, await_end, await_first_pages
 from chaos.schedule import Schedule
 from chaos.site import Pages, SlowSite, Tally, build, serve_slowly
 from chaos.witness import Testimony
-from scrapy_bloom.settings import SETTINGS
+from scrapy_bloom.crawl.settings import SETTINGS
 
 #: Runs without faults, after which a crawl that is still not quiet has failed.
 MOST_RUNS = 6

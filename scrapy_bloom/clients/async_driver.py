@@ -1,0 +1,129 @@
+"""Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
+
+import asyncio
+import inspect
+import sys
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+from redis.asyncio import RedisCluster
+from redis.exceptions import NoScriptError
+
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.scripts import Call, Reply
+from scrapy_bloom.errors import ConfigurationError, explain, showable
+
+if sys.version_info >= (3, 11, 3):
+    from asyncio import timeout
+else:  # where redis-py needs it as well
+    from async_timeout import timeout  # type: ignore[import-not-found,no-redef,unused-ignore]
+
+T = TypeVar("T")
+
+#: Calls that are under way at once on a cluster, each on a connection of its own.
+MAX_CONNECTIONS = 8
+
+
+class AsyncDriver:
+    """Runs operations on an asyncio client, one at a time.
+
+    A time-out bounds an operation as a whole: resolving, connecting, handshakes, all replies.
+
+    Args:
+        client: ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
+        label: the server's address for error messages, without credentials.
+        timeout: seconds one operation may take in all; None for no limit.
+
+    Attributes:
+        round_trips: times that commands were sent and their replies awaited.
+    """
+
+    def __init__(self, client: Any, label: str, timeout: float | None) -> None:
+        if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
+            raise ConfigurationError(
+                f"client is a {type(client).__module__}.{type(client).__name__}: for asyncio, use "
+                "redis.asyncio.Redis or redis.asyncio.RedisCluster"
+            )
+        self._client = client
+        self._label = label
+        # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
+        self._pipelines = not isinstance(client, RedisCluster)
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._timeout = timeout
+        self.round_trips = 0
+
+    async def run(self, steps: Steps[T], *, on_all_blocks: bool = False) -> T:
+        """Run an operation to its end and return its result.
+
+        Args:
+            steps: the operation.
+            on_all_blocks: whether it takes the longer the more blocks there are. The time-out then
+                is that of each round trip.
+
+        Raises:
+            StorageError: the server did not do what it was asked, or not in time. Whether commands
+                that were under way have been carried out is unknown then.
+        """
+        try:
+            async with timeout(None if on_all_blocks else self._timeout):
+                calls = next(steps)
+                while True:
+                    async with timeout(self._timeout if on_all_blocks else None):
+                        replies = await self._send(calls)
+                    calls = steps.send([Reply.parse(raw) for raw in replies])
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except asyncio.TimeoutError as error:
+            # redis-py has closed the connection: what was sent is not answered to the next one.
+            raise explain(TimeoutError("timed out"), self._label) from error
+        except UnicodeDecodeError:
+            # Up to 5.0.3, redis-py with hiredis decodes what it is asked to leave as bytes.
+            raise ConfigurationError(
+                f"redis-py {redis.__version__} with hiredis and decode_responses=True cannot read "
+                "bitmaps: use a client without decode_responses, or a later redis-py"
+            ) from None
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self._label) from showable(error)
+
+    async def close(self) -> None:
+        """Close the client's connections."""
+        with suppress(redis.RedisError, OSError):
+            # redis-py 5.0.0 calls it close.
+            await getattr(self._client, "aclose", self._client.close)()
+            pool = getattr(self._client, "connection_pool", None)
+            if pool is not None:
+                await pool.disconnect()
+
+    async def _send(self, calls: list[Call]) -> list[Any]:
+        self.round_trips += 1
+        replies = await self._send_all(calls)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # What was refused has changed nothing: load the scripts, and send those calls again.
+            for text in {calls[place].script.text for place in unknown}:
+                self.round_trips += 1
+                await self._client.script_load(text)
+            self.round_trips += 1
+            again = await self._send_all([calls[place] for place in unknown])
+            for place, reply in zip(unknown, again, strict=True):
+                replies[place] = reply
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies
+
+    async def _send_all(self, calls: list[Call]) -> list[Any]:
+        """Send calls together; return their replies, or errors in their places."""
+        if self._pipelines and len(calls) > 1:
+            pipeline = self._client.pipeline(transaction=False)
+            for call in calls:
+                call.send(pipeline)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            return replies
+        return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
+
+    async def _send_one(self, call: Call) -> Any:
+        async with self._free:
+            return await call.send(self._client)

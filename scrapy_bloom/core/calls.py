@@ -1,0 +1,151 @@
+"""A ring as one client holds it, and the script calls made of it. No I/O.
+
+What all calls on a ring have in common is computed once, when the ring is taken up.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from scrapy_bloom.core.audit import record_name
+from scrapy_bloom.core.generations import Generation, Layer
+from scrapy_bloom.core.hashing import offset_packer, offsets
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.scripts import Argument, Call, Script, load, load_audited
+from scrapy_bloom.core.sizing import COUNTER_BITS
+
+#: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
+MAX_URLS_PER_CALL = 256
+#: Bytes, and URLs it takes, of a layer that is written.
+_ROOM = Struct("<IQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A ring as this client last saw it.
+
+    Args:
+        v: nonce under which Redis has the ring.
+        ring: the ring.
+        keys: the filter's keys.
+        sizes: the different sizes of its layers in bits; a URL has k offsets for each.
+        packer: of k offsets.
+        claim_script: the script of a claim.
+        claim_keys: keys of a claim.
+        claim_head: arguments of a claim before the offsets.
+        claim_tail: arguments of a claim after them.
+        max_urls: URLs in one call.
+    """
+
+    v: str
+    ring: Ring
+    keys: Keys
+    sizes: tuple[int, ...]
+    packer: Struct
+    claim_script: Script
+    claim_keys: tuple[str, ...]
+    claim_head: tuple[Argument, ...]
+    claim_tail: tuple[Argument, ...]
+    max_urls: int
+
+    @classmethod
+    def of(cls, v: str, ring: Ring, keys: Keys) -> "Held":
+        """Take up a ring."""
+        written = ring.written
+        layers = (*written, *(layer for layer in ring.tested if layer not in written))
+        sizes = tuple(dict.fromkeys(layer.num_bits for layer in (*layers, *ring.layers)))
+        k = len(ring.header.seeds)
+        counts = tuple(f"n:{layer.name}" for layer in written)
+        counting = ring.header.counting
+        room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
+        return cls(
+            v,
+            ring,
+            keys,
+            sizes,
+            offset_packer(k),
+            load("count" if counting else "claim"),
+            _keys(keys, ring.block, layers),
+            (v, ring.ends, k, _groups(layers, sizes), room),
+            (len(sizes), *counts, "claim") if counting else (len(sizes), *counts),
+            # To discard a URL takes about twice as long as to claim one.
+            max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
+        )
+
+    def pack(self, hashes: Sequence[int]) -> bytes:
+        """Return the offsets of a URL in layers of all sizes."""
+        pack = self.packer.pack
+        return b"".join([pack(*offsets(hashes, num_bits)) for num_bits in self.sizes])
+
+    def claim(self, packed: bytes) -> Call:
+        """Return the call that tests and sets URLs."""
+        return Call(
+            self.claim_script, self.claim_keys, (*self.claim_head, packed, *self.claim_tail)
+        )
+
+    def add(self, packed: bytes) -> Call:
+        """Return the call that records URLs: where they are counted, also those that are seen."""
+        call = self.claim(packed)
+        return call._replace(args=(*call.args[:-1], "add")) if self.ring.header.counting else call
+
+    def audited(self, call: Call, sample: str) -> Call:
+        """Return a call that claims, adds or takes, and keeps the exact record of a sample."""
+        generations = self.ring.generations
+        names = [record_name(generation.number) for generation in generations]
+        keys = (self.keys.layer(self.ring.block, name) for name in names)
+        expiry = self.ring.expires(self.ring.active)
+        args: tuple[Argument, ...] = (*call.args, *names, expiry, len(names), sample)
+        return Call(load_audited(call.script.name), (*call.keys, *keys), args)
+
+    def discard(self, packed: bytes) -> Call:
+        """Return the call that takes URLs out of the newest layers they are in."""
+        generations = self.ring.generations
+        layers = [layer for generation in generations for layer in reversed(generation.layers)]
+        args = self._test_args(layers, packed)[:-1]
+        counts = (f"n:{layer.name}" for layer in layers)
+        return Call(load("discard"), _keys(self.keys, self.ring.block, layers), (*args, *counts))
+
+    def contains(self, packed: bytes) -> Call:
+        """Return the call that tests URLs."""
+        return self._contains(self.ring.tested, packed)
+
+    def take(
+        self, packed: bytes, owner: str, nonce: str, claims: Sequence[str], *, tested: bool = True
+    ) -> Call:
+        """Return the call that claims URLs without recording them.
+
+        Args:
+            packed: offsets of the URLs.
+            owner: whose the claims are to be.
+            nonce: of this call.
+            claims: for each URL the field of its claim, and its request.
+            tested: whether URLs that are recorded already are to be left out.
+        """
+        layers = self.ring.tested if tested else ()
+        ring, *bitmaps = _keys(self.keys, self.ring.block, layers)
+        keys = (ring, self.keys.claims(self.ring.block), *bitmaps)
+        args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, *claims)
+        return Call(load("take"), keys, args)
+
+    def contains_in(self, generation: Generation, packed: bytes) -> Call:
+        """Return the call that tests URLs against one generation."""
+        return self._contains(generation.layers, packed)
+
+    def _contains(self, layers: Sequence[Layer], packed: bytes) -> Call:
+        keys = _keys(self.keys, self.ring.block, layers)
+        return Call(load("contains"), keys, self._test_args(layers, packed))
+
+    def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
+        k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
+        place = COUNTER_BITS if self.ring.header.counting else 1
+        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed, place)
+
+
+def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:
+    return (keys.ring(block), *(keys.layer(block, layer.name) for layer in layers))
+
+
+def _groups(layers: Iterable[Layer], sizes: tuple[int, ...]) -> bytes:
+    """Return for each layer, as a byte, which of the sizes it has."""
+    return bytes(sizes.index(layer.num_bits) for layer in layers)

@@ -1,0 +1,247 @@
+"""Claims on URLs that are not recorded yet: made, ended, found and taken over. No I/O.
+
+A claim is one field of its block's hash of claims: whose it is, since when, and the request itself.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from scrapy_bloom.core.membership import Batch, ask, audited, is_answer, locate, verdict_on_one
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.scripts import Call, load
+from scrapy_bloom.core.view import View
+
+#: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
+#: failed and is not due yet.
+MINE, OTHERS = "3", "4"
+#: Claims ended in one call.
+MAX_ENDED_PER_CALL = 256
+#: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
+MAX_FIELD_BYTES = 32
+#: Fingerprints of requests that are kept, but not remembered, begin so.
+KEPT = b"kept:"
+
+_HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,60}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim as a scan shows it.
+
+    Args:
+        field: its field in the block's hash.
+        owner: whose it is.
+        nonce: of the call that made it its owner's.
+        time: when it was made, in Unix seconds on the server; of a failed URL, when it is due.
+        attempt: times that the URL failed.
+        length: of the request in characters; 0 if it is not kept.
+    """
+
+    field: str
+    owner: str
+    nonce: str
+    time: int
+    attempt: int
+    length: int
+
+    @classmethod
+    def parse(cls, field: str, head: str) -> "Claim | None":
+        """Read what a scan returns; None if it is damaged."""
+        match = _HEAD.fullmatch(head)
+        if match is None:
+            return None
+        return cls(field, match[1], match[2], int(match[3]), int(match[4]), int(match[5]))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it keeps a failed URL from being crawled again at once."""
+        return self.owner.startswith("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What becomes of the claims of URLs that failed.
+
+    Args:
+        owner: their new owner, which begins with ``-``.
+        seconds: until they are due again.
+        attempts: after how many their requests are no longer kept.
+    """
+
+    owner: str
+    seconds: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a block's claims.
+
+    Args:
+        cursor: where the scan goes on; "0" at its end.
+        claims: those that can be read.
+        damaged: fields of those that cannot.
+        now: Unix time in seconds on the server.
+    """
+
+    cursor: str
+    claims: tuple[Claim, ...]
+    damaged: tuple[str, ...]
+    now: int
+
+
+def field_of(fingerprint: bytes) -> str:
+    """Return the field of a fingerprint's claim."""
+    if len(fingerprint) <= MAX_FIELD_BYTES:
+        return fingerprint.hex()
+    return "h" + blake2b(fingerprint, digest_size=20).hexdigest()
+
+
+def take(
+    view: View,
+    items: Sequence[bytes],
+    requests: Sequence[str],
+    owner: str,
+    nonce: str,
+    *,
+    tested: bool = True,
+) -> Steps[str]:
+    """Claim items without recording them: NEW, SEEN (recorded), MINE or OTHERS per item.
+
+    Args:
+        view: the filter.
+        items: their fingerprints.
+        requests: their requests as JSON, "" for those that are not kept.
+        owner: whose the claims are to be.
+        nonce: of this call; repeated with it, nothing changes.
+        tested: whether items that are recorded already are to be left out.
+    """
+
+    def make_call(batch: Batch) -> Call:
+        claims = [text for place in batch.places for text in (fields[place], requests[place])]
+        call = batch.held.take(batch.packed, owner, nonce, claims, tested=tested)
+        # What is not tested is not judged.
+        return audited(items, batch, call) if tested else call
+
+    fields = [field_of(item) for item in items]
+    return (yield from ask(view, items, make_call))
+
+
+def take_one(view: View, item: bytes, request: str, owner: str, nonce: str) -> Steps[str]:
+    """Do as ``take`` with one item, without the bookkeeping of a batch."""
+    if view.complete and not view.is_audited:
+        held, packed = locate(view, item)
+        (reply,) = yield [held.take(packed, owner, nonce, (field_of(item), request))]
+        verdict = verdict_on_one(view, held, reply)
+        if verdict is not None:
+            return verdict
+    return (yield from take(view, [item], [request], owner, nonce))
+
+
+def release(
+    view: View, items: Iterable[bytes], owner: str = "", failure: Failure | None = None
+) -> Steps[int]:
+    """End the claims of items; return how many there were.
+
+    Args:
+        view: the filter.
+        items: their fingerprints.
+        owner: whose claims are meant; "" for whoever has them.
+        failure: what becomes of them; None if they go.
+    """
+    fields = yield from _fields_by_block(view, items)
+    return (yield from release_fields(view, fields, owner, failure))
+
+
+def release_fields(
+    view: View, fields: Mapping[int, Sequence[str]], owner: str = "", failure: Failure | None = None
+) -> Steps[int]:
+    """Do as ``release`` with fields of claims, by block."""
+    rest: tuple[str | int, ...] = ("", 0, 0)
+    if failure is not None:
+        rest = (failure.owner, failure.seconds, failure.attempts)
+    calls = [
+        (Call(load("release"), (view.keys.claims(block),), (owner, *rest, *part)), len(part))
+        for block, all_of_it in fields.items()
+        for part in _parts(all_of_it)
+    ]
+    if not calls:
+        return 0
+    replies = yield [call for call, _ in calls]
+    for reply, (_, count) in zip(replies, calls, strict=True):
+        is_answer(reply, count)
+    return sum(reply.verdicts.count("1") for reply in replies)
+
+
+def hold(view: View, items: Iterable[bytes], owner: str, nonce: str) -> Steps[set[str]]:
+    """Make the claims of items an owner's, whoever has them; return the fields of those there are.
+
+    Not those of failed items.
+    """
+    fields = yield from _fields_by_block(view, items)
+    calls = [
+        Call(load("adopt"), (view.keys.claims(block),), ("", owner, nonce, "", *part))
+        for block, all_of_it in fields.items()
+        for part in _parts(all_of_it)
+    ]
+    replies = (yield calls) if calls else []
+    return {name for reply in replies for name in reply.fields}
+
+
+def adopt(
+    view: View, block: int, claims: Sequence[Claim], owner: str, nonce: str
+) -> Steps[dict[str, str]]:
+    """Take over claims of a block if they are still whose they were; return field -> request."""
+    by_owner: dict[str, list[str]] = defaultdict(list)
+    for claim in claims:
+        by_owner[claim.owner].append(claim.field)
+    replies = yield [
+        Call(load("adopt"), (view.keys.claims(block),), (before, owner, nonce, "1", *fields))
+        for before, fields in by_owner.items()
+    ]
+    return {field: text for reply in replies for field, text in reply.fields.items()}
+
+
+def scan(view: View, block: int, cursor: str, count: int) -> Steps[Page]:
+    """Return some claims of a block."""
+    (reply,) = yield [Call(load("scan"), (view.keys.claims(block),), (cursor, count))]
+    found = {field: Claim.parse(field, head) for field, head in reply.fields.items()}
+    claims = tuple(claim for claim in found.values() if claim is not None)
+    damaged = tuple(field for field, claim in found.items() if claim is None)
+    return Page(reply.v, claims, damaged, reply.now)
+
+
+def _fields_by_block(view: View, items: Iterable[bytes]) -> Steps[dict[int, list[str]]]:
+    if not view.complete:
+        yield from view.open()
+    fields: dict[int, list[str]] = defaultdict(list)
+    for item in items:
+        fields[view.hasher.block(item)].append(field_of(item))
+    return fields
+
+
+def _parts(fields: Sequence[str]) -> Iterable[Sequence[str]]:
+    for start in range(0, len(fields), MAX_ENDED_PER_CALL):
+        yield fields[start : start + MAX_ENDED_PER_CALL]
+
+
+def beat(
+    view: View, worker: str = "", life: int | str = 0, description: str = ""
+) -> Steps[tuple[int, dict[str, str]]]:
+    """Note that a worker is alive; return the server's clock and all workers' entries.
+
+    Args:
+        view: the filter.
+        worker: its id; "" changes nothing.
+        life: seconds until it counts as dead, 0 if it has stopped; "" removes it.
+        description: what is stored of it; of one to be removed, its whole entry.
+    """
+    if not view.complete:
+        yield from view.open()
+    expiry = view.held[0].ring.expiry if 0 in view.held else 0
+    arguments = (worker, life, description, expiry)
+    (reply,) = yield [Call(load("beat"), (view.keys.workers(),), arguments)]
+    return reply.now, dict(reply.fields)

@@ -1,0 +1,278 @@
+"""The rings of a filter that a client holds, and how they are changed. No I/O.
+
+Every change of a ring has one form: read it with its counts, let a pure function decide what comes
+next, and swap that in if nobody was faster.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from scrapy_bloom.core import state
+from scrapy_bloom.core.audit import Audited, record_name
+from scrapy_bloom.core.calls import Held
+from scrapy_bloom.core.generations import Counts
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import SLACK, Ring
+from scrapy_bloom.core.scripts import Argument, Call, Reply, load
+from scrapy_bloom.errors import StorageError
+
+S = TypeVar("S")
+T = TypeVar("T")
+#: An operation: yields calls, receives their replies, returns its result.
+Steps = Generator[list[Call], list[Reply], T]
+#: Decides what becomes of a ring, from the server's clock and counts; the same ring is no change.
+Decide = Callable[[Ring, int, Counts], Ring]
+
+#: What a client may be told about a block: a part of it was gone; a generation was opened; one was
+#: full and has got a further layer; one is full and cannot get any; one is filled to 80%.
+LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filling"
+#: Is told what happens to which ring (the new one; of a lost block, the old one).
+Notify = Callable[[str, Ring], object]
+
+#: Of a bitmap in a swap: no bytes, no time to expire at.
+GONE = 0, 0
+#: Of a bitmap in a swap: its bytes if it stays as it is.
+STAYS = -1
+#: Rounds after which an operation gives up on a filter that is different each time it looks.
+MAX_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A filter as it was read, without changing anything.
+
+    Args:
+        header: its header.
+        rings: its rings as of ``now``, by block; a lost one is not there.
+        counts: URLs per layer, by block.
+        claims: number of claims, by block.
+        audited: what is on exact record, by block.
+        now: the server's clock, Unix time in seconds.
+    """
+
+    header: Header
+    rings: Mapping[int, Ring]
+    counts: Mapping[int, Counts]
+    claims: Mapping[int, int]
+    audited: Mapping[int, Audited]
+    now: int
+
+
+class Rings:
+    """The rings of one filter that one client holds.
+
+    Args:
+        keys: the filter's keys.
+        notify: is told what happens to rings.
+    """
+
+    def __init__(self, keys: Keys, notify: Notify) -> None:
+        self.keys = keys
+        self.notify = notify
+        self.header: Header | None = None
+        self.held: dict[int, Held] = {}
+        #: Blocks whose ring or bitmaps were found missing in a filter that was open.
+        self.lost_blocks = 0
+        #: Until when the header lives as far as is known, 0 for ever; known only while opening.
+        self._header_expiry: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the header and the rings of all blocks are held."""
+        return self.header is not None and len(self.held) == self.header.blocks
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether a sample of the items is kept on exact record."""
+        return self.header is not None and self.header.audit_rate > 0
+
+    def change(
+        self,
+        block: int,
+        decide: Decide,
+        *,
+        v: str | None = None,
+        lost: Collection[str] = (),
+        quiet: bool = False,
+    ) -> Steps[bool]:
+        """Replace a block's ring by what ``decide`` makes of it; False if somebody was faster.
+
+        Args:
+            block: the block.
+            decide: returns the next ring.
+            v: nonce that the ring must have; None for any.
+            lost: names of layers that have to be allocated anew if they stay.
+            quiet: tell nobody that a generation was opened.
+        """
+        (reply,) = yield [self._read_call(block)]
+        if not self._hold(block, reply, self.header) or v not in (None, reply.v):
+            return False
+        old = self.held[block].ring
+        new = decide(old, reply.now, self._counts(old, reply))
+        if new is old:
+            return True
+        new = replace(new, changed=reply.now)
+        if not (yield from self._swap(block, reply.v, new, old, lost)):
+            return False
+        if new.active.number > old.active.number and not quiet:
+            self.notify(ROTATED, new)
+        elif len(new.layers) > len(old.layers):
+            self.notify(GROWN, new)
+        return True
+
+    # -- reading --
+
+    def _read_call(self, block: int) -> Call:
+        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block)), ())
+
+    def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
+        """Hold the ring in a reply; not one that is missing or belongs to another filter."""
+        before = self.held.pop(block, None)
+        ring = self._ring(block, reply, header)
+        if ring is None:
+            expired = before is not None and 0 < before.ring.expiry <= reply.now
+            if before is not None and not expired:
+                self._note_lost(before.ring)
+            return False
+        self.held[block] = Held.of(reply.v, ring, self.keys)
+        return True
+
+    def _ring(self, block: int, reply: Reply, header: Header | None) -> Ring | None:
+        """Return the ring in a reply; None if it is missing or belongs to another filter."""
+        if not reply.state:
+            return None
+        ring = self._parse(state.parse, reply.state, self.keys.ring(block))
+        good = header is not None and ring.header.id == header.id and ring.block == block
+        return ring if good else None
+
+    def _any_ring(self) -> Ring | None:
+        held = self.held.get(0) or next(iter(self.held.values()), None)
+        return None if held is None else held.ring
+
+    def _last_expiry(self) -> int:
+        expiries = [held.ring.expiry for held in self.held.values()]
+        return max(expiries) if all(expiries) else 0
+
+    def _snapshot(
+        self, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
+    ) -> Snapshot:
+        now = max(reply.now for reply in replies.values())
+        counts = {block: self._counts(ring, replies[block]) for block, ring in rings.items()}
+        current = {block: ring.advance(now) for block, ring in rings.items()}
+        claims = {
+            block: self._parse(
+                int, replies[block].fields.get("claims", "0"), self.keys.claims(block)
+            )
+            for block in rings
+        }
+        audited = {block: self._audited(ring, replies[block]) for block, ring in current.items()}
+        return Snapshot(header, current, counts, claims, audited, now)
+
+    def _counts(self, ring: Ring, reply: Reply) -> Counts:
+        return {layer.name: self._number(ring, reply, f"n:{layer.name}") for layer in ring.layers}
+
+    def _audited(self, ring: Ring, reply: Reply) -> Audited:
+        names = [record_name(generation.number) for generation in ring.generations]
+        return Audited(
+            sum(self._number(ring, reply, f"n:{name}") for name in names),
+            sum(self._number(ring, reply, f"f:{name}") for name in names),
+        )
+
+    def _number(self, ring: Ring, reply: Reply, field: str) -> int:
+        return self._parse(int, reply.fields.get(field, "0"), self.keys.ring(ring.block))
+
+    # -- writing --
+
+    def _swap(
+        self, block: int, v: str, ring: Ring, old: Ring | None, lost: Collection[str] = ()
+    ) -> Steps[bool]:
+        """Compare and set: put ``ring`` in the place of the one under nonce ``v``.
+
+        Returns whether it worked; if not, the ring of whoever was faster is held, if it is usable.
+        """
+        expiry = ring.expiry
+        # Also if less is needed than was once: another client may have made the header anew since.
+        if expiry != self._header_expiry:
+            yield from self._touch_header(expiry)
+        there = {layer for layer in old.layers if layer.name not in lost} if old else set()
+        # What is lost goes too: its count, and whatever lies under its key.
+        bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
+        if ring.header.audit_rate:
+            generations = old.generations if old else ()
+            bitmaps |= {record_name(generation.number): GONE for generation in generations}
+        for generation in ring.generations:
+            time = ring.expires(generation)
+            if ring.header.audit_rate:
+                bitmaps[record_name(generation.number)] = STAYS, time
+            for layer in generation.layers:
+                bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
+        keys = (self.keys.ring(block), *(self.keys.layer(block, name) for name in bitmaps))
+        triples: list[Argument] = []
+        for name, values in bitmaps.items():
+            triples += [name, *values]
+        new_v = secrets.token_hex(8)
+        arguments = (v, new_v, state.dump(ring), expiry, *triples)
+        (reply,) = yield [Call(load("swap"), keys, arguments)]
+        if reply.status != "ok":
+            self._hold(block, reply, self.header)
+            return False
+        self.held[block] = Held.of(new_v, ring, self.keys)
+        for name, key in zip(bitmaps, keys[1:], strict=True):
+            if bitmaps[name] == GONE:
+                yield [Call(load("drop"), (keys[0], key), (new_v,))]
+        return True
+
+    def _kept(self, ring: Ring) -> list[str]:
+        """Return the keys of what a ring keeps: bitmaps and exact records."""
+        names = [layer.name for layer in ring.layers]
+        if ring.header.audit_rate:
+            names += [record_name(generation.number) for generation in ring.generations]
+        return [self.keys.layer(ring.block, name) for name in names]
+
+    def _remove(self, block: int) -> Steps[None]:
+        """Delete all that a block has, its ring last; what has changed meanwhile stays."""
+        (reply,) = yield [self._read_call(block)]
+        ring_key = self.keys.ring(block)
+        keys = [self.keys.claims(block)]
+        if block == 0:
+            keys += [self.keys.workers(), self.keys.header()]
+        if reply.state:
+            ring = self._parse(state.parse, reply.state, ring_key)
+            keys = [*self._kept(ring), *keys]
+        for key in (*keys, ring_key):
+            yield [Call(load("drop"), (ring_key, key), (reply.v,))]
+
+    def _read_header(self, until: int | str) -> Steps[Reply]:
+        keys = (self.keys.header(), self.keys.ring(0))
+        (reply,) = yield [Call(load("header"), keys, (until,))]
+        return reply
+
+    def _touch_header(self, expiry: int) -> Steps[None]:
+        """Make sure that the header lives longer than a ring that expires then (0 is never)."""
+        yield from self._read_header(expiry and expiry + SLACK)
+        self._header_expiry = expiry
+
+    # -- trouble --
+
+    def _note_lost(self, ring: Ring) -> None:
+        self.lost_blocks += 1
+        self.notify(LOST, ring)
+
+    def _parse(self, parse: Callable[[S], T], text: S, key: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise StorageError(
+                f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
+                "anew, set another BLOOM_KEY, or use the version of scrapy-bloom that wrote it"
+            ) from None
+
+    def unstable(self) -> StorageError:
+        """Return the error for a filter that does not keep still."""
+        return StorageError(
+            f"the filter {self.keys.prefix!r} was different each of {MAX_ROUNDS} times it was "
+            "read: does something else write or delete its keys?"
+        )

@@ -1,0 +1,330 @@
+"""One client's view of a filter: opened as the user wants it, and kept up to date. No I/O.
+
+Each operation is a generator that yields a list of script calls, which may be sent together, and
+receives the list of their replies; ``driver.py`` sends them. So synchronous and asynchronous
+clients share one implementation.
+"""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+from scrapy_bloom.core import state
+from scrapy_bloom.core.generations import NO_COUNTS, Config, Counts
+from scrapy_bloom.core.hashing import Hasher
+from scrapy_bloom.core.header import FORMAT, Header
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import SLACK, Ring
+from scrapy_bloom.core.rings import FULL, MAX_ROUNDS, Decide, Notify, Rings, Snapshot, Steps
+from scrapy_bloom.core.scripts import Argument, Call, Reply, load
+from scrapy_bloom.core.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.core.wanted import Wanted
+
+#: Attempts to change a block that others keep changing.
+MAX_RACES = 10 * MAX_ROUNDS
+
+
+class View(Rings):
+    """One client's view of one filter, and the operations on it.
+
+    Args:
+        keys: the filter's keys.
+        wanted: what the user asks for.
+        default: configuration of a filter that is created without any.
+        notify: is told what happens to rings.
+    """
+
+    def __init__(self, keys: Keys, wanted: Wanted, default: Config, notify: Notify) -> None:
+        super().__init__(keys, notify)
+        self.wanted = wanted
+        self.default = default
+        #: How items are placed under the header.
+        self.hasher: Hasher
+        #: The configuration that was stored before the user's was applied, if they differed.
+        self.replaced_config: Config | None = None
+        #: Whether the user's settings have been applied to block 0, and then to the others.
+        self._is_applied = self._is_configured = False
+        #: The server's clock when the header was read last, Unix time in seconds.
+        self.now = 0
+        #: Per block, the nonce of a ring that is full and cannot grow.
+        self._stuck: dict[int, str] = {}
+
+    def twin(self) -> "View":
+        """Return another view of the filter that knows what this one knows."""
+        twin = View(self.keys, self.wanted, self.default, self.notify)
+        if self.header is not None and self._is_configured:
+            twin.header, twin.hasher, twin.now = self.header, self.hasher, self.now
+            twin.held = dict(self.held)
+            twin._is_applied = twin._is_configured = True
+        return twin
+
+    def open(self, *, writable: bool = False) -> Steps[Header]:
+        """Read the filter's header and the rings not held yet, and bring them up to date.
+
+        What is missing is created, what is due is rotated, and, the first time, settings of the
+        user's that differ from the stored ones are applied.
+
+        Args:
+            writable: make sure that the server accepts writes.
+
+        Raises:
+            FilterMismatchError: the stored filter is another one than was asked for.
+            StorageError: what is stored cannot be read.
+            ConfigurationError: the filter that was asked for is impossible.
+        """
+        for _ in range(MAX_ROUNDS):
+            header = yield from self._load_header()
+            missing = yield from self._load_rings(header)
+            # Another filter's ring is a leftover, unless the filter was created anew meanwhile.
+            if any(reply.state for _, reply in missing):
+                again = yield from self._load_header()
+                if again != header:
+                    continue
+            for block, reply in missing:
+                yield from self._create_ring(header, block, reply)
+            if self.complete and (yield from self._settle()):
+                expiry, known = self._last_expiry(), self._header_expiry
+                # A header restored from one ring may end before another ring does.
+                if writable or self.replaced_config or known not in (None, expiry):
+                    yield from self._touch_header(expiry)
+                self._header_expiry = None
+                return header
+        raise self.unstable()
+
+    def clear(self) -> Steps[None]:
+        """Forget everything, one block at a time; other clients notice at their next call."""
+        yield from self._change_all(lambda ring, now, _: ring.cleared(now), quiet=True)
+        yield from self.clear_claims()
+
+    def clear_claims(self) -> Steps[None]:
+        """Forget what is claimed, and not recorded yet."""
+        yield from self.open()
+        for block, held in self.held.copy().items():
+            yield [Call(load("drop"), (self.keys.ring(block), self.keys.claims(block)), (held.v,))]
+
+    def delete(self) -> Steps[bool]:
+        """Delete the filter, and forget it; whether there was one."""
+        for rounds in range(MAX_ROUNDS):
+            reply = yield from self._read_header("")
+            if reply.status != "header":
+                self.header = None
+                self.held.clear()
+                self._is_applied = self._is_configured = False
+                return rounds > 0
+            # Also if it was never finished, or is of another version.
+            fields = {**reply.fields, "format": str(FORMAT)}
+            header = self._parse(Header.from_fields, fields, self.keys.header())
+            # Last the block that the header is with: until then, it can be deleted again.
+            for block in reversed(range(header.blocks)):
+                yield from self._remove(block)
+        raise self.unstable()
+
+    def all_keys(self) -> Steps[list[str]]:
+        """Return the keys that there are."""
+        found = yield from self.look()
+        if found is None:
+            return []
+        keys = [self.keys.header()]
+        for block, ring in sorted(found.rings.items()):
+            keys += [self.keys.ring(block)]
+            keys += self._kept(ring)
+            keys += [self.keys.claims(block)] * bool(found.claims[block])
+        return keys
+
+    def rotate(self) -> Steps[None]:
+        """Open a new generation in every block; where there are G, the oldest is forgotten."""
+        yield from self._change_all(Ring.rotate)
+
+    def read(self) -> Steps[Snapshot]:
+        """Bring all rings up to date, and return them with their counts."""
+        for _ in range(MAX_ROUNDS):
+            if not self.complete:
+                yield from self.open()
+            known = {block: held.v for block, held in self.held.items()}
+            replies = yield [self._read_call(block) for block in known]
+            answers = dict(zip(known, replies, strict=True))
+            changed = [b for b in known if answers[b].v != known[b] or self._is_due(b, answers[b])]
+            if not changed and self.header is not None:
+                rings = {block: held.ring for block, held in self.held.items()}
+                return self._snapshot(self.header, answers, rings)
+            for block in changed:
+                yield from self.refresh(block, known[block], answers[block])
+        raise self.unstable()
+
+    def look(self) -> Steps[Snapshot | None]:
+        """Read the filter without changing anything; None if there is none."""
+        reply = yield from self._read_header("")
+        if reply.status != "header":
+            return None
+        header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+        replies = yield [self._read_call(block) for block in range(header.blocks)]
+        answers = dict(enumerate(replies))
+        found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
+        rings = {block: ring for block, ring in found.items() if ring is not None}
+        return self._snapshot(header, answers, rings)
+
+    def refresh(self, block: int, v: str, reply: Reply) -> Steps[None]:
+        """Bring the view of a block up to date after a script refused ring ``v``."""
+        held = self.held.get(block)
+        if held is None or held.v != v:
+            return  # another reply of the same round has seen to it
+        if reply.status == "lost":
+            lost = reply.fields.get("layers", "").split()
+            if not set(lost) <= held.ring.expired(reply.now):
+                self._note_lost(held.ring)
+            yield from self.change(block, lambda ring, *_: ring.without(lost), v=v, lost=lost)
+        elif not self._hold(block, reply, self.header):
+            # The ring is gone, or the filter was deleted and created anew: look at the header.
+            yield from self.open()
+        elif self._is_due(block, reply):
+            yield from self.change(block, Ring.advance)
+
+    def grow(self, block: int, v: str) -> Steps[bool]:
+        """Make room in a block that was full under ring ``v``; return whether to try again."""
+        held = self.held.get(block)
+        if held is None or held.v != v:
+            return True
+        if self.is_stuck(block):
+            return False
+        yield from self.change(block, Ring.grow)
+        after = self.held.get(block)
+        if after is not None and after.v == v:
+            self._stuck[block] = v
+            self.notify(FULL, held.ring)
+        return not self.is_stuck(block)
+
+    def is_stuck(self, block: int) -> bool:
+        """Whether a block, as it is held, is known to be full and cannot grow."""
+        return block in self.held and self._stuck.get(block) == self.held[block].v
+
+    # -- header and rings --
+
+    def _load_header(self) -> Steps[Header]:
+        for _ in range(MAX_ROUNDS):
+            reply = yield from self._read_header("")
+            self.now = reply.now
+            if reply.status == "header":
+                header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+                self._adopt(header)
+                return header
+            # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
+            ring = self._any_ring() or (yield from self._surviving_ring(reply))
+            yield from self._create_header(ring, reply)
+        raise self.unstable()
+
+    def _create_header(self, ring: Ring | None, reply: Reply) -> Steps[None]:
+        if ring is None:
+            header = self.header or self.wanted.new_header(self.default)
+            ring = Ring.fresh(header, self.wanted.config(self.default), reply.now)
+        # What this client holds may have expired long ago: with its end, so would the header.
+        expiry = max(ring.expiry, ring.cleared(reply.now).expiry)
+        arguments: list[Argument] = [reply.v, expiry and expiry + SLACK]
+        for pair in ring.header.to_fields().items():
+            arguments += pair
+        keys = (self.keys.header(), self.keys.ring(0))
+        (answer,) = yield [Call(load("create"), keys, tuple(arguments))]
+        self._header_expiry = expiry if answer.status == "ok" else None
+
+    def _surviving_ring(self, first: Reply) -> Steps[Ring | None]:
+        replies = [first]
+        if not first.state:
+            blocks = range(max(self.wanted.blocks or 0, DEFAULT_BLOCKS))
+            replies = yield [self._read_call(block) for block in blocks]
+        for block, reply in enumerate(replies):
+            if reply.state:
+                return self._parse(state.parse, reply.state, self.keys.ring(block))
+        return None
+
+    def _adopt(self, header: Header) -> None:
+        """Take a stored header as the filter's, unless the user asked for another filter."""
+        self.wanted.check(header, self.keys.prefix)
+        if header != self.header:
+            self.header = header
+            self.hasher = Hasher(header.seeds, header.blocks)
+            self.held.clear()
+
+    def _load_rings(self, header: Header) -> Steps[list[tuple[int, Reply]]]:
+        """Hold the rings that are there; return the other blocks, and what is there instead."""
+        blocks = [block for block in range(header.blocks) if block not in self.held]
+        if not blocks:
+            return []
+        replies = yield [self._read_call(block) for block in blocks]
+        found = zip(blocks, replies, strict=True)
+        missing = [(block, reply) for block, reply in found if not self._hold(block, reply, header)]
+        # In random order, so that workers that start together share the work; block 0 first, so
+        # that all blocks are created with its configuration.
+        random.shuffle(missing)
+        return sorted(missing, key=lambda pair: pair[0] > 0)
+
+    def _create_ring(self, header: Header, block: int, reply: Reply) -> Steps[None]:
+        like = self._any_ring()
+        if like is not None:
+            ring = like.sibling(block, reply.now)
+        else:
+            config = self.wanted.config(self.default)
+            ring = Ring.fresh(header, config, reply.now, block=block, run=self.wanted.run)
+        other = None
+        if reply.state:
+            # The ring of another filter that was here: it counts as lost, and its bitmaps go.
+            other = self._parse(state.parse, reply.state, self.keys.ring(block))
+            ring = replace(ring, generations=other.generations).cleared(reply.now)
+        yield from self._swap(block, reply.v, ring, other)
+
+    def _settle(self) -> Steps[bool]:
+        """Rotate what is due and, the first time, apply the user's settings; whether all went well.
+
+        Block 0 decides: the settings are applied to it first, and the other blocks follow it. So
+        clients that open with different settings at once, or are killed, leave one configuration.
+        """
+        first_time = not self._is_configured
+        if first_time and not (yield from self._configure()):
+            return False
+        config = self.held[0].ring.config
+        follow = partial(self._follow, config) if first_time else Ring.advance
+        settled, changed = True, self.replaced_config is not None
+        for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
+            ring = self.held[block].ring
+            if follow(ring, self.now, NO_COUNTS) is not ring:
+                # After a failure, the others: of all that are gone, one round is to tell.
+                settled = (yield from self.change(block, follow)) and settled
+                changed = True
+        if settled and first_time and changed:
+            blocks = sorted(self.held)
+            replies = yield [self._read_call(block) for block in blocks]
+            for block, reply in zip(blocks, replies, strict=True):
+                held = self._hold(block, reply, self.header)
+                settled = settled and held and self.held[block].ring.config == config
+        self._is_configured |= settled
+        return settled
+
+    def _configure(self) -> Steps[bool]:
+        """Apply the user's settings to block 0, once; they may be replaced by somebody else's."""
+        stored = self.held[0].ring.config
+        wanted = stored if self._is_applied else self.wanted.config(stored)
+        decide = partial(self._follow, wanted)
+        if decide(self.held[0].ring, self.now, NO_COUNTS) is not self.held[0].ring:
+            if not (yield from self.change(0, decide)):
+                return False
+            if wanted != stored:
+                self.replaced_config = stored
+        self._is_applied = True
+        return True
+
+    def _follow(self, config: Config, ring: Ring, now: int, counts: Counts) -> Ring:
+        """Return a ring under a configuration, and in this run."""
+        return ring.reconfigure(config, now).advance(now, counts, self.wanted.run)
+
+    def _is_due(self, block: int, reply: Reply) -> bool:
+        ring = self.held[block].ring
+        return ring.advance(reply.now) is not ring
+
+    def _change_all(self, decide: Decide, *, quiet: bool = False) -> Steps[None]:
+        header = yield from self.open()
+        for block in random.sample(range(header.blocks), header.blocks):
+            for _ in range(MAX_RACES):
+                if (yield from self.change(block, decide, quiet=quiet)):
+                    break
+                if block not in self.held and block >= (yield from self.open()).blocks:
+                    break  # the filter was created anew meanwhile, with fewer blocks
+            else:
+                raise self.unstable()

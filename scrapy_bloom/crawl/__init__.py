@@ -1,0 +1,1 @@
+"""What a crawl does with filters: requests, claims, outages, log and stats."""

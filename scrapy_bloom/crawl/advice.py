@@ -1,0 +1,137 @@
+"""What a user should be told about a filter. Each function: a sentence, or None for nothing."""
+
+from scrapy.settings import BaseSettings
+
+from scrapy_bloom.core.generations import Config
+from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.crawl.queues import Queue
+
+
+def on_eviction(policy: str, *, has_window: bool) -> str | None:
+    """Advise on the server's ``maxmemory-policy``.
+
+    Keys of a filter with a window have a time to live: ``volatile-*`` evicts them, and them only.
+    """
+    if policy in ("", "noeviction") or (policy.startswith("volatile-") and not has_window):
+        return None
+    return (
+        f"the Redis server's maxmemory-policy is {policy}: when its memory is full it may delete a "
+        "part of the filter, and the URLs in it are crawled again. Set it to noeviction, or give "
+        "the filter a server of its own with BLOOM_REDIS_URL"
+    )
+
+
+def on_queue(queue: Queue) -> str | None:
+    """Advise on a queue that is lost while what is in it counts as seen."""
+    if queue.survives_kill and queue.survives_stop:
+        return None
+    when = "is killed" if queue.survives_stop else "is killed or stopped"
+    remedy = ", or keep the queue with SCHEDULER_PERSIST = True" if queue.is_shared else ""
+    return (
+        'BLOOM_REMEMBER = "scheduled" remembers a URL before its page is crawled, and '
+        f"{queue.kind} is lost when the crawl {when}: the pages in it are then not crawled, not "
+        f'before they are forgotten. Set BLOOM_REMEMBER = "crawled"{remedy}'
+    )
+
+
+def on_http_cache(settings: BaseSettings) -> str | None:
+    """Advise on an HTTP cache that serves old pages for ever."""
+    policy = str(settings.get("HTTPCACHE_POLICY"))
+    if not settings.getbool("HTTPCACHE_ENABLED") or "DummyPolicy" not in policy:
+        return None
+    if settings.getint("HTTPCACHE_EXPIRATION_SECS") > 0:
+        return None
+    return (
+        "HTTPCACHE_ENABLED with HTTPCACHE_EXPIRATION_SECS = 0 never expires: a later crawl reads "
+        "the old pages from the cache. Set an expiration shorter than the time between crawls"
+    )
+
+
+def on_fingerprinter(stored: str, ours: str) -> str | None:
+    """Advise on fingerprints of another kind than those in the filter."""
+    if stored in ("", ours):
+        return None
+    return (
+        f"the filter was filled with fingerprints of {stored!r:.200}, and this crawl uses {ours} "
+        "(REQUEST_FINGERPRINTER_CLASS): URLs that are in it look new. Use the same class, or "
+        "another BLOOM_KEY"
+    )
+
+
+def on_capacity(info: FilterInfo) -> str | None:
+    """Advise on a filter that is nearly full and cannot grow."""
+    active = info.generations[0]
+    if info.growth or active.fill_ratio < 0.8:
+        return None
+    return (
+        f"the active generation holds {active.count:,} of {active.capacity:,} URLs, and "
+        f"BLOOM_GROWTH = 0: {_ON_FULL}. Set BLOOM_GROWTH = 2, or a larger BLOOM_CAPACITY"
+    )
+
+
+_ON_FULL = (
+    "when it is full, the oldest generation is forgotten early, and where there is none but this "
+    "period's, further URLs are remembered by each process for its run only"
+)
+
+
+def on_filling(ring: Ring) -> str:
+    """Advise on a generation that is filled to 80% of its capacity."""
+    urls = ring.header.blocks * sum(layer.capacity for layer in ring.active.layers)
+    text = (
+        f"a generation is filled to 80% of its {urls:,} URLs (predicted false-positive rate when "
+        f"it is full: {ring.error_bound:.2g})"
+    )
+    if ring.config.growth:
+        return f"{text}; then it grows. A larger BLOOM_CAPACITY takes less memory"
+    return f"{text}, and BLOOM_GROWTH = 0: {_ON_FULL}. Set a larger BLOOM_CAPACITY"
+
+
+def on_growth(ring: Ring) -> str:
+    """Advise on a generation that has outgrown its capacity."""
+    return (
+        f"a generation holds more URLs than BLOOM_CAPACITY = {ring.config.capacity:,} and grows "
+        f"(the false-positive rate stays below {ring.error_bound:.2g}). A BLOOM_CAPACITY that fits "
+        "takes less memory; it counts from the next generation on"
+    )
+
+
+def on_full(ring: Ring) -> str:
+    """Advise on a generation that is full and cannot grow."""
+    limit = "BLOOM_GROWTH = 0"
+    if ring.config.growth:
+        limit = f"BLOOM_MAX_MEMORY = {ring.config.max_memory:,}" if ring.config.max_memory else ""
+    why = f" because of {limit}" if limit else ""
+    return (
+        f"the filter is full, and cannot grow{why}: further URLs are remembered by this process "
+        "for this run only (bloom/unrecorded counts them), so that none is hidden; recording them "
+        f"would raise the false-positive rate above {ring.error_bound:.2g}. Set a larger "
+        "BLOOM_CAPACITY (it counts from the next generation on), BLOOM_GROWTH or BLOOM_MAX_MEMORY"
+    )
+
+
+def on_early_rotation(ring: Ring) -> str:
+    """Advise on a generation that was closed before its time."""
+    return (
+        "a generation was full and could not grow, so the filter rotated early: what it remembers "
+        "may be crawled again a period before its time. Set a larger BLOOM_CAPACITY (now "
+        f"{ring.config.capacity:,}), BLOOM_GROWTH or BLOOM_MAX_MEMORY"
+    )
+
+
+def on_change(before: Config, after: FilterInfo) -> str:
+    """Say which stored settings were replaced."""
+    changes = (
+        ("BLOOM_RECRAWL_AFTER", before.window, after.window),
+        ("BLOOM_ROTATE_EVERY", before.period, after.period),
+        ("BLOOM_CAPACITY", before.capacity, after.capacity),
+        ("BLOOM_ERROR_RATE", before.error_rate, after.error_rate),
+        ("BLOOM_GROWTH", before.growth, after.growth),
+        ("BLOOM_MAX_MEMORY", before.max_memory, after.max_memory),
+    )
+    texts = [f"{name} = {new} (was {old})" for name, old, new in changes if new != old]
+    return (
+        f"settings of the stored filter changed: {', '.join(texts)}. Times hold from now on, sizes "
+        f"from the next {'generation' if after.window else 'layer'} on"
+    )

@@ -1,0 +1,223 @@
+"""Asks the filters about requests, one or many at a time, and keeps what they say for a while."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from scrapy import Request
+
+from scrapy_bloom.clients.async_driver import AsyncDriver
+from scrapy_bloom.clients.deadline import within
+from scrapy_bloom.core.membership import NEW, SEEN, UNRECORDED, claim
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.view import View
+from scrapy_bloom.crawl.crawled import Claim, Crawled
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.known import Known, Place
+from scrapy_bloom.crawl.mainthread import has_asyncio
+from scrapy_bloom.crawl.recent import Recent
+from scrapy_bloom.filter import BloomFilter
+
+#: The verdict where the server did not answer.
+UNKNOWN = "?"
+
+
+@dataclass(slots=True)
+class Question:
+    """A request that the filters are to be asked about.
+
+    Args:
+        window: its window.
+        item: its fingerprint.
+        request: the request.
+        verdict: what they say: NEW, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until they do.
+    """
+
+    window: str
+    item: bytes
+    request: Request
+    verdict: str = ""
+
+
+class Asking:
+    """Asks the filters of a crawl about requests, and claims the new ones.
+
+    Args:
+        filters: open filters.
+        known: where answers are kept.
+        recent: what was answered, for when nobody can be asked.
+        crawled: claims until requests are crawled; None to record them at once.
+        timeout: seconds that an answer may take.
+    """
+
+    def __init__(
+        self,
+        filters: Filters,
+        known: Known,
+        recent: Recent,
+        crawled: Crawled | None,
+        timeout: float,
+    ) -> None:
+        self._known, self._recent = known, recent
+        self._crawled, self._timeout = crawled, timeout
+        self._blooms = filters.by_window
+        self._views = {window: bloom.new_view() for window, bloom in self._blooms.items()}
+        client = filters.connection.open_async() if has_asyncio() else None
+        #: None where nothing but blocking is possible.
+        self._driver = client and AsyncDriver(client, filters.connection.label, timeout)
+        #: What is to be asked about next, and the round that asks about what came before.
+        self._waiting: list[Question] = []
+        self._round: asyncio.Task[None] | None = None
+        #: What is being claimed without blocking.
+        self._in_flight: set[Claim] = set()
+        now = time.monotonic()
+        #: What the local clock shows at the server's time 0, up to a second earlier.
+        self._epochs = {window: now - bloom.view.now - 1 for window, bloom in self._blooms.items()}
+
+    # -- the cache --
+
+    def is_seen(self, claim: Claim) -> bool:
+        """Whether it is known to be seen."""
+        return self._known.is_seen(self._place(claim), claim[1])
+
+    def remembers(self, claim: Claim) -> bool:
+        """Whether it was answered some time, for when nobody can be asked."""
+        return claim[1] in self._recent
+
+    def remember(self, claim: Claim) -> None:
+        """Take note that it was taken some time."""
+        self._recent.add(claim[1])
+
+    def forget(self, claim: Claim) -> None:
+        """Ask again about it."""
+        self._known.discard(self._place(claim), claim[1])
+
+    def _place(self, claim: Claim) -> Place:
+        window, item = claim
+        return window, self._blooms[window].view.hasher.block(item)
+
+    # -- asking --
+
+    def ask_one(self, item: bytes, window: str, request: Request) -> str:
+        """Ask about a request, and return the verdict.
+
+        Raises:
+            BloomError: it is unknown.
+        """
+        bloom, asked = self._blooms[window], time.monotonic()
+        with within(self._timeout):  # it may be more than one operation
+            if self._crawled is not None:
+                verdict = self._crawled.take(bloom, (window, item), request)
+            else:
+                verdict = _claim(bloom, item)
+        if (window, item) not in self._in_flight:
+            # Else it may be "seen" because of that claim, whose outcome may turn out unknown.
+            self._note(bloom.view, [Question(window, item, request, verdict)], asked)
+        return verdict
+
+    async def ask_all(self, questions: Sequence[Question]) -> None:
+        """Ask about requests: one round at a time, for all that have come together.
+
+        It blocks where there is no asyncio client.
+
+        Raises:
+            BloomError: those that have no verdict are unknown.
+        """
+        if self._driver is None:
+            self._ask_all_now(questions)
+            return
+        self._waiting += questions
+        while not all(question.verdict for question in questions):
+            if self._round is None:
+                self._round = asyncio.ensure_future(self._ask_waiting(self._driver))
+            # Whoever is cancelled meanwhile, the others are to be answered.
+            await asyncio.shield(self._round)
+
+    def _ask_all_now(self, questions: Sequence[Question]) -> None:
+        for window, those in _by_window(questions).items():
+            bloom, asked = self._blooms[window], time.monotonic()
+            self._answer(bloom.view, those, bloom.run(self._operation(those)), asked)
+
+    async def _ask_waiting(self, driver: AsyncDriver) -> None:
+        questions, self._waiting = self._waiting, []
+        self._in_flight = {(question.window, question.item) for question in questions}
+        try:
+            for window, those in _by_window(questions).items():
+                view, asked = self._views[window], time.monotonic()
+                verdicts = await driver.run(self._operation(those)(view))
+                self._answer(view, those, verdicts, asked)
+        except Exception:
+            # Those who wait are not to be told "seen" of what has perhaps been claimed here.
+            questions += self._waiting
+            self._waiting = []
+            raise
+        finally:
+            self._round = None
+            self._in_flight.clear()
+            for question in questions:
+                question.verdict = question.verdict or UNKNOWN
+
+    @property
+    def round_trips(self) -> int:
+        """Times that commands were sent and their replies awaited without blocking."""
+        return 0 if self._driver is None else self._driver.round_trips
+
+    async def close(self) -> None:
+        """Close the connection that does not block, once it is not needed any more."""
+        if self._round is not None:
+            await asyncio.wait({self._round})  # as long as an operation may take
+        if self._driver is not None:
+            with suppress(Exception):  # nobody needs it any more
+                await self._driver.close()
+
+    def _operation(self, questions: Sequence[Question]) -> Callable[[View], Steps[str]]:
+        items = [question.item for question in questions]
+        if self._crawled is None:
+            return lambda view: claim(view, items)
+        mark = self._crawled.mark
+        return self._crawled.taking(items, [mark(q.request, (q.window, q.item)) for q in questions])
+
+    def _answer(
+        self, view: View, questions: Sequence[Question], verdicts: str, asked: float
+    ) -> None:
+        for question, verdict in zip(questions, verdicts, strict=True):
+            question.verdict = verdict
+        self._note(view, questions, asked)
+        if self._crawled is not None:
+            self._crawled.took(verdicts.count(NEW))
+
+    def _note(self, view: View, questions: Sequence[Question], asked: float) -> None:
+        """Keep verdicts; in the cache, only those that nobody else may change soon."""
+        is_own = self._crawled is None or self._crawled.are_claims_own
+        # Not MINE: it may be about to be ended.
+        certain = {SEEN, NEW} if is_own else {SEEN}
+        for question in questions:
+            block = view.hasher.block(question.item)
+            held = view.held.get(block)
+            self._recent.add(question.item)
+            if held is None or question.verdict == UNRECORDED:
+                continue
+            ends = held.ring.ends
+            local = self._epochs[question.window] + ends if ends else float("inf")
+            place = question.window, block
+            self._known.answered(place, held.v, local, asked)
+            if question.verdict in certain:
+                self._known.add(place, question.item)
+
+
+def _claim(bloom: BloomFilter, item: bytes) -> str:
+    unrecorded = bloom.unrecorded
+    is_new = bloom.claim_one(item)
+    if bloom.unrecorded > unrecorded:
+        return UNRECORDED
+    return NEW if is_new else SEEN
+
+
+def _by_window(questions: Sequence[Question]) -> dict[str, list[Question]]:
+    grouped: dict[str, list[Question]] = defaultdict(list)
+    for question in questions:
+        grouped[question.window].append(question)
+    return grouped

@@ -1,0 +1,115 @@
+"""The filters of a crawl: the lasting one and one for each named window, on one connection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from scrapy.settings import BaseSettings
+from scrapy.utils.project import data_path
+
+from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.crawl.settings import BloomSettings, NamedWindow
+from scrapy_bloom.crawl.windows import LASTING
+from scrapy_bloom.filter import BloomFilter
+
+#: Is told a filter's key, its window, what happened, and the ring it happened to.
+Notify = Callable[[str, str, str, Ring], object]
+
+
+@dataclass
+class Filters:
+    """The filters of a crawl.
+
+    Attributes:
+        by_window: the filter of each window, the lasting one first.
+        connection: what they share.
+    """
+
+    by_window: dict[str, BloomFilter]
+    connection: Connection
+
+    @property
+    def lasting(self) -> BloomFilter:
+        """The filter of all requests that no other window is named for."""
+        return self.by_window[LASTING]
+
+    @property
+    def round_trips(self) -> int:
+        """Times that any of them sent commands and waited for the replies."""
+        return sum(bloom.round_trips for bloom in self.by_window.values())
+
+    def stay_quick(self) -> None:
+        """From now on, do not wait for a host name to be resolved: rather fail at once."""
+        for bloom in self.by_window.values():
+            bloom.may_connect = not self.connection.resolves
+
+    def close(self) -> None:
+        """Close the connection; the filters stay on the server."""
+        self.connection.close()
+
+
+def connect_filters(
+    settings: BloomSettings,
+    scrapy_settings: BaseSettings,
+    *,
+    fingerprinter: str = "",
+    notify: Notify | None = None,
+) -> Filters:
+    """Return the filters that the settings describe; nothing is sent before their first use.
+
+    Raises:
+        ConfigurationError: the address or a client argument is wrong.
+        StorageError: the embedded server does not start.
+    """
+    connection = _connect(settings, scrapy_settings)
+    named: dict[str, NamedWindow | None] = {LASTING: None, **settings.windows}
+    blooms = {}
+    for name, window in named.items():
+        key = settings.key if window is None else f"{settings.key}:{name}"
+        blooms[name] = BloomFilter(
+            connection.client,
+            key,
+            **_parameters(settings, window),
+            notify=notify and partial(notify, key, name),
+            fingerprinter=fingerprinter,
+            label=connection.label,
+            timeout=settings.timeout,
+        )
+    return Filters(blooms, connection)
+
+
+def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connection:
+    timeout, params = settings.timeout, settings.redis_params
+    if settings.redis_url is None:
+        return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params)
+    data_dir = data_path("bloom")
+    return connect(settings.redis_url, timeout=timeout, params=params, data_dir=data_dir)
+
+
+def _parameters(settings: BloomSettings, window: NamedWindow | None) -> dict[str, Any]:
+    """Return the parameters of the lasting filter, or of a named window's."""
+    shared = {
+        "error_rate": settings.error_rate,
+        "seeds": settings.seeds,
+        "ring": settings.ring,
+        "stagger": settings.stagger,
+        "counting": settings.counting,
+        "audit_rate": settings.audit,
+        "growth": settings.growth,
+        "max_memory": settings.max_memory,
+        "run": settings.run,
+    }
+    if window is not None:
+        return shared | {
+            "capacity": window.capacity,
+            "window": window.recrawl_after,
+            "period": window.rotate_every,
+        }
+    return shared | {
+        "capacity": settings.capacity,
+        "blocks": settings.blocks,
+        "window": settings.recrawl_after,
+        "period": settings.rotate_every,
+    }

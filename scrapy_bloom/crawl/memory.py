@@ -1,0 +1,495 @@
+"""What one crawl remembers: in the filters, and on its own while the server does not answer."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.utils.python import global_object_name
+
+from scrapy_bloom.core.membership import NEW, SEEN, UNRECORDED
+from scrapy_bloom.core.pending import Failure
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.asking import UNKNOWN, Asking, Question
+from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Claim, Crawled
+from scrapy_bloom.crawl.engine import Engine
+from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.known import Known
+from scrapy_bloom.crawl.mainthread import has_asyncio, in_main
+from scrapy_bloom.crawl.queues import Queue
+from scrapy_bloom.crawl.recent import Recent
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.settings import CLOSE, CRAWLED, BloomSettings, need_run
+from scrapy_bloom.crawl.takeover import Found, Takeover
+from scrapy_bloom.crawl.windows import LASTING, RUN
+from scrapy_bloom.crawl.workers import Process, Worker
+from scrapy_bloom.crawl.writer import RECORD, Job, Writer
+from scrapy_bloom.errors import BloomError, shown
+from scrapy_bloom.filter import BloomFilter
+
+#: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".
+CLOSED_WITHOUT_SERVER = "bloom_redis_unavailable"
+#: Requests that were found new and not scheduled: handlers of ``request_scheduled`` drop them.
+MAX_UNUSED = 100_000
+#: Requests that are remembered while there is no server; beyond, the crawl waits for it.
+MAX_OFFLINE = 500_000
+
+_POLICIES = {
+    True: "The spider is closed, unless the server is back at once (BLOOM_ON_REDIS_ERROR)",
+    False: "Until it is back, this process remembers by itself what it has seen",
+}
+
+
+class Memory:
+    """What one crawl remembers.
+
+    Args:
+        crawler: the running crawler.
+        settings: its settings.
+        report: counts and warns.
+    """
+
+    def __init__(self, crawler: Crawler, settings: BloomSettings, report: Report) -> None:
+        self._crawler, self._settings, self._report = crawler, settings, report
+        #: The filters; None until they are opened, and after they are closed.
+        self.filters: Filters | None = None
+        #: What is remembered here: under the window "run", and what could not be recorded.
+        self._taken: set[bytes] = set()
+        self._writer: Writer | None = None
+        self._crawled: Crawled | None = None
+        self._takeover: Takeover | None = None
+        self._queue = Queue.of(crawler.settings)
+        self._engine = Engine(crawler)
+        #: Round trips of filters that were replaced by others.
+        self._round_trips = self._async_round_trips = 0
+        #: What the filters have said, forgotten when others may have taken over what is claimed.
+        self._known = Known(settings.cache_size, forget_after=2 * settings.heartbeat)
+        self._recent = Recent()
+        self._asking: Asking | None = None
+        #: Verdicts on requests that the scheduler has not been offered yet.
+        self._unused: dict[Claim, str] = {}
+        #: Whether the filters can be asked; else the writer looks for the server.
+        self._is_up = True
+        #: What was taken here, and is recorded in the filters by now.
+        self._recorded: set[bytes] = set()
+        self._is_paused = self._is_closing = False
+
+    def open(self) -> Filters:
+        """Connect, read or create the filters, and begin to watch over them.
+
+        Raises:
+            BloomError: a setting cannot work, or the server cannot be used.
+        """
+        self.filters = filters = self._connect()
+        for bloom in filters.by_window.values():
+            bloom.open()
+            self._check_run(bloom)
+        self._in_main = in_main()
+        if self._settings.remember == CRAWLED:
+            self._open_crawled(filters)
+        else:
+            self._writer = Writer(self._connect_beside, self._in_main, self)
+        self._use(filters)
+        return filters
+
+    def is_new(self, item: bytes, window: str, request: Request) -> bool:
+        """Take a request's fingerprint; return whether nobody has taken it before.
+
+        If the server does not answer, it is new, and from then on taken by this process.
+        """
+        if self._crawled is not None and self._crawled.is_claimed((window, item), request):
+            # What was kept in another run may have been taken in this one.
+            return window != RUN or self._take_once(item)
+        new = self._is_new(item, window, request)
+        if self._crawled is not None and not new:
+            self._crawled.is_seen = True
+        return new
+
+    def question(self, item: bytes, window: str, request: Request) -> Question | None:
+        """Return what the filters have to be asked about a request; None if nothing.
+
+        The verdict is there already if it is known to be seen.
+        """
+        claim = window, item
+        if claim in self._unused:
+            return None
+        if item in self._taken:
+            return Question(RUN, item, request, SEEN)
+        if window == RUN or self._asking is None or not self._is_up:
+            return None
+        return Question(window, item, request, SEEN if self._asking.is_seen(claim) else "")
+
+    async def ask(self, questions: Sequence[Question]) -> None:
+        """Ask about many requests at once; ``is_new`` will know the answers. Never raises."""
+        asking = self._asking
+        try:
+            if asking is not None:
+                await asking.ask_all(questions)
+        except Exception as error:
+            if asking is self._asking:  # else the server has been found again meanwhile
+                self._fail(_as_bloom_error(error))
+        finally:
+            self._keep(questions)
+
+    def is_seen(self, item: bytes, window: str) -> bool:
+        """Whether a request is known to be seen; if it is, it counts as seen again."""
+        claim = window, item
+        if claim in self._unused:
+            return False
+        if item in self._taken:
+            window = RUN
+        elif self._asking is None or window == RUN or not self._asking.is_seen(claim):
+            return False
+        self._report.count("seen", window)
+        return True
+
+    def count_seen(self, window: str) -> None:
+        """Count a request that the filters were asked about and that is not new."""
+        self._report.count("seen", window)
+
+    def let_pass(self, request: Request) -> None:
+        """Take note of a request that is neither tested nor remembered."""
+        if self._crawled is not None:
+            self._crawled.keep_once(request)
+
+    def close(self) -> None:
+        """Write what is left to be written, and close the connections."""
+        filters, writer = self.filters, self._writer
+        self.filters = self._writer = None
+        if writer is not None:
+            self._give_back(len(self._unused))
+            self._end_crawled()
+            left = writer.stop(self._settings.timeout)
+            self._report.closed(writer, left)
+        if filters is None:
+            return
+        self._round_trips += filters.round_trips
+        try:
+            if self._is_up:
+                self._report.closing(filters)
+        finally:
+            filters.close()
+
+    @property
+    def round_trips(self) -> int:
+        """Times that the crawl sent commands and waited for the replies."""
+        now = 0 if self.filters is None else self.filters.round_trips
+        return self._round_trips + now
+
+    @property
+    def async_round_trips(self) -> int:
+        """Times that the crawl sent commands and went on while the replies were on their way."""
+        now = 0 if self._asking is None else self._asking.round_trips
+        return self._async_round_trips + now
+
+    async def aclose(self) -> None:
+        """Close the connection that does not block."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            self._async_round_trips += asking.round_trips
+            await asking.close()
+
+    def clear(self) -> None:
+        """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
+        for bloom in self.filters.by_window.values() if self.filters else ():
+            bloom.clear(claims_only=self._crawled is not None)
+            self._report.cleared(bloom)
+        self._known.clear()
+
+    # -- taking --
+
+    def _is_new(self, item: bytes, window: str, request: Request) -> bool:
+        verdict = self._unused.pop((window, item), None)
+        if verdict is not None:
+            return self._take_answered(verdict, (window, item), request)
+        if item in self._taken:
+            self._report.count("seen", RUN)
+            return False
+        if window == RUN:
+            return self._take_for_run(item, request)
+        if self._writer is None or self.filters is None:
+            self.open()
+        return self._take(item, window, request)
+
+    def _take_once(self, item: bytes) -> bool:
+        new = item not in self._taken
+        self._taken.add(item)
+        return new
+
+    def _take_for_run(self, item: bytes, request: Request) -> bool:
+        self._taken.add(item)
+        self.let_pass(request)
+        self._report.count("new", RUN)
+        return True
+
+    def _take(self, item: bytes, window: str, request: Request) -> bool:
+        assert self._asking is not None  # noqa: S101 - it is open
+        if not self._is_up:
+            return self._take_unasked("offline", (window, item), request)
+        if self._asking.is_seen((window, item)):
+            self._report.count("seen", window)
+            return False
+        try:
+            verdict = self._asking.ask_one(item, window, request)
+        except BloomError as error:
+            # Final: asked again, the one who has it now might be told "seen".
+            self._fail(error)
+            return self._take_unasked("unknown", (window, item), request)
+        if verdict == UNRECORDED:
+            self._not_recorded(item, window)
+        new = verdict in (NEW, UNRECORDED)
+        self._report.count("new" if new else "seen", window)
+        return new
+
+    def _take_unasked(self, stat: str, claim: Claim, request: Request) -> bool:
+        """Take what the filters could not be asked about; ``stat`` says why."""
+        if self._asking is not None and self._asking.remembers(claim):
+            self._report.count("seen", claim[0])
+            return False
+        self._take_alone(stat, claim, request)
+        return True
+
+    def _take_alone(self, stat: str, claim: Claim, request: Request) -> None:
+        window, item = claim
+        self._report.count(stat, window)
+        self._taken.add(item)
+        self._take_later(item, window, request)
+
+    # -- many at once --
+
+    def _keep(self, questions: Sequence[Question]) -> None:
+        """Keep what is new, or may be, until the scheduler is offered it."""
+        if self._writer is None:
+            return  # the crawl is over: what was claimed too late is taken over by the next one
+        for question in questions:
+            claim = question.window, question.item
+            if question.item in self._taken:  # meanwhile
+                question.verdict = SEEN
+            elif question.verdict in ("", UNKNOWN):
+                # Final: asked again, the one who has it now might be told "seen".
+                is_seen = self._asking is not None and self._asking.remembers(claim)
+                question.verdict = SEEN if is_seen else UNKNOWN
+            if question.verdict in (NEW, UNRECORDED, UNKNOWN):
+                self._unused[claim] = question.verdict
+        self._give_back(len(self._unused) - MAX_UNUSED)
+
+    def _take_answered(self, verdict: str, claim: Claim, request: Request) -> bool:
+        """Take what the filters were asked about before."""
+        window, item = claim
+        if item in self._taken:  # by a request that was asked about at the same time
+            self._report.count("seen", RUN)
+            return False
+        if verdict == UNKNOWN:
+            self._take_alone("unknown", claim, request)
+            return True
+        if verdict == UNRECORDED:
+            self._not_recorded(item, window)
+        if self._crawled is not None:
+            self._crawled.hand_over(request, claim)
+        self._report.count("new", window)
+        return True
+
+    def _give_back(self, count: int) -> None:
+        """Give up the oldest that are new and were not scheduled."""
+        for _ in range(count):
+            claim = next(iter(self._unused))
+            verdict = self._unused.pop(claim)
+            if self._crawled is not None and verdict in (NEW, UNKNOWN):
+                self._crawled.took(verdict == UNKNOWN)  # it may be
+                self._crawled.give_back(claim)
+
+    def _take_later(self, item: bytes, window: str, request: Request) -> None:
+        assert self._writer is not None  # noqa: S101 - it is open
+        if self._crawled is not None:
+            self._crawled.take_later((window, item), request)
+        else:
+            self._writer.put(Job(RECORD, window, item))
+        if self._writer.backlog >= MAX_OFFLINE and not self._is_paused:
+            self._is_paused = True
+            self._report.paused(MAX_OFFLINE)
+            self._engine.pause()
+
+    def _not_recorded(self, item: bytes, window: str) -> None:
+        # Else pages that link each other would be fetched for ever.
+        self._taken.add(item)
+        self._report.count("unrecorded", window)
+
+    def _fail(self, error: BloomError) -> None:
+        if self._writer is not None:  # else the crawl is over
+            self._writer.fail()
+            self.server_failed(error)
+
+    # -- the server: see ``writer.Events`` --
+
+    def server_failed(self, error: BloomError) -> None:
+        """Say so; what is taken from now on is remembered here."""
+        if self._is_up:
+            self._is_up = False
+            self._report.server_failed(error, _POLICIES[self._settings.on_redis_error == CLOSE])
+
+    def server_missing(self, error: BloomError) -> None:
+        """Say why, and close the spider if that is what is wanted."""
+        self._report.server_missing(error)
+        if self._settings.on_redis_error == CLOSE and not self._is_closing and self.filters:
+            self._is_closing = True
+            self._engine.close_spider(CLOSED_WITHOUT_SERVER)
+
+    def server_back(self, filters: Filters) -> None:
+        """Go on with filters that are connected."""
+        if self.filters is None:
+            filters.close()  # the crawl is over
+            return
+        self._round_trips += self.filters.round_trips
+        self.filters.close()
+        self.filters = filters
+        self._use(filters)
+        self._is_up = True
+        self._taken -= self._recorded
+        self._recorded.clear()
+        self._report.server_back()
+        if self._is_paused:
+            self._is_paused = False
+            self._engine.unpause()
+
+    def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
+        """From now on the filter knows them; save what it has no room for."""
+        self._report.count("recorded_late", count=len(jobs))
+        # Not before the filters can be asked.
+        for job in jobs:
+            self._recorded.add(job.item)
+            if self._asking is not None:
+                self._asking.remember((job.window, job.item))
+        if self._is_up:
+            self._taken -= self._recorded
+            self._recorded.clear()
+        for item in unrecorded:
+            self._recorded.discard(item)  # it stays taken here
+            self._not_recorded(item, jobs[0].window)
+
+    # -- claims --
+
+    def _open_crawled(self, filters: Filters) -> None:
+        settings, queue = self._settings, self._queue
+        assert self._crawler.spider is not None  # noqa: S101 - it is being opened
+        spider = self._crawler.spider
+        shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
+        me = Worker(
+            workers.worker_id(spider.name),
+            until=0,
+            heartbeat=settings.heartbeat,
+            process=Process.own(),
+            queue=shared or queue.name,
+        )
+        owner = shared or me.id
+        self._takeover = Takeover(
+            me,
+            spider.name,
+            found=lambda found: self._in_main(partial(self._restore, found)),
+            wanted=lambda: self._in_main(self._look_for_room),
+            looked=lambda: self._in_main(self._engine.look),
+        )
+        failure = Failure(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
+        self._writer = Writer(
+            self._connect_beside,
+            self._in_main,
+            self,
+            owner=owner,
+            worker=me.id,
+            failure=failure,
+            chore=self._takeover,
+        )
+        self._crawled = Crawled(
+            spider,
+            owner,
+            queue=queue,
+            windows=(LASTING, *settings.windows),
+            crawled_statuses=settings.crawled_statuses,
+            put=self._writer.put,
+            ignored=self._taken.add,
+            forget=self._forget,
+            busy=self._takeover.be_busy,
+            report=self._report,
+        )
+        # Before anything is claimed: claims of an unknown owner are left alone for a while.
+        self._takeover.beat(filters)
+        self._engine.tell(self._crawled)
+        self._writer.wake()
+
+    def is_busy(self) -> bool:
+        """Whether a crawl with nothing to do waits for requests that may have been left behind."""
+        if self._crawled is None or self._takeover is None or self._writer is None:
+            return False
+        self._crawled.sweep()
+        if not self._is_up or self._is_closing:
+            return False
+        if not self._takeover.has_looked or self._takeover.is_looking:
+            return True
+        if not self._takeover.has_company:
+            return False
+        if self._takeover.may_end:
+            self._takeover.may_end = False
+            return False
+        self._takeover.is_idle = True
+        self._writer.wake()
+        return True
+
+    def _restore(self, found: Found) -> None:
+        if self._crawled is None or self._takeover is None or self._writer is None:
+            return
+        self._takeover.be_busy()
+        self._crawled.restore(found, self._engine.crawl)
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        if self._takeover is not None and self._writer is not None and self._engine.has_room():
+            self._takeover.is_hungry = True
+            self._writer.wake()
+
+    def _end_crawled(self) -> None:
+        if self._crawled is not None and self._takeover is not None:
+            self._crawled.sweep()
+            in_jobdir = bool(self._queue.name) and not self._queue.is_shared
+            self._takeover.is_leaving_claims = (
+                in_jobdir or self._crawled.is_leaving_claims or self._takeover.is_looking
+            )
+
+    def _forget(self, claim: Claim) -> None:
+        if self._asking is not None:
+            self._asking.forget(claim)
+
+    # -- connecting --
+
+    def _use(self, filters: Filters) -> None:
+        """From now on, ask these filters."""
+        filters.stay_quick()
+        before = self._asking
+        self._asking = Asking(
+            filters, self._known, self._recent, self._crawled, self._settings.timeout
+        )
+        if before is not None:
+            self._async_round_trips += before.round_trips
+            if has_asyncio():
+                self._closing = asyncio.ensure_future(before.close())
+
+    def _connect_beside(self) -> Filters:
+        """Connect in another thread: what is noticed there is reported in this one."""
+        return self._connect(lambda *what: self._in_main(partial(self._report.happened, *what)))
+
+    def _connect(self, notify: Notify | None = None) -> Filters:
+        return connect_filters(
+            self._settings,
+            self._crawler.settings,
+            fingerprinter=global_object_name(type(self._crawler.request_fingerprinter)),
+            notify=notify or self._report.happened,
+        )
+
+    def _check_run(self, bloom: BloomFilter) -> None:
+        """Refuse a stored window in runs if this run has no id."""
+        schedule = bloom.config.schedule if bloom.config else None
+        if schedule is not None and schedule.counts_runs and self._settings.run is None:
+            raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
+
+
+def _as_bloom_error(error: Exception) -> BloomError:
+    return error if isinstance(error, BloomError) else BloomError(shown(error))

@@ -1,0 +1,335 @@
+"""A thread that writes what nobody has to wait for, and sees to it that the server is there.
+
+The crawl puts jobs down; the thread carries them out in their order, many at a time. When the
+server fails it, or the crawl, it looks for the server again and again, and then makes up for what
+could not be written.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import Protocol
+
+from scrapy_bloom.core import pending
+from scrapy_bloom.core.membership import UNRECORDED, claim
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.errors import BloomError
+
+logger = logging.getLogger(__name__)
+
+#: Kinds of jobs: record a URL; claim one; claim one untested; hold a claim that is in a queue;
+#: record a URL and end its claim; end its claim; end it with a cool-down; end a claim of which
+#: only the field is known.
+RECORD, TAKE, KEEP, HOLD, CONFIRM, RELEASE, FAIL, DROP = (
+    *("record", "take", "keep", "hold", "confirm", "release", "fail", "drop"),
+)
+#: Those that are put down because the server did not answer.
+REPLAYED = (RECORD, TAKE)
+#: Seconds in which jobs are collected: what a ``kill -9`` loses of them.
+FLUSH_INTERVAL = 0.1
+#: Jobs carried out together at most.
+MAX_BATCH = 500
+#: Seconds between looks for the server: the first one, and at most.
+FIRST_RETRY, LAST_RETRY = 0.1, 5.0
+#: Seconds after which a server that stayed up counts as well again.
+RECOVERED_AFTER = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to be written.
+
+    Args:
+        kind: what is to be done.
+        window: the filter's window.
+        item: the fingerprint; for DROP, the claim's field.
+        request: the request as JSON, for TAKE and KEEP.
+        block: the claim's block, for DROP.
+    """
+
+    kind: str
+    window: str
+    item: bytes
+    request: str = ""
+    block: int = 0
+
+
+class Events(Protocol):
+    """Is told what happens; always in the crawl's thread."""
+
+    def server_failed(self, error: BloomError) -> None:
+        """The server does not do what it is asked."""
+
+    def server_missing(self, error: BloomError) -> None:
+        """It was looked for, and still does not."""
+
+    def server_back(self, filters: Filters) -> None:
+        """It does again; these filters are connected to it."""
+
+    def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
+        """Jobs have been carried out, save that some items could not be recorded."""
+
+
+class Chore(Protocol):
+    """What the thread does beside its jobs."""
+
+    def run(self, filters: Filters) -> float:
+        """Do it; return the seconds until it has to be done again."""
+
+    def recovered(self) -> None:
+        """The server was away, and is back."""
+
+    def end(self, filters: Filters) -> None:
+        """Do what has to be done last."""
+
+
+class Writer:
+    """Writes in a thread of its own.
+
+    Args:
+        connect: makes filters for one thread.
+        in_main: has a function called in the crawl's thread.
+        events: is told what happens.
+        owner: of the claims that are made.
+        worker: id of this worker, who holds claims.
+        failure: what becomes of the claims of URLs that failed.
+        chore: what is to be done beside.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Filters],
+        in_main: Callable[[Callable[[], object]], object],
+        events: Events,
+        *,
+        owner: str = "",
+        worker: str = "",
+        failure: pending.Failure | None = None,
+        chore: Chore | None = None,
+    ) -> None:
+        self._connect = connect
+        self._in_main = in_main
+        self._events = events
+        self._owner = owner
+        self._worker = worker
+        self._failure = failure
+        self._chore = chore
+        #: Jobs carried out, and round trips they took.
+        self.done: Counter[str] = Counter()
+        self.round_trips = 0
+        self._jobs: deque[Job] = deque()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: When the thread has to end; until then it tries.
+        self._deadline = float("inf")
+        self._filters: Filters | None = None
+        #: Whether the server has failed this thread, or the crawl's, and was not found since.
+        self._is_broken = False
+        #: Looks for the server in vain, and when it was found last.
+        self._failures, self._found = 0, float("-inf")
+
+    # -- called by the crawl's thread --
+
+    def put(self, job: Job) -> None:
+        """Have a job done; jobs are done in their order."""
+        self._jobs.append(job)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look what there is to do."""
+        if not self._wake.is_set():
+            self._wake.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="scrapy-bloom", daemon=True)
+            self._thread.start()
+
+    def fail(self) -> None:
+        """Take note that the server failed the crawl: the thread looks for it."""
+        self._is_broken = True
+        self.wake()
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that are waiting."""
+        return len(self._jobs)
+
+    def stop(self, timeout: float) -> int:
+        """Do what there is to do, for so many seconds; return the number of jobs left undone."""
+        if self._thread is None and not self._jobs and self._chore is None:
+            return 0
+        self._deadline = time.monotonic() + timeout
+        self._stopping.set()
+        self.wake()
+        assert self._thread is not None  # noqa: S101 - wake started it
+        # The call that is under way at the end may take a time-out more.
+        self._thread.join(2 * timeout + 1)
+        return len(self._jobs)
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        try:
+            wait = 0.0
+            while not self._is_over():
+                self._wait(min(wait, max(0.0, self._deadline - time.monotonic())))
+                wait = self._step()
+        finally:
+            self._disconnect()
+
+    def _wait(self, seconds: float) -> None:
+        if self._is_broken:
+            # No job makes it look for the server sooner.
+            if self._stopping.wait(seconds):
+                time.sleep(min(seconds, FLUSH_INTERVAL))
+            return
+        self._wake.wait(seconds)
+        self._wake.clear()
+        # Jobs are collected for a moment, so that a page's are done together.
+        self._stopping.wait(FLUSH_INTERVAL)
+
+    def _is_over(self) -> bool:
+        if not self._stopping.is_set():
+            return False
+        if self._is_late:
+            return True
+        if self._is_broken or self._jobs:
+            return False
+        with suppress(BloomError):
+            if self._chore is not None:
+                self._chore.end(self._connected())
+        return True
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _step(self) -> float:
+        """Carry out what there is; return the seconds until something is due."""
+        try:
+            if self._is_broken:
+                self._look_for_server()
+            filters = self._connected()
+            self._flush(filters)
+            return 3600.0 if self._chore is None else self._chore.run(filters)
+        except BloomError as error:
+            return self._failed(error)
+        except Exception as error:
+            logger.exception("Bloom filter: the writer failed")
+            return self._failed(BloomError(f"{type(error).__name__}: {error}"))
+
+    def _failed(self, error: BloomError) -> float:
+        """Take note that the server failed; return the seconds until the next look for it."""
+        tell = self._events.server_missing if self._is_broken else self._events.server_failed
+        self._tell(partial(tell, error))
+        self._disconnect()
+        if time.monotonic() - self._found > RECOVERED_AFTER:
+            self._failures, self._found = 0, float("inf")
+        self._failures += 1
+        self._is_broken = True
+        return min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(self._failures, 10))
+
+    def _flush(self, filters: Filters) -> None:
+        while self._jobs and not self._is_late:
+            jobs = self._next_batch()
+            try:
+                unrecorded = self._carry_out(filters, jobs)
+            except BloomError:
+                raise  # they are done again, and may so be done twice, which does no harm
+            except Exception:
+                logger.exception("Bloom filter: %s cannot be carried out", jobs[0])
+                self._jobs.popleft()  # the others are tried again, without it
+                continue
+            for _ in jobs:
+                self._jobs.popleft()
+            self.done[jobs[0].kind] += len(jobs)
+            if unrecorded or jobs[0].kind in REPLAYED:
+                self._tell(partial(self._events.written, jobs, unrecorded))
+
+    def _next_batch(self) -> list[Job]:
+        """Return the next jobs, as long as they are of one kind and for one filter."""
+        first = self._jobs[0]
+        # By number: while it is iterated over, nothing could be put down.
+        jobs = (self._jobs[number] for number in range(min(MAX_BATCH, len(self._jobs))))
+        return list(
+            takewhile(lambda job: (job.kind, job.window) == (first.kind, first.window), jobs)
+        )
+
+    def _carry_out(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
+        """Carry out jobs of one kind and window; return the items that could not be recorded."""
+        kind, run = jobs[0].kind, filters.by_window[jobs[0].window].run
+        items, requests = [job.item for job in jobs], [job.request for job in jobs]
+        nonce, worker = secrets.token_hex(4), self._worker
+        if kind in (TAKE, KEEP):
+            untested = kind == KEEP
+            run(lambda v: pending.take(v, items, requests, self._owner, nonce, tested=not untested))
+        elif kind == HOLD:
+            run(lambda view: pending.hold(view, items, worker, nonce))
+        elif kind == FAIL:
+            run(lambda view: pending.release(view, items, worker, self._failure))
+        elif kind == DROP:
+            for job in jobs:
+                fields = {job.block: [job.item.decode()]}
+                run(lambda view, fields=fields: pending.release_fields(view, fields, self._owner))  # type: ignore[misc]
+        elif kind == RELEASE:
+            for owner in {worker, self._owner}:  # not that of somebody who has taken it over
+                run(lambda view, owner=owner: pending.release(view, items, owner))  # type: ignore[misc]
+        elif kind == CONFIRM:
+            # If its claim is lost, those of its links may be as well: it is to be crawled again.
+            there = run(lambda view: pending.hold(view, items, worker, nonce))
+            items = [item for item in items if pending.field_of(item) in there]
+        verdicts = run(lambda view: claim(view, items)) if kind in (RECORD, CONFIRM) else ""
+        if kind == CONFIRM:
+            # After it is recorded: at every moment it is seen by one or the other.
+            run(lambda view: pending.release(view, items))
+        return [item for item, v in zip(items, verdicts, strict=False) if v == UNRECORDED]
+
+    # -- the server --
+
+    def _connected(self) -> Filters:
+        if self._filters is None:
+            self._filters = self._open()
+        return self._filters
+
+    def _open(self) -> Filters:
+        filters = self._connect()
+        try:
+            for bloom in filters.by_window.values():
+                bloom.open()
+        except BaseException:
+            filters.close()
+            raise
+        return filters
+
+    def _disconnect(self) -> None:
+        if self._filters is not None:
+            self.round_trips += self._filters.round_trips
+            self._filters.close()
+            self._filters = None
+
+    def _look_for_server(self) -> None:
+        """Connect anew and make up for what could not be written; or raise."""
+        self._disconnect()
+        self._flush(self._connected())
+        # The crawl gets filters of its own: those it has may be in any state.
+        theirs = self._open()
+        self._is_broken, self._found = False, time.monotonic()
+        if self._chore is not None:
+            self._chore.recovered()
+        if not self._tell(partial(self._events.server_back, theirs)):
+            theirs.close()
+
+    def _tell(self, function: Callable[[], object]) -> bool:
+        try:
+            self._in_main(function)
+        except RuntimeError:
+            # The crawl is over, and its event loop closed.
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""What other dupefilters have seen, and how far it has been read."""

@@ -1,0 +1,274 @@
+"""Filters as sets: how many items are in one or in two, and filters that are made of others.
+
+Operations on several filters are generators as in ``together``: a filter's number is its place
+among the arguments. Filters may be in use meanwhile: what was recorded before an operation began is
+in its result, and what is recorded meanwhile may be.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import fsum, isinf
+
+from scrapy_bloom.core.calls import Held
+from scrapy_bloom.core.generations import Layer
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.rings import MAX_ROUNDS, Steps
+from scrapy_bloom.core.view import View
+from scrapy_bloom.errors import (
+    ConfigurationError,
+    FilterMismatchError,
+    SaturatedError,
+    StorageError,
+)
+from scrapy_bloom.sets.building import Building, count_ones, merge_bits, read_block, try_block
+from scrapy_bloom.sets.combine import intersect, merge, unite, with_layers
+from scrapy_bloom.sets.contents import Contents, differences, estimated, repeats, shared, unlike
+from scrapy_bloom.sets.estimate import cardinality, largest
+from scrapy_bloom.sets.together import Together, on, open_all
+
+#: Makes a block of the result from the same block of each filter, under the result's header.
+Make = Callable[[Sequence[Contents], Header], Contents]
+
+
+# -- how many --
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How many items two filters remember, estimated from their bits.
+
+    Args:
+        first: items in the first.
+        second: items in the second.
+        intersection: items in both.
+    """
+
+    first: float
+    second: float
+    intersection: float
+
+    @property
+    def union(self) -> float:
+        """Items in one or the other."""
+        return self.first + self.second - self.intersection
+
+
+def approx_len(view: View) -> Steps[int]:
+    """Return how many items a filter remembers, estimated from its bits alone.
+
+    Raises:
+        SaturatedError: a layer has no bit left that is 0.
+    """
+    header = yield from view.open()
+    found = 0.0
+    for block in range(header.blocks):
+        found += yield from try_block(view, header, block, partial(_approx, view))
+    return round(found)
+
+
+def overlap(first: View, second: View) -> Together[Overlap]:
+    """Estimate how many items two filters, numbers 0 and 1, have in common.
+
+    Raises:
+        FilterMismatchError: they place items differently, or have layers of different sizes.
+        SaturatedError: a layer has no bit left that is 0.
+    """
+    views = first, second
+    headers = [ring.header for ring in (yield from open_all(views))]
+    _refuse(unlike(*headers), first, second)
+    counts: tuple[list[float], list[float]] = ([], [])
+    both = []
+    for block in range(headers[0].blocks):
+        contents = yield from _read(views, headers, block, _read_tested)
+        for view, count, content in zip(views, counts, contents, strict=True):
+            count.append(_finite(view, content.ring, estimated(content)))
+        both.append(shared(*contents))
+    one, two = fsum(counts[0]), fsum(counts[1])
+    return Overlap(one, two, min(max(0.0, fsum(both)), one, two))
+
+
+def _approx(view: View, held: Held) -> Steps[float]:
+    ring = held.ring
+    if ring.header.counting or repeats(ring):
+        found = estimated((yield from _read_tested(held)))
+    else:
+        ones, hashes = (yield from count_ones(held)), len(ring.header.seeds)
+        pairs = zip(ring.tested, ones, strict=True)
+        found = fsum(cardinality(number, layer.num_bits, hashes) for layer, number in pairs)
+    return _finite(view, ring, found)
+
+
+def _finite(view: View, ring: Ring, found: float) -> float:
+    if isinf(found):
+        hashes = len(ring.header.seeds)
+        most = fsum(largest(layer.num_bits, hashes) for layer in ring.tested)
+        raise SaturatedError(
+            f"the filter {view.keys.prefix!r} is saturated: all bits of block {ring.block} are "
+            f"set, and do not tell any more how many items they are of (up to {most:,.0f} they "
+            "would). Clear the filter, or restore it from a file"
+        )
+    return found
+
+
+# -- filters made of others --
+
+
+def union(sources: Sequence[View], target: Keys, *, replace: bool = False) -> Together[None]:
+    """Make a filter that remembers what any of some filters does, as long as that does.
+
+    It tests as seen what one of them does, and a little more where bitmaps were joined, within the
+    error rate that they were made for.
+
+    How many items joined bitmaps hold is an estimate, by which they count as full. Bitmaps that
+    have no room for each other's items stay apart; what is in both of them counts twice in ``len``,
+    not in ``approx_len``.
+
+    Args:
+        sources: the filters, numbers 0 and up; the configuration is that of the first.
+        target: keys of the filter that is made, whose number follows theirs.
+        replace: whether it may take the place of a filter that is there.
+
+    Raises:
+        FilterMismatchError: the filters do not go together; says in what they differ.
+        ConfigurationError: the key is taken, there would be too many layers, or they are counting
+            filters.
+        StorageError: a server did not answer, or is short of memory.
+    """
+    headers = yield from _matching(sources)
+    yield from _build(sources, headers, target, unite, replace)
+
+
+def intersection(sources: Sequence[View], target: Keys, *, replace: bool = False) -> Together[None]:
+    """Make a filter that tests as seen what each of some filters does.
+
+    So it has all items that are in all of them, until the first of them forgets it; its false
+    positives are those they share, and items of some that the others take for seen. It has more
+    bits than those of its items: what ``len`` and ``approx_len`` tell of it is an upper bound
+    (``overlap`` tells better), and it is full earlier. Arguments and errors are those of ``union``.
+
+    Raises:
+        FilterMismatchError: also if layers that may share items differ in size.
+    """
+    headers = yield from _matching(sources)
+    yield from _build(sources, headers, target, intersect, replace)
+
+
+def copy(source: View, target: Keys, *, replace: bool = False) -> Together[None]:
+    """Make a filter, number 1, that is as another one, number 0. Raises as ``union`` does."""
+    (ring,) = yield from open_all([source])
+    yield from _build([source], [ring.header], target, _same, replace)
+
+
+def update(first: View, others: Sequence[View]) -> Together[None]:
+    """Make a filter, number 0, remember what others, numbers 1 and up, do, while it is in use.
+
+    What it has no room for comes into further layers, even if it may not grow. If this ends before
+    its time, a part of it is done; it can be done again. Errors are those of ``union``.
+    """
+    views = [first, *others]
+    headers = yield from _matching(views)
+    if headers[0].audit_rate:
+        raise ConfigurationError(
+            f"the filter {first.keys.prefix!r} is audited (BLOOM_AUDIT), and would take items of "
+            "another filter for false positives: unite them in a new filter"
+        )
+    for number, other in enumerate(others, 1):
+        for block in range(headers[0].blocks):
+            attempt = try_block(other, headers[number], block, _read_all)
+            found = yield from on(number, attempt)
+            yield from on(0, _merge(first, headers[0], found))
+
+
+def _same(blocks: Sequence[Contents], header: Header) -> Contents:
+    (block,) = blocks
+    return replace(block, ring=replace(block.ring, header=header))
+
+
+def _build(
+    sources: Sequence[View], headers: Sequence[Header], target: Keys, make: Make, may_replace: bool
+) -> Together[None]:
+    # What is on exact record for the audit stays with the filter in which it was claimed.
+    header, number = replace(headers[0], id=secrets.token_hex(16), audit_rate=0.0), len(sources)
+    building = Building(target, header, {other.id for other in headers}, replace=may_replace)
+    yield from on(number, building.begin())
+    try:
+        for block in range(header.blocks):
+            contents = yield from _read(sources, headers, block, _read_all)
+            yield from on(number, building.put(make(contents, header)))
+        yield from on(number, building.finish())
+    except Exception:
+        with suppress(StorageError):
+            yield from on(number, building.discard())
+        raise
+
+
+def _merge(view: View, header: Header, other: Contents) -> Steps[None]:
+    """Set the bits that another block has; layers are added first where they are needed."""
+    token, own = secrets.token_hex(8), set[Layer]()
+
+    def attempt(held: Held) -> Steps[bool]:
+        todo = merge((yield from _read_all(held)), other, own)
+        if todo.further:
+            own.update(todo.further)
+            yield from view.change(
+                held.ring.block, lambda ring, *_: with_layers(ring, todo.further), v=held.v
+            )
+            return False
+        for layer, (missing, more) in todo.missing.items():
+            yield from merge_bits(held, token, layer, missing, more)
+        return True
+
+    for _ in range(MAX_ROUNDS):
+        if (yield from try_block(view, header, other.ring.block, attempt)):
+            return
+    raise view.unstable()
+
+
+# -- blocks --
+
+
+def _read(
+    views: Sequence[View],
+    headers: Sequence[Header],
+    block: int,
+    read: Callable[[Held], Steps[Contents]],
+) -> Together[list[Contents]]:
+    found = []
+    for number, (view, header) in enumerate(zip(views, headers, strict=True)):
+        found.append((yield from on(number, try_block(view, header, block, read))))
+    return found
+
+
+def _read_all(held: Held) -> Steps[Contents]:
+    return (yield from read_block(held, held.ring.layers))
+
+
+def _read_tested(held: Held) -> Steps[Contents]:
+    return (yield from read_block(held, held.ring.tested))
+
+
+def _matching(views: Sequence[View]) -> Together[list[Header]]:
+    """Open filters, and refuse those that no filter can be made of."""
+    rings = yield from open_all(views)
+    for view, ring in zip(views, rings, strict=True):
+        _refuse(differences(rings[0], ring), views[0], view)
+    if rings[0].header.counting:
+        raise ConfigurationError(
+            f"the filter {views[0].keys.prefix!r} counts (BLOOM_COUNTING), and how often an item "
+            "was added cannot be told from counters of several: such filters can be copied and "
+            "compared, but not united or intersected"
+        )
+    return [ring.header for ring in rings]
+
+
+def _refuse(found: list[str], one: View, two: View) -> None:
+    if found:
+        raise FilterMismatchError(
+            f"the filters {one.keys.prefix!r} and {two.keys.prefix!r} do not go together: they "
+            f"differ in {', '.join(found)}. Make one of them like the other (like=)"
+        )

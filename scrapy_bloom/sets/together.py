@@ -1,0 +1,71 @@
+"""Operations on several filters, which may be on different servers. No I/O.
+
+Such an operation is a generator that yields the number of a filter with steps for the driver of
+that filter, and receives their result. So synchronous and asynchronous clients share it.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.view import View
+
+S = TypeVar("S")
+T = TypeVar("T")
+#: Yields the number of a filter with steps for it, receives what they return; returns its result.
+Together = Generator[tuple[int, Steps[Any]], Any, T]
+
+
+def run_together(operation: Together[T], run: Callable[[int, Steps[Any]], Any]) -> T:
+    """Run an operation on several filters, and return its result.
+
+    Args:
+        operation: the operation. It is told of errors, and may clean up behind itself.
+        run: runs steps by the driver of the filter of that number.
+    """
+    go_on = partial(operation.send, None)
+    while True:
+        try:
+            number, steps = go_on()
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        try:
+            go_on = partial(operation.send, run(number, steps))
+        except Exception as error:
+            go_on = partial(operation.throw, error)
+
+
+async def run_together_async(
+    operation: Together[T], run: Callable[[int, Steps[Any]], Awaitable[Any]]
+) -> T:
+    """Do as ``run_together`` with drivers that are awaited."""
+    go_on = partial(operation.send, None)
+    while True:
+        try:
+            number, steps = go_on()
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        try:
+            go_on = partial(operation.send, await run(number, steps))
+        except Exception as error:
+            go_on = partial(operation.throw, error)
+
+
+def on(number: int, steps: Steps[S]) -> Together[S]:
+    """Have steps run by a filter's driver."""
+    return cast("S", (yield number, steps))
+
+
+def open_all(views: Sequence[View]) -> Together[list[Ring]]:
+    """Open filters, numbered from 0, and return the first ring of each."""
+    rings = []
+    for number, view in enumerate(views):
+        rings.append((yield from on(number, _open(view))))
+    return rings
+
+
+def _open(view: View) -> Steps[Ring]:
+    yield from view.open()
+    return view.held[0].ring
