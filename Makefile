@@ -17,8 +17,8 @@ help:
 	@echo "make test         run the tests on every server that is installed"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make lint         ruff and mypy"
-	@echo "make bench        run the benchmarks (minutes) and write docs/performance.md"
-	@echo "make bench-full   the same with the largest filters (20 minutes, 2 GB of memory)"
+	@echo "make bench        run the benchmarks (25 minutes) and write docs/performance.md"
+	@echo "make bench-full   the same with the largest filters and slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
 
 demo: $(VENV)/demo

@@ -1,89 +1,113 @@
 """``python -m benchmarks``: run all benchmarks, print their tables, write docs/performance.md."""
 
 import argparse
-from collections.abc import Callable
+import sys
+from functools import partial
 from pathlib import Path
+from time import perf_counter
+from typing import Protocol
 
-from benchmarks import growth, latency, lockstep, memory, remember, rings, rotation
-from benchmarks.report import Table, command, console, machine, met, packages
+from benchmarks import (
+    client,
+    crawl,
+    growth,
+    latency,
+    lockstep,
+    lua,
+    memory,
+    remember,
+    rings,
+    rotation,
+    size,
+    throughput,
+)
+from benchmarks.page import Kept, Results, page
+from benchmarks.report import Outcome, console
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-
-INTRODUCTION = """\
-# Performance
-
-scrapy-bloom beside the Redis dupefilters people use, all built as scrapy-redis's scheduler builds
-them; what it costs to lose no page in a crash; and what rotation and growth cost; on real servers.
-`make bench` makes this page anew; `make bench-full` too, with the largest filters."""
-
-#: Tables, and in words how they compare with the target, "" if there is none.
-Outcome = tuple[list[Table], str]
+ROOT = Path(__file__).parents[1]
+#: Where results are kept between runs; git ignores it.
+WORK = ROOT / ".scrapy" / "benchmarks"
+PAGE = "performance.md"
 
 
-def benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Outcome]]:
-    """Return all benchmarks by name, in the order of the page."""
-    quick, full = options.quick, options.full
+class Benchmark(Protocol):
+    """Measures, and returns what was found."""
 
-    def run_latency() -> Outcome:
-        table, results = latency.run(quick=quick)
-        return [table], latency_verdict(results)
+    def __call__(self, *, quick: bool, full: bool) -> Outcome:
+        """Measure less than usual, or more."""
 
+
+def benchmarks(charts: Path) -> dict[str, Benchmark]:
+    """Return all benchmarks by name, in the order of the page.
+
+    Args:
+        charts: the directory that charts are written to.
+    """
     return {
-        "latency": run_latency,
-        "remember": lambda: remember.run(quick=quick),
-        "rings": lambda: rings.run(quick=quick, full=full),
-        "rotation": lambda: rotation.run(quick=quick),
-        "growth": lambda: growth.run(quick=quick, full=full),
-        "memory": lambda: ([memory.run(quick=quick)], ""),
-        "lockstep": lambda: ([lockstep.run(quick=quick)], ""),
+        "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
+        "client": client.run,
+        "throughput": throughput.run,
+        "size": partial(size.run, plot=charts / "size.svg"),
+        "lua": lua.run,
+        "latency": latency.run,
+        "remember": remember.run,
+        "rings": rings.run,
+        "rotation": rotation.run,
+        "growth": growth.run,
+        "memory": memory.run,
+        "lockstep": lockstep.run,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     extent = parser.add_mutually_exclusive_group()
-    extent.add_argument("--quick", action="store_true", help="fewer calls, less exact")
-    extent.add_argument("--full", action="store_true", help="the largest filters (20 minutes)")
-    parser.add_argument("--output", type=Path, default=PAGE, help="the markdown page to write")
-    parser.add_argument("--only", metavar="NAME", help="run one benchmark, and write no page")
-    options = parser.parse_args()
-    known = benchmarks(options)
-    if options.only not in (None, *known):
-        parser.error(f"--only takes one of {', '.join(known)}")
-    names = [options.only] if options.only else list(known)
-    outcomes = [known[name]() for name in names]
-    tables = [table for listed, _ in outcomes for table in listed]
-    sentences = [sentence for _, sentence in outcomes if sentence]
-    for table in tables:
-        console.print(table.to_rich())
-    for sentence in sentences:
-        console.print(sentence, markup=False)
-    if not options.only:
-        options.output.write_text(page(tables, sentences), encoding="utf-8")
-
-
-def latency_verdict(results: list[latency.Result]) -> str:
-    """Return in a few words how the latency compares with its target."""
-    target = f"A new URL takes at most {latency.TARGET} PINGs of the same client (medians)"
-    sentences = [f"{target}. The worst here:"]
-    for same_core, where in ((False, "two cores"), (True, "one core")):
-        whole = max(r.whole for r in results if r.way.same_core is same_core)
-        bare = max(r.bare for r in results if r.way.same_core is same_core)
-        sentences.append(
-            f"with client and server on {where}, {whole:.2f} ({bare:.2f} without the fingerprint), "
-            f"{met(whole <= latency.TARGET)}{'.' if same_core else ';'}"
-        )
-    return " ".join(sentences)
-
-
-def page(tables: list[Table], sentences: list[str]) -> str:
-    """Return the markdown page."""
-    facts = "\n".join(
-        [f"- Machine: {machine()}", f"- Packages: {packages()}", f"- Command: `{command()}`"]
+    extent.add_argument(
+        "--quick", action="store_true", help=f"less exact; the page is written to {WORK.name}/quick"
     )
-    targets = "\n".join(["Targets:", "", *(f"- {sentence}" for sentence in sentences)])
-    sections = [INTRODUCTION, facts, targets, *(table.to_markdown() for table in tables)]
-    return "\n\n".join(sections) + "\n"
+    extent.add_argument("--full", action="store_true", help="the largest filters (an hour or two)")
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        nargs="+",
+        default=[],
+        help="run these; the page has the others from earlier runs",
+    )
+    options = parser.parse_args()
+    directory = WORK / "quick" if options.quick else ROOT / "docs"
+    results = Results(directory if options.quick else WORK / "results")
+    known = benchmarks(directory)
+    if unknown := set(options.only) - set(known):
+        parser.error(f"{', '.join(sorted(unknown))}: --only takes some of {', '.join(known)}")
+    wanted = options.only or list(known)
+    for name in wanted:
+        results.forget(name)
+    failures: list[str] = []
+    for name in wanted:
+        run = partial(known[name], quick=options.quick, full=options.full)
+        failures += attempt(name, run, results)
+        (directory / PAGE).write_text(page(results.of(known)), encoding="utf-8")
+    console.print(f"Written: {directory / PAGE}", markup=False)
+    if failures:
+        sys.exit("\n".join(failures))
+
+
+def attempt(name: str, run: partial[Outcome], results: Results) -> list[str]:
+    """Run a benchmark, print and keep what it finds; return what must not be."""
+    start = perf_counter()
+    try:
+        outcome = run()
+    except Exception as error:
+        console.print_exception()  # the others are to be run
+        return [f"{name}: {error!r}"]
+    minutes = (perf_counter() - start) / 60
+    results.keep(Kept.of(name, outcome, minutes))
+    for table in outcome.tables:
+        console.print(table.to_rich())
+    for text in filter(None, (outcome.headline, outcome.verdict)):
+        console.print(text, markup=False)
+    console.print(f"{name} took {minutes:.1f} minutes.", markup=False)
+    return [f"{name}: {failure}" for failure in outcome.failures]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,17 @@ from scrapy.utils.test import get_crawler
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from servers import Server, find_servers
 
-__all__ = ["CLASSES", "Contestant", "Server", "Traffic", "build", "found_servers", "request", "url"]
+__all__ = [
+    "CLASSES",
+    "Contestant",
+    "Server",
+    "Traffic",
+    "build",
+    "found_servers",
+    "request",
+    "servers",
+    "url",
+]
 
 #: Distribution -> its dupefilter.
 CLASSES = {
@@ -70,6 +80,12 @@ class Contestant:
 def found_servers() -> dict[str, str]:
     """Return the servers of this machine: name -> binary."""
     return {name: binary for name, binary in find_servers().items() if binary}
+
+
+def servers(*, full: bool) -> list[str]:
+    """Return the binaries of those to measure on: with ``full`` of all, else of the first."""
+    binaries = list(found_servers().values())
+    return binaries if full else binaries[:1]
 
 
 def build(name: str, redis_url: str, *, hiredis: bool = True) -> Contestant:

@@ -4,7 +4,6 @@ Each crawl is a process of its own, and so are the site, the server and what del
 latency go in turns, each into an empty server.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -18,18 +17,19 @@ from time import perf_counter
 from typing import Any
 
 import redis
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from benchmarks.contestants import Server, found_servers
 from benchmarks.delay import delayed
 from benchmarks.peers import redisbloom
-from benchmarks.report import Table, console, met, progress, server_name
+from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.site import LINKS, PAGES, NoDocumentationError, documentation, served
 
 ROOT = Path(__file__).parents[1]
-PLOT = ROOT / "docs" / "crawl.svg"
-ROUNDS, QUICK_ROUNDS = 3, 1
+DOCUMENTATION = "the documentation of Python"
+ROUNDS = 3
 QUICK_PAGES = 300
 #: Milliseconds of a round trip to the server, besides what loopback takes.
 LATENCIES = (0, 1, 5)
@@ -52,7 +52,9 @@ COLUMNS = (
     "trips/page",
     "trips/link",
     "blocked ms",
+    "fingerprints",
     "RSS MB",
+    "grows",
 )
 SHARE_COLUMNS = ("", "seconds", "dedupe's share", *COLUMNS[3:])
 
@@ -66,7 +68,7 @@ class Contestant:
         settings: Scrapy's, besides where the server is.
         commands: what it sends the server for a link, one after the other; () if it is ours, which
             counts its round trips itself, or needs no server.
-        trips: times that it waits for the server for each link, about.
+        trips: times that it waits for the server for each link, at most.
         needs_module: whether it needs RedisBloom.
     """
 
@@ -77,9 +79,9 @@ class Contestant:
     needs_module: bool = False
 
 
-def _ours(name: str, remember: str, **settings: Any) -> Contestant:
+def _ours(remember: str) -> Contestant:
     addons = {"scrapy_bloom.Addon": 500}
-    return Contestant(name, {"ADDONS": addons, "BLOOM_REMEMBER": remember, **settings})
+    return Contestant(f"scrapy-bloom, {remember}", {"ADDONS": addons, "BLOOM_REMEMBER": remember})
 
 
 def _under_redis(contestant: Contestant, **settings: Any) -> Contestant:
@@ -89,9 +91,11 @@ def _under_redis(contestant: Contestant, **settings: Any) -> Contestant:
 
 
 MEMORY = Contestant("Scrapy, in memory", {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"})
-SCHEDULED = _ours("scrapy-bloom, scheduled", "scheduled")
-CRAWLED = _ours("scrapy-bloom, crawled", "crawled")
-UNBATCHED = _ours("scrapy-bloom, scheduled, no batches", "scheduled", BLOOM_BATCH=0)
+SCHEDULED = _ours("scheduled")
+CRAWLED = _ours("crawled")
+UNBATCHED = Contestant(
+    "scrapy-bloom, scheduled, no batches", {**SCHEDULED.settings, "BLOOM_BATCH": 0}, trips=1
+)
 SET = Contestant(
     "scrapy-redis (SET)",
     {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
@@ -111,9 +115,9 @@ REDISBLOOM = Contestant(
     1,
     needs_module=True,
 )
-#: Not among the contestants as long as a setting of theirs does not exist.
-LEFT_OUT: tuple[Contestant, ...] = ()
 CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, UNBATCHED, SET, BITS, REDISBLOOM)
+#: Those that crawl the large site, unless all are to.
+FEW = (MEMORY, SCHEDULED, CRAWLED, SET)
 #: Under scrapy-redis's scheduler, which keeps the queue on the same server.
 SHARED_MEMORY = _under_redis(MEMORY, DUPEFILTER_CLASS="benchmarks.peers.MemoryDupeFilter")
 SHARED = (SHARED_MEMORY, *(_under_redis(one) for one in (SCHEDULED, CRAWLED, SET)))
@@ -127,12 +131,21 @@ SET_TARGET = 1 / 15
 NOTES = (
     (
         "`seconds` are Scrapy's `elapsed_time_seconds`, medians of crawls in turns; `of in-memory` "
-        "is the median ratio to the crawl in memory of the same turn. `scheduled` are the requests "
-        "that passed the dupefilter; `same`: whether the same URLs were fetched as in memory. "
-        "`trips` are round trips to the server for the dupefilter's sake: those that scrapy-bloom "
-        "counts, also those that nothing waits for, or the commands that the server counts (`INFO "
-        "commandstats`). `blocked ms` is the time the crawl spent in `request_seen`. `RSS` is the "
-        "most that the crawling process took."
+        "is the median ratio to the crawl in memory of the same turn (of what was crawled once, "
+        "the ratio to the median). `scheduled` are the requests that passed the dupefilter. "
+        "`same`: whether the same pages were scheduled, and the same fetched, as in memory, each "
+        "as many times, in every crawl. `trips` are round trips to the "
+        "server for the dupefilter's sake: those that scrapy-bloom counts, also those that nothing "
+        "waits for, or the commands that the server counts (`INFO commandstats`)."
+    ),
+    (
+        "`blocked ms` is the time for which the dupefilter kept the reactor's thread: "
+        "`request_seen`; of scrapy-bloom also all that its middleware does (where a duplicate is "
+        "dropped as well, which is the scheduler's and the engine's work otherwise), the steps of "
+        'the rounds that ask the server, and under "crawled" the following of requests. '
+        "`fingerprints` is the part of it that no filter is spared. `RSS` is the most memory that "
+        "the crawling process took, `grows` what it took more at the end than after a quarter of "
+        "the pages."
     ),
     (
         "What waits for the server with each link is crawled once where that takes long, and not "
@@ -159,9 +172,11 @@ class Crawl:
         links: requests that were tested, duplicates and others.
         scheduled: those that passed it.
         trips: round trips to the server for the dupefilter's sake.
-        blocked: seconds in ``request_seen``.
-        peak_rss: bytes.
-        digest: of the URLs fetched.
+        blocked: seconds for which the dupefilter kept the reactor's thread.
+        fingerprints: seconds of it, or of the scheduler's, that fingerprints took.
+        memory: the most bytes that the process took.
+        growth: bytes it took more at the end than after a quarter of the pages.
+        digests: of the pages that were scheduled, and of those that were fetched.
     """
 
     seconds: float
@@ -170,8 +185,10 @@ class Crawl:
     scheduled: int
     trips: int
     blocked: float
-    peak_rss: int
-    digest: str
+    fingerprints: float
+    memory: int
+    growth: int
+    digests: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -181,13 +198,11 @@ class Site:
     Args:
         name: as it is in the tables.
         arguments: what ``benchmarks.site`` is told.
-        latencies: at which it is crawled.
         is_large: whether no peer has the patience for it, except next door.
     """
 
     name: str
     arguments: Sequence[str]
-    latencies: Sequence[int] = LATENCIES
     is_large: bool = False
 
 
@@ -210,7 +225,7 @@ class Group:
     @property
     def title(self) -> str:
         """The latency in words."""
-        where = f"{self.latency} ms away" if self.latency else "Loopback"
+        where = _where(self.latency).capitalize()
         return f"{where} (PING: {self.trip * 1e3:.2f} ms)"
 
     def median(self, contestant: Contestant) -> Crawl:
@@ -219,69 +234,71 @@ class Group:
         return crawls[len(crawls) // 2]
 
     def ratio(self, contestant: Contestant, other: Contestant) -> float:
-        """The median ratio of the durations of the same turns."""
-        pairs = zip(self.crawls[contestant], self.crawls[other], strict=False)
-        return statistics.median(a.seconds / b.seconds for a, b in pairs)
+        """The median ratio of the durations of the same turns; that of the medians if one has more.
+
+        What the machine does beside differs from turn to turn.
+        """
+        crawls, others = self.crawls[contestant], self.crawls[other]
+        if len(crawls) != len(others):
+            return self.median(contestant).seconds / self.median(other).seconds
+        return statistics.median(a.seconds / b.seconds for a, b in zip(crawls, others, strict=True))
+
+    def is_same(self, contestant: Contestant) -> bool:
+        """Whether it always scheduled and fetched the same pages as the first contestant."""
+        expected = next(iter(self.crawls.values()))[0].digests
+        return all(crawl.digests == expected for crawl in self.crawls[contestant])
 
 
-def run(
-    *,
-    quick: bool,
-    full: bool,
-    rounds: int | None = None,
-    only: str | None = None,
-    plot: Path | None = None,
-) -> tuple[list[Table], str]:
-    """Measure; return the tables, and in words how they compare with the targets.
+def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
+    """Measure, and draw a chart.
 
     Args:
         quick: a small site, once.
         full: what takes long, too.
-        rounds: crawls of each kind, if not as many as usual.
-        only: the part to measure, "generated", "documentation" or "scheduler", if not all.
-        plot: where to write the chart.
+        plot: where the chart is written to.
     """
-    runner = _Runner(rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick, full=full)
+    pages = QUICK_PAGES if quick else PAGES
     generated = Site(
-        f"a generated site, {LINKS} links a page",
-        ("--pages", str(QUICK_PAGES if quick else PAGES), "--links", str(LINKS)),
+        f"a generated site of {pages:,} pages with {LINKS} links each",
+        ("--pages", str(pages), "--links", str(LINKS)),
     )
-    tables, groups, notes = [], [], []
-    with runner:
-        if only in (None, "generated"):
-            groups += runner.crawl_site(generated, CONTESTANTS, generated.latencies)
-        if only in (None, "documentation") and not quick:
+    notes = []
+    with _Runner(quick=quick, full=full) as runner:
+        groups = runner.crawl_site(generated, CONTESTANTS, LATENCIES)
+        if not quick:
             try:
-                arguments = ("--directory", str(documentation()))
-                latencies = LATENCIES if full else LATENCIES[:2]
-                real = Site("the documentation of Python", arguments, latencies, is_large=True)
-                groups += runner.crawl_site(real, CONTESTANTS, real.latencies)
+                real = Site(DOCUMENTATION, ("--directory", str(documentation())), is_large=True)
+                groups += runner.crawl_site(real, CONTESTANTS if full else FEW, LATENCIES)
             except NoDocumentationError as error:
                 notes.append(f"The documentation of Python was not crawled: {error}.")
-        shared = []
-        if only in (None, "scheduler"):
-            shared = runner.crawl_site(generated, SHARED, SHARED_LATENCIES)
+        shared = runner.crawl_site(generated, SHARED, SHARED_LATENCIES)
         notes += runner.notes
-    for site, some in itertools.groupby(groups, key=lambda group: group.site):
-        tables.append(_table(f"Crawling {site}", list(some), (*NOTES, *notes)))
-    if shared:
-        tables.append(_shared_table(shared))
-    if plot and groups:
-        draw(groups, plot)
-    return tables, _verdict(groups)
+    tables = [
+        _table(f"Crawling {site}", list(some))
+        for site, some in itertools.groupby(groups, key=lambda group: group.site)
+    ]
+    tables[0].notes = (*NOTES, *notes)
+    draw(groups, plot)
+    return Outcome(
+        [*tables, _shared_table(shared)],
+        _verdict(groups),
+        _headline(groups[: len(LATENCIES)]),
+        plot,
+        failures=[failure for group in (*groups, *shared) for failure in _failures(group)],
+    )
 
 
 class _Runner:
     """Starts the servers, and crawls.
 
     Args:
-        rounds: crawls of each kind.
-        quick: without what waits for the server with each link, except next door.
+        quick: crawl once, without what waits for the server with each link, except next door.
         full: also what takes long.
     """
 
-    def __init__(self, rounds: int, *, quick: bool, full: bool) -> None:
-        self.rounds, self.quick, self.full = rounds, quick, full
+    def __init__(self, *, quick: bool, full: bool) -> None:
+        self.rounds = 1 if quick else ROUNDS
+        self.quick, self.full = quick, full
         #: What the reader should know.
         self.notes: list[str] = []
         self._servers: dict[bool, Server] = {}
@@ -344,16 +361,17 @@ class _Runner:
 
     def _rounds(self, contestant: Contestant, site: Site, latency: int) -> int:
         """How often a contestant crawls a site, if at all."""
-        if contestant in LEFT_OUT or contestant.needs_module not in self._servers:
+        if contestant.needs_module not in self._servers:
             return 0
         patience = PATIENCE
         if self.full:
             patience = FULL_PATIENCE
-        elif self.quick or site.is_large:
+        elif self.quick or site.is_large or contestant.needs_module:
             patience = 0
-        if contestant.trips * latency > patience:
+        waits = contestant.trips * latency
+        if waits > patience:
             return 0
-        is_slow = contestant.trips > 1 or contestant.trips * latency
+        is_slow = waits > PATIENCE or (not self.full and (waits or contestant.trips > 1))
         return 1 if is_slow else self.rounds
 
     @contextlib.contextmanager
@@ -396,8 +414,10 @@ def _crawl(contestant: Contestant, site_url: str, server: Server, redis_url: str
         scheduled,
         sum(commands) + sum(stats.get(name, 0) for name in OUR_TRIPS),
         stats["blocked"],
-        stats["peak_rss"],
-        stats["digest"],
+        stats["fingerprints"],
+        stats["peak_memory"],
+        stats["memory"] - stats["memory_before"],
+        (stats["scheduled"], stats["fetched"]),
     )
 
 
@@ -422,13 +442,12 @@ def _run_crawler(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return stats
 
 
-def _table(title: str, groups: Sequence[Group], notes: Sequence[str]) -> Table:
-    table = Table(title, COLUMNS, notes=notes)
+def _table(title: str, groups: Sequence[Group]) -> Table:
+    table = Table(title, COLUMNS)
     for group in groups:
         table.add(f"**{group.title}**", *[""] * (len(COLUMNS) - 1))
         for one in group.crawls:
-            compared = f"{group.ratio(one, MEMORY):.3f}"
-            table.add(*_row(one.name, compared, group.median(one), group.median(MEMORY)))
+            table.add(*_row(group, one, f"{group.ratio(one, MEMORY):.3f}"))
     return table
 
 
@@ -438,75 +457,115 @@ def _shared_table(groups: Sequence[Group]) -> Table:
     for group in groups:
         table.add(f"**{group.title}**", *[""] * (len(SHARE_COLUMNS) - 1))
         for one in group.crawls:
-            share = f"{1 - 1 / group.ratio(one, SHARED_MEMORY):.1%}"
-            table.add(*_row(one.name, share, group.median(one), group.median(SHARED_MEMORY)))
+            table.add(*_row(group, one, f"{1 - 1 / group.ratio(one, SHARED_MEMORY):.1%}"))
     return table
 
 
-def _row(name: str, compared: str, crawl: Crawl, memory: Crawl) -> list[str]:
+def _row(group: Group, contestant: Contestant, compared: str) -> list[str]:
+    crawl = group.median(contestant)
     return [
-        name,
+        contestant.name,
         f"{crawl.seconds:.2f}",
         compared,
         f"{crawl.pages:,}",
         f"{crawl.scheduled:,}",
-        "yes" if crawl.digest == memory.digest else "no",
+        "yes" if group.is_same(contestant) else "NO",
         f"{crawl.trips / crawl.pages:.2f}",
         f"{crawl.trips / crawl.links:.3f}",
         f"{crawl.blocked * 1e3:,.0f}",
-        f"{crawl.peak_rss / 1e6:.0f}",
+        f"{crawl.fingerprints * 1e3:,.0f}",
+        f"{crawl.memory / 1e6:.0f}",
+        f"{crawl.growth / 1e6:.1f}",
     ]
+
+
+def _failures(group: Group) -> list[str]:
+    return [
+        f"{one.name} scheduled or fetched other pages of {group.site} than {MEMORY.name}, "
+        f"{_where(group.latency)}"
+        for one in group.crawls
+        if not group.is_same(one)
+    ]
+
+
+def _headline(groups: Sequence[Group]) -> str:
+    """Answer the question whether it is as fast as in memory."""
+    scheduled, crawled = (
+        _listed([f"{group.ratio(one, MEMORY):.2f} ({_where(group.latency)})" for group in groups])
+        for one in (SCHEDULED, CRAWLED)
+    )
+    answer = (
+        f"**Is it as fast as Scrapy's own filter, in memory?** Crawling {groups[0].site} takes "
+        f"{scheduled} of the time that it takes with Scrapy's own under `BLOOM_REMEMBER = "
+        f'"scheduled"`, and {crawled} under `"crawled"`, the default.'
+    )
+    sentences = [answer]
+    for group in groups:
+        peers = [
+            f"{group.ratio(one, MEMORY):.1f} times as long with {one.name}"
+            for one in (SET, BITS, REDISBLOOM)
+            if one in group.crawls
+        ]
+        if peers:
+            sentences.append(f"Others take, {_where(group.latency)}: {_listed(peers)}.")
+    return " ".join(sentences)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _verdict(groups: Sequence[Group]) -> str:
     """Say how the worst of the sites compares with the targets."""
     parts = []
     for (one, latency), target in TARGETS.items():
-        parts += _compared(
-            [group.ratio(one, MEMORY) for group in groups if group.latency == latency],
-            f"{one.name} at {_where(latency)}",
-            target,
-        )
-    sets = [group for group in groups if group.latency == 1 and SET in group.crawls]
+        there = [group for group in groups if group.latency == latency]
+        ratio = max(group.ratio(one, MEMORY) for group in there)
+        parts.append(_compared(f"{one.name}, {_where(latency)}", target, ratio))
     verdict = (
         "A crawl takes at most so much of the time that it takes with the dupefilter in memory "
         f"(the worst of the sites): {'; '.join(parts)}."
     )
-    ratios = [group.ratio(SCHEDULED, SET) for group in sets]
-    for text in _compared(ratios, "scrapy-bloom, scheduled at 1 ms", SET_TARGET):
-        verdict += f" Of the time that it takes with scrapy-redis's SET: {text}."
-    return verdict if parts else ""
+    sentences = [verdict]
+    if sets := [group for group in groups if group.latency == 1 and SET in group.crawls]:
+        ratio = max(group.ratio(SCHEDULED, SET) for group in sets)
+        compared = _compared("scrapy-bloom, scheduled, 1 ms away", SET_TARGET, ratio)
+        sentences.append(f"Of the time with scrapy-redis's SET: {compared}.")
+    growth = max(
+        group.median(one).memory - group.median(MEMORY).memory
+        for group in groups
+        for one in (SCHEDULED, CRAWLED)
+    )
+    sentences.append(
+        f"The crawling process takes at most {growth / 1e6:.0f} MB more than in memory."
+    )
+    return " ".join(sentences)
 
 
-def _compared(ratios: Sequence[float], what: str, target: float) -> list[str]:
-    if not ratios:
-        return []
-    return [f"{what} {target:.3g}, here {max(ratios):.3f}, {met(max(ratios) <= target)}"]
+def _compared(what: str, target: float, ratio: float) -> str:
+    return f"{what}: {target:.3g}, here {ratio:.3f}, {met(ratio <= target)}"
 
 
 def _where(latency: int) -> str:
-    return f"{latency} ms" if latency else "loopback"
+    return f"{latency} ms away" if latency else "on loopback"
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Write a bar chart of the durations, a part for each site."""
+    """Write a bar chart of the durations, in those in memory, a part for each site."""
     sites = {group.site: [g for g in groups if g.site == group.site] for group in groups}
-    figure = Figure(figsize=(10, 4 * len(sites)), layout="constrained")
+    figure = Figure(figsize=(10, 3.5 * len(sites)), layout="constrained")
     parts = figure.subplots(len(sites), squeeze=False)[:, 0]
-    names = [one for one in CONTESTANTS if any(one in group.crawls for group in groups)]
+    names = [one for one in CONTESTANTS[1:] if any(one in group.crawls for group in groups)]
     for axes, (site, some) in zip(parts, sites.items(), strict=True):
         for number, one in enumerate(names):
-            shown = [(x, group) for x, group in enumerate(some) if one in group.crawls]
-            bars = axes.bar(
-                [x + (number - (len(names) - 1) / 2) * 0.8 / len(names) for x, _ in shown],
-                [group.median(one).seconds for _, group in shown],
-                width=0.75 / len(names),
-                color=f"C{number}",
-                label=one.name,
-            )
-            axes.bar_label(bars, fmt="%.3g", fontsize=7)
+            _draw_bars(axes, some, one, (number - (len(names) - 1) / 2) * 0.8 / len(names))
+        axes.axhline(1, color="black", linewidth=1)
         axes.set_yscale("log")
-        axes.set_ylabel("seconds")
+        axes.margins(y=0.1)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.set_ylabel("time; in memory it is 1")
         axes.set_title(f"Crawling {site}", loc="left")
         axes.set_xticks(range(len(some)), [_where(group.latency) for group in some])
     handles, labels = parts[0].get_legend_handles_labels()
@@ -514,22 +573,16 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crawl", description=__doc__)
-    extent = parser.add_mutually_exclusive_group()
-    extent.add_argument("--quick", action="store_true", help="a small site, once")
-    extent.add_argument("--full", action="store_true", help="what takes long, too")
-    parser.add_argument("--rounds", type=int, help="crawls of each kind")
-    parser.add_argument("--only", choices=("generated", "documentation", "scheduler"))
-    parser.add_argument("--plot", type=Path, nargs="?", const=PLOT, help="write the chart, too")
-    options = parser.parse_args()
-    tables, verdict = run(**vars(options))
-    for table in tables:
-        console.print(table.to_rich())
-        for note in table.notes:
-            console.print(note, markup=False)
-    console.print(verdict, markup=False)
-
-
-if __name__ == "__main__":
-    main()
+def _draw_bars(axes: Axes, groups: Sequence[Group], contestant: Contestant, shift: float) -> None:
+    """Draw the bars of a contestant, up or down from 1."""
+    shown = [(x, group) for x, group in enumerate(groups) if contestant in group.crawls]
+    ratios = [group.ratio(contestant, MEMORY) for _, group in shown]
+    bars = axes.bar(
+        [x + shift for x, _ in shown],
+        [ratio - 1 for ratio in ratios],
+        width=0.12,
+        bottom=1,
+        color=f"C{CONTESTANTS.index(contestant)}",
+        label=contestant.name,
+    )
+    axes.bar_label(bars, [f"{ratio:.3g}" for ratio in ratios], fontsize=7, padding=1)

@@ -3,20 +3,23 @@
 The JSON is an object with ``url``, where to start, and ``settings`` of Scrapy.
 """
 
-import contextlib
 import hashlib
+import importlib
 import json
 import resource
 import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from time import perf_counter
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.http import HtmlResponse, Response
+from scrapy.utils.request import RequestFingerprinter
+from w3lib.url import canonicalize_url
+
+from benchmarks.rss import memory, peak_memory
+from benchmarks.stopwatch import Stopwatch
 
 #: Stats that are told; all that begin with ``bloom/`` too.
 STATS = (
@@ -36,7 +39,23 @@ SETTINGS = {
     "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
     "DOWNLOAD_DELAY": 0,
 }
-
+#: All that scrapy-bloom does in the crawl's thread, besides ``request_seen``: module, class, how it
+#: is timed, methods. It collects links (and computes their fingerprints), asks, drops duplicates,
+#: and under "crawled" follows requests. ``_send_one`` runs in a task of its own.
+OURS = (
+    ("middleware", "BloomSpiderMiddleware", "outputs", ("_without_duplicates",)),
+    ("basket", "Basket", "function", ("add",)),
+    ("asking", "Asking", "coroutine", ("_ask_waiting",)),
+    ("async_driver", "AsyncDriver", "coroutine", ("_send_one",)),
+    (
+        "crawled",
+        "Crawled",
+        "function",
+        ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished"),
+    ),
+)
+#: Pages between two looks at the memory.
+SAMPLE = 20
 
 #: What is followed; Scrapy makes no request for a mail address.
 LINKS = "a[href]:not([href^='mailto:'])"
@@ -60,7 +79,7 @@ class EveryLinkSpider(Spider):
 
 
 class Watch:
-    """Takes down what a crawl fetches, and the time its dupefilter takes.
+    """Takes down what a crawl schedules and fetches, and the time its dupefilter takes.
 
     Args:
         crawler: the crawler, before it crawls.
@@ -68,10 +87,15 @@ class Watch:
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
-        #: Requests that the dupefilter was asked about, and the seconds it took to answer.
+        #: Requests that the dupefilter was asked about.
         self.asked = 0
-        self.blocked = 0.0
-        self._paths: set[str] = set()
+        self._dedupe, self._fingerprints = Stopwatch(), Stopwatch()
+        #: Pages, without the site's address, in the order in which they came.
+        self._scheduled: list[str] = []
+        self._fetched: list[str] = []
+        #: Bytes of memory, each time that some more pages have come.
+        self._memory: list[int] = []
+        self._time(RequestFingerprinter, "fingerprint")
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_response, signals.response_received)
 
@@ -83,29 +107,62 @@ class Watch:
         told |= {name: stats[name] for name in STATS if name in stats}
         return told | {
             "asked": self.asked,
-            "blocked": self.blocked,
-            "peak_rss": peak_rss(),
+            "blocked": self._dedupe.seconds,
+            "fingerprints": self._fingerprints.seconds,
+            "memory": memory(),
+            "memory_before": self._memory[len(self._memory) // 4] if self._memory else memory(),
+            "peak_memory": peak_memory(),
             "cpu": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
-            "digest": hashlib.sha1("\n".join(sorted(self._paths)).encode()).hexdigest(),
+            "scheduled": _digest(self._scheduled),
+            "fetched": _digest(self._fetched),
         }
+
+    def _time(self, owner: Any, name: str) -> None:
+        setattr(owner, name, self._fingerprints.function(getattr(owner, name)))
 
     def _on_spider_opened(self) -> None:
         assert self.crawler.engine
         scheduler: Any = self.crawler.engine.scheduler
-        seen = scheduler.df.request_seen
+        if hasattr(scheduler.df, "request_fingerprint"):  # scrapy-redis has one of its own
+            self._time(scheduler.df, "request_fingerprint")
+        seen, enqueue = scheduler.df.request_seen, scheduler.enqueue_request
 
         def request_seen(request: Request) -> bool:
-            start = perf_counter()
-            try:
-                return bool(seen(request))
-            finally:
-                self.blocked += perf_counter() - start
-                self.asked += 1
+            self.asked += 1
+            return bool(seen(request))
 
-        scheduler.df.request_seen = request_seen
+        def enqueue_request(request: Request) -> bool:
+            is_scheduled = bool(enqueue(request))
+            if is_scheduled:
+                self._scheduled.append(_page(request.url))
+            return is_scheduled
+
+        scheduler.df.request_seen = self._dedupe.function(request_seen)
+        scheduler.enqueue_request = enqueue_request
+        if self.crawler.settings["ADDONS"]:
+            _time_ours(self._dedupe)
 
     def _on_response(self, response: Response) -> None:
-        self._paths.add(urlsplit(response.url)._replace(netloc="").geturl())
+        self._fetched.append(_page(response.url))
+        if len(self._fetched) % SAMPLE == 0:
+            self._memory.append(memory())
+
+
+def _time_ours(stopwatch: Stopwatch) -> None:
+    for module, owner, kind, names in OURS:
+        timed = getattr(importlib.import_module(f"scrapy_bloom.{module}"), owner)
+        for name in names:
+            setattr(timed, name, getattr(stopwatch, kind)(getattr(timed, name)))
+
+
+def _page(url: str) -> str:
+    """Return which page of the site a URL is of."""
+    return urlsplit(canonicalize_url(url))._replace(scheme="", netloc="").geturl()
+
+
+def _digest(pages: Iterable[str]) -> str:
+    """Return the same for the same pages, each as many times, in any order."""
+    return hashlib.sha1("\n".join(sorted(pages)).encode()).hexdigest()
 
 
 def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -116,19 +173,6 @@ def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
     process.crawl(crawler, url=url)
     process.start()
     return watch.report()
-
-
-def peak_rss() -> int:
-    """Return the most memory this process took, in bytes.
-
-    On Linux ``ru_maxrss`` begins with what the parent had when it started the process.
-    """
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def main() -> None:

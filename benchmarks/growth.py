@@ -15,13 +15,13 @@ from typing import Any
 import redis
 
 from benchmarks.contestants import Server, found_servers
-from benchmarks.report import Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import Work, items
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.filter import DEFAULTS
-from scrapy_bloom.header import Header
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.sizing import plan
+from scrapy_bloom.base import DEFAULTS
+from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.sizing import plan
 
 #: URLs for which the targets are stated, largest bitmap and bits per URL that are accepted there.
 TARGET_URLS = 50_000_000
@@ -113,14 +113,14 @@ def _room(ring: Ring) -> int:
     return sum(layer.capacity for layer in ring.layers)
 
 
-def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
+def run(*, quick: bool = False, full: bool = False) -> Outcome:
     """Measure on the first server there is; return the tables and how they compare."""
     most, probes = (2, 200_000) if quick else (50, 4_000_000) if full else (5, 500_000)
     stages = [stage * MILLION for stage in STAGES if stage <= most]
     with Server(next(iter(found_servers().values()))) as server:
         measured = _measure(server, stages, probes)
     last = dict(zip(MEASURED, measured.rows[-1], strict=True))
-    return [measured, _computed()], _verdict(shape(TARGET_URLS), last)
+    return Outcome([measured, _computed()], _verdict(shape(TARGET_URLS), last))
 
 
 def _measure(server: Server, stages: list[int], probes: int) -> Table:

@@ -11,7 +11,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 from benchmarks.contestants import CLASSES, Server, Traffic, build, found_servers, request
-from benchmarks.report import Table, progress, server_name
+from benchmarks.report import Outcome, Table, progress, server_name
 
 WORKERS = 8
 #: Seconds a worker waits for the others before it gives up.
@@ -53,15 +53,15 @@ def work(url: str, urls: int, barrier: Barrier, queue: Any) -> None:
     queue.put(findings)
 
 
-def run(*, quick: bool = False) -> Table:
-    """Run the workers on the first server there is and return the table."""
-    urls = 300 if quick else 2_000
+def run(*, quick: bool = False, full: bool = False) -> Outcome:
+    """Run the workers on the first server there is with many more URLs if ``full``."""
+    urls = 300 if quick else 10_000 if full else 2_000
     with Server(next(iter(found_servers().values()))) as server:
         findings = _findings(server.url, urls)
         table = Table(f"{WORKERS} workers, {server_name(server.client())}", COLUMNS, notes=NOTES)
     for name, heard in zip(CLASSES, zip(*findings, strict=True), strict=True):
         table.add(name, *_cells(heard, urls))
-    return table
+    return Outcome([table])
 
 
 def _findings(url: str, urls: int) -> list[list[Finding]]:

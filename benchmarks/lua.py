@@ -16,27 +16,33 @@ from typing import Any
 
 import redis
 
-from benchmarks.contestants import Server, found_servers
-from benchmarks.report import Table, progress, server_name
+from benchmarks.contestants import Server, servers
+from benchmarks.report import Outcome, Table, progress, server_name
 from benchmarks.workload import Work
-from scrapy_bloom.calls import Held
-from scrapy_bloom.generations import Config
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.keys import Keys
-from scrapy_bloom.ring import Ring
-from scrapy_bloom.schedule import Schedule, parse_span
-from scrapy_bloom.scripts import load
+from scrapy_bloom.core.calls import Held
+from scrapy_bloom.core.generations import Config
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.schedule import Schedule, parse_span
+from scrapy_bloom.core.scripts import load
 
 VARIANTS = Path(__file__).parent / "variants"
 #: The line of ``claim.lua`` at which a variant begins.
 SEAM = "-- Whether a URL, whose offsets begin after byte"
 #: The script of the package.
 PACKAGED = "claim.lua"
+PACKAGED_IS = (
+    "the package's. The newest layer and then the older ones are tested bit by bit, until a bit is "
+    "not set; a new URL is set by one BITFIELD. Offsets are unpacked once for all layers of a size."
+)
 #: Variants that are not one of the package's promises: effects per URL in the replication stream.
 PROMISES = {"setbit": "k effects a URL", "one_bitfield": "one effect a batch"}
 
 GENERATIONS = (1, 6, 12)
 HASHES = (7, 17, 24)
+#: The one whose times are in the table.
+USUAL = 17
 BATCH = 128
 #: URLs a layer of the measured rings takes, and batches between two looks at the statistics.
 CAPACITY = 100_000
@@ -48,9 +54,11 @@ WHERE = ("new", "newest", "oldest")
 NOTES = (
     (
         "Microseconds the server spends in the script per URL (`INFO commandstats`, medians of "
-        f"interleaved rounds), in batches of {BATCH} and one by one; k is the number of bits a URL "
-        "sets. Half the bits of all layers are set. `new` URLs are in no layer, the others in the "
-        "`newest` or `oldest` one. `mean` is the geometric mean of the row, in that of the first."
+        "rounds in which the variants take turns in random order). Rings of 1, 6 and 12 "
+        "generations, half the bits of all layers set; k is the number of bits a URL sets. `new` "
+        "URLs are in no layer, the others in the `newest` or `oldest` one. `least` and `most` are "
+        f"the extremes of the ratio to `{PACKAGED}` over all rings and k = "
+        f"{', '.join(map(str, HASHES))}: no variant is the cheapest everywhere."
     ),
     (
         "All variants gave the verdicts, and left the bitmaps and counts, of the package's script "
@@ -75,22 +83,28 @@ class Case:
     calls: dict[str, list[bytes]]
     us: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
+    def ratios(self, name: str) -> list[float]:
+        """Return a variant's times in those of the package's script, per kind of URL."""
+        kinds = {where for _, where in self.us}
+        return [
+            statistics.median(self.us[name, where]) / statistics.median(self.us[PACKAGED, where])
+            for where in kinds
+        ]
 
-def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
-    """Compare and measure on all servers; return the tables, and the best variant in words."""
-    rounds = 5 if quick else 41 if full else 15
+
+def run(*, quick: bool = False, full: bool = False) -> Outcome:
+    """Compare and measure; with ``full`` on all servers, and one URL at a time as well."""
+    rounds = 3 if quick else 41 if full else 15
     scripts = variants()
-    tables, words = [], []
-    for binary in found_servers().values():
+    tables: list[Table] = []
+    for binary in servers(full=full):
         with Server(binary) as server, server.client(socket_timeout=60) as client:
             name = server_name(client)
             _compare(client, scripts, trials=10 if quick else 60)
-            for size in (BATCH, 1):
-                table, best = _measure(client, scripts, size, rounds, name)
-                tables.append(table)
-                if size == BATCH:
-                    words.append(f"{name}: {best}")
-    return tables, f"The cheapest claim in batches of {BATCH}: {'; '.join(words)}."
+            sizes = (BATCH, 1) if full else (BATCH,)
+            tables += [_measure(client, scripts, size, rounds, name) for size in sizes]
+    tables[0].notes = NOTES
+    return Outcome(tables, text=_descriptions(scripts))
 
 
 def variants() -> dict[str, str]:
@@ -109,8 +123,8 @@ def _ring(generations: int, num_hashes: int, capacity: int, order: str = WRITE_N
     window = Schedule(parse_span("window", f"{generations} runs"), parse_span("period", "1 run"))
     config = Config(capacity, 0.5**num_hashes * generations, window)
     ring = Ring.fresh(header, config, 0, run="0")
-    for number in range(1, generations):
-        ring = ring.rotate(0, str(number))
+    for _ in range(1, generations):
+        ring = ring.rotate(0)
     return ring
 
 
@@ -147,10 +161,10 @@ def _random_ring(trial: int) -> Held:
     return Held.of("v", ring, Keys("compared"))
 
 
-def _random_state(held: Held, known: list[list[int]]) -> tuple[dict[str, Any], list[bytes]]:
+def _random_state(held: Held, known: list[list[int]]) -> tuple[dict[Any, Any], list[bytes]]:
     """Return a ring's hash and its bitmaps, each with some of the URLs; some are nearly full."""
     layers = {layer.name: layer for layer in held.ring.layers}
-    fields: dict[str, Any] = {"v": "v"}
+    fields: dict[Any, Any] = {"v": "v"}
     bitmaps = []
     for key in held.claim_keys[1:]:
         layer = layers[key.rpartition(":")[2]]
@@ -163,7 +177,7 @@ def _random_state(held: Held, known: list[list[int]]) -> tuple[dict[str, Any], l
 
 
 def _restore(
-    client: redis.Redis, keys: Iterable[str], state: tuple[dict[str, Any], list[bytes]]
+    client: redis.Redis, keys: Iterable[str], state: tuple[dict[Any, Any], list[bytes]]
 ) -> None:
     ring, *others = keys
     client.delete(ring)
@@ -182,7 +196,7 @@ def _put(bitmap: bytearray, hashes: Iterable[int], num_bits: int) -> None:
         bitmap[offset // 8] |= 128 >> offset % 8
 
 
-def _has(bitmap: bytes, hashes: Iterable[int], num_bits: int) -> bool:
+def _has(bitmap: bytes | bytearray, hashes: Iterable[int], num_bits: int) -> bool:
     return all(bitmap[(v % num_bits) // 8] & 128 >> (v % num_bits) % 8 for v in hashes)
 
 
@@ -196,7 +210,7 @@ def _arguments(held: Held, packed: bytes) -> tuple[Any, ...]:
 
 def _measure(
     client: redis.Redis, scripts: dict[str, str], size: int, rounds: int, title: str
-) -> tuple[Table, str]:
+) -> Table:
     shas = {name: client.script_load(text) for name, text in scripts.items()}
     cases = {}
     with progress() as bar:
@@ -204,29 +218,25 @@ def _measure(
         for pair in bar.track(pairs, description=f"{title}: variants, {size} at a time"):
             cases[pair] = _timed(client, _case(client, *pair, size), shas, rounds, size)
     heads = [(g, where) for g in GENERATIONS for where in WHERE if g > 1 or where != "oldest"]
-    k = HASHES[1]
-    columns = ("", *(f"{g} {where}" for g, where in heads), *(f"mean k={k}" for k in HASHES))
     many = f"batches of {size}" if size > 1 else "one by one"
-    table = Table(f"Variants of a claim, {many}, k = {k}: {title}", columns, notes=NOTES)
-    means: dict[str, float] = {}
+    columns = ("", *(f"{g} {where}" for g, where in heads), "least", "most")
+    table = Table(f"Variants of a claim, {many}, k = {USUAL}: {title}", columns)
     for name in shas:
-        cells = [f"{statistics.median(cases[g, k].us[name, where]):.2f}" for g, where in heads]
-        ratios = [_mean(cases, name, k) for k in HASHES]
-        means[name] = statistics.geometric_mean(ratios)
+        cells = [f"{statistics.median(cases[g, USUAL].us[name, where]):.2f}" for g, where in heads]
+        ratios = [ratio for case in cases.values() for ratio in case.ratios(name)]
         promise = f" ({PROMISES[name]})" if name in PROMISES else ""
-        table.add(f"{name}{promise}", *cells, *(f"{ratio:.2f}" for ratio in ratios))
-    best = min((name for name in means if name not in PROMISES), key=means.__getitem__)
-    return table, f"{best}, {means[best]:.2f} of {PACKAGED}"
+        table.add(f"{name}{promise}", *cells, f"{min(ratios):.2f}", f"{max(ratios):.2f}")
+    return table
 
 
-def _mean(cases: dict[tuple[int, int], Case], name: str, k: int) -> float:
-    """Return the geometric mean of a variant's times in those of the package's script."""
-    return statistics.geometric_mean(
-        statistics.median(case.us[name, where]) / statistics.median(case.us[PACKAGED, where])
-        for (_, num_hashes), case in cases.items()
-        if num_hashes == k
-        for where in WHERE
-    )
+def _descriptions(scripts: dict[str, str]) -> str:
+    """Return what each variant does, which is the comment it begins with."""
+    lines = [f"- `{PACKAGED}`: {PACKAGED_IS}"]
+    for name in scripts:
+        if name != PACKAGED:
+            first, _, _ = (VARIANTS / f"{name}.lua").read_text("utf-8").partition("\n")
+            lines.append(f"- `{name}`: {first.removeprefix('-- ')}")
+    return "\n".join(lines)
 
 
 def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> Case:
@@ -248,7 +258,7 @@ def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> 
                     place = 0 if where == "newest" else -1
                     _put(bitmaps[place], hashes, layers[place].num_bits)
     # What was set later may hold a URL that was new: that is one of the false positives.
-    fields = {"v": "v", **{f"n:{layer.name}": 0 for layer in layers}}
+    fields: dict[Any, Any] = {"v": "v", **{f"n:{layer.name}": 0 for layer in layers}}
     _restore(client, held.claim_keys, (fields, [bytes(bitmap) for bitmap in bitmaps]))
     calls = {
         where: [
@@ -265,7 +275,8 @@ def _timed(client: redis.Redis, case: Case, shas: dict[str, str], rounds: int, s
     verdicts: dict[str, list[Any]] = {}
     for number in range(rounds + 1):
         for where, calls in case.calls.items():
-            for name, sha in shas.items():
+            # Whoever is the first finds the bitmaps in no cache.
+            for name, sha in random.sample(list(shas.items()), len(shas)):
                 before = Work.of(client)
                 with client.pipeline(transaction=False) as pipeline:
                     for packed in calls:
@@ -275,7 +286,7 @@ def _timed(client: redis.Redis, case: Case, shas: dict[str, str], rounds: int, s
                 if number:  # the first is to warm up
                     case.us.setdefault((name, where), []).append(spent)
                 if replies != verdicts.setdefault(where, replies):
-                    raise RuntimeError(f"{name} differs from {PACKAGED} on {where} URLs")
+                    raise RuntimeError(f"{name} differs from the others on {where} URLs")
                 if where == "new":
                     _put_back(client, case)
     return case

@@ -13,8 +13,8 @@ from itertools import islice
 
 import redis
 
-from benchmarks.contestants import CLASSES, Contestant, Server, build, found_servers, request, url
-from benchmarks.report import Table, progress, server_name
+from benchmarks.contestants import CLASSES, Contestant, Server, build, request, servers, url
+from benchmarks.report import Outcome, Table, progress, server_name
 
 BATCH = 5_000
 SAMPLE = 100
@@ -36,13 +36,13 @@ NOTES = (
 Fill = Callable[[Contestant, Iterable[list[int]]], None]
 
 
-def run(*, quick: bool = False) -> Table:
-    """Fill all contestants on all servers and return the table."""
+def run(*, quick: bool = False, full: bool = False) -> Outcome:
+    """Fill all contestants on the first server, with ``full`` on all there are."""
     urls = 50_000 if quick else 1_000_000
     table = Table(f"Memory of {urls:,} URLs", COLUMNS, notes=NOTES)
-    for binary in found_servers().values():
+    for binary in servers(full=full):
         _server(table, binary, urls)
-    return table
+    return Outcome([table])
 
 
 def _server(table: Table, binary: str, urls: int) -> None:

@@ -1,7 +1,9 @@
 """Dupefilters that the whole crawl is measured with, where a distribution lacks what it takes."""
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import redis
 from scrapy import Request, Spider
@@ -33,8 +35,9 @@ class RedisBloomDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.request_fingerprinter
         self._identify = crawler.request_fingerprinter.fingerprint
-        self._client = redis.Redis.from_url(crawler.settings["REDIS_URL"])
-        self._client.execute_command("BF.RESERVE", KEY, ERROR_RATE, CAPACITY)
+        client: Any = redis.Redis.from_url(crawler.settings["REDIS_URL"])
+        self._call: Callable[..., Any] = client.execute_command
+        self._call("BF.RESERVE", KEY, ERROR_RATE, CAPACITY)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> "RedisBloomDupeFilter":
@@ -43,7 +46,7 @@ class RedisBloomDupeFilter(BaseDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now."""
-        return not self._client.execute_command("BF.ADD", KEY, self._identify(request))
+        return not self._call("BF.ADD", KEY, self._identify(request))
 
     def log(self, request: Request, spider: Spider) -> None:
         """Say nothing."""

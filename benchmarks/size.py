@@ -8,13 +8,16 @@ import multiprocessing
 import random
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import redis
+from matplotlib.figure import Figure
 
-from benchmarks.contestants import Server, found_servers
-from benchmarks.report import Table, met, progress, server_name
-from benchmarks.workload import Work, items
+from benchmarks.contestants import Server, servers
+from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.workload import items, server_cpu
 from scrapy_bloom import BloomFilter
 
 #: Largest part by which the server's time per claim may change, from the smallest to the largest.
@@ -34,16 +37,16 @@ PROBES = 1_000_000
 #: Items from here on are in no filter.
 ABSENT = 1 << 40
 
-COLUMNS = ("URLs", "new: server µs", "client µs", "seen: server µs", "client µs")
+COLUMNS = ("URLs", "new: server µs", "caller µs", "seen: server µs", "caller µs")
 MORE = ("MiB of bitmaps", "bits per URL", "measured rate", "filled in s")
 NOTES = (
     (
         f"One filter per row, made for so many URLs in {BLOCKS} blocks at an error rate of "
         f"{ERROR_RATE:g}, and filled to its capacity. Times per URL in batches of {BATCH:,}, "
-        "medians; `server` is what the server spends in scripts. `measured rate` is that of URLs "
-        f"that are in no filter. Filters of {RANDOM_FROM:,} URLs and more are filled with random "
-        "bits instead, each set with the probability that it has in a full filter; their `seen` "
-        "URLs are those claimed just before."
+        "medians; `server` is the server's CPU time (`INFO cpu`), `caller` what a claim takes in "
+        "all. `measured rate` is that of URLs that are in no filter. Filters of "
+        f"{RANDOM_FROM:,} URLs and more are filled with random bits instead, each set with the "
+        "probability that it has in a full filter; their `seen` URLs are those claimed just before."
     ),
 )
 
@@ -60,23 +63,48 @@ class Times:
     client: float
 
 
-def run(*, quick: bool = False, full: bool = False) -> tuple[list[Table], str]:
-    """Measure on the first server there is; return the table and how it compares."""
+def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
+    """Measure on the first server there is, and draw a chart.
+
+    Args:
+        quick: without the larger filters.
+        full: with the largest.
+        plot: where the chart is written to.
+    """
     sizes = [10**5, 10**6, *([] if quick else [10**7]), *([10**8] if full else [])]
-    binary = next(iter(found_servers().values()))
-    new: list[float] = []
-    with Server(binary) as server, server.client(socket_timeout=60) as client:
+    found: dict[int, list[Times]] = {}
+    with Server(*servers(full=False)) as server, server.client(socket_timeout=60) as client:
         title = f"Size: {BLOCKS} blocks, {server_name(client)}"
         table = Table(title, (*COLUMNS, *MORE), notes=NOTES)
         for size in sizes:
             client.flushall()
-            row, times = _row(server, client, size, 50_000 if quick else PROBES)
+            row, *found[size] = _row(server, client, size, 50_000 if quick else PROBES)
             table.add(*row)
-            new.append(times.server)
-    return [table], _verdict(sizes, new)
+    draw(found, plot)
+    return Outcome(
+        [table], _verdict({size: new.server for size, (new, _) in found.items()}), plot=plot
+    )
 
 
-def _row(server: Server, client: redis.Redis, size: int, probes: int) -> tuple[list[str], Times]:
+def draw(found: Mapping[int, Sequence[Times]], path: Path) -> None:
+    """Write a chart of the times per claim, by the size of the filter."""
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for number, what in enumerate(("new", "seen")):
+        some = [times[number] for times in found.values()]
+        axes.plot(list(found), [t.server for t in some], "o-", label=f"{what} URL, server")
+        axes.plot(list(found), [t.client for t in some], "s--", label=f"{what} URL, caller")
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("URLs in the filter")
+    axes.set_ylabel("µs per claim")
+    axes.legend(frameon=False, ncols=2)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _row(
+    server: Server, client: redis.Redis, size: int, probes: int
+) -> tuple[list[str], Times, Times]:
     """Fill a filter and measure it."""
     bloom = BloomFilter(client, KEY, capacity=size, error_rate=ERROR_RATE, blocks=BLOCKS, growth=0)
     bloom.open()
@@ -99,7 +127,7 @@ def _row(server: Server, client: redis.Redis, size: int, probes: int) -> tuple[l
         f"{wrong / probes:.1e} ({wrong:,} of {probes:,})",
         f"{seconds:.0f}",
     ]
-    return row, new
+    return row, new, seen
 
 
 def _starts(first: int) -> range:
@@ -169,10 +197,10 @@ def _times(
     server, caller = [], []
     for numbers in batches:
         batch = items(numbers)
-        before, begin = Work.of(client), time.perf_counter()
+        used, begin = server_cpu(client), time.perf_counter()
         bloom.claim(batch)
         caller.append((time.perf_counter() - begin) * 1e6 / BATCH)
-        server.append(Work.of(client).since(before).script_us / BATCH)
+        server.append((server_cpu(client) - used) * 1e6 / BATCH)
     return Times(statistics.median(server[1:]), statistics.median(caller[1:]))
 
 
@@ -186,9 +214,10 @@ def _wrong(bloom: BloomFilter, probes: int) -> int:
         )
 
 
-def _verdict(sizes: list[int], new: list[float]) -> str:
-    change = max(new) / min(new) - 1
+def _verdict(new: Mapping[int, float]) -> str:
+    smallest, *_, largest = new
+    change = max(new.values()) / min(new.values()) - 1
     return (
-        f"The server's time for a new URL changes by at most {TARGET:.0%} from {sizes[0]:,} to "
-        f"{sizes[-1]:,} URLs in the filter. Measured: {change:.0%}, {met(change <= TARGET)}."
+        f"The server's time for a new URL changes by at most {TARGET:.0%} from {smallest:,} to "
+        f"{largest:,} URLs in the filter. Measured: {change:.0%}, {met(change <= TARGET)}."
     )

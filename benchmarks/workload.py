@@ -18,6 +18,12 @@ def items(numbers: Iterable[int]) -> list[bytes]:
     return [hashlib.sha1(number.to_bytes(8, "big")).digest() for number in numbers]
 
 
+def server_cpu(client: redis.Redis) -> float:
+    """Return the seconds of CPU that a server has used, all it does included."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
 @dataclass(frozen=True)
 class Work:
     """What a server has done since it was started.

@@ -17,8 +17,6 @@ from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.files.archive import Reader, Writer
 from scrapy_bloom.files.loading import Loading, load
 from scrapy_bloom.files.saving import save
-from scrapy_bloom.sets.algebra import like, overlap, union, update
-from scrapy_bloom.sets.together import run_together
 
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
 SLOTS = 16_384
@@ -152,16 +150,10 @@ def test_a_filter_moves_between_a_server_and_a_cluster(
 
 def test_filters_are_united_and_compared(cluster: redis.RedisCluster) -> None:
     one = BloomFilter(cluster, "one", capacity=1_000)
-    header, config = one.open(), one.config
-    assert config is not None
-    two = BloomFilter(cluster, "two", **like(header, config))
+    two = BloomFilter(cluster, "two", like=one)
     one.extend(URLS[:600])
     two.extend(URLS[400:])
-    views, filters = [one.view, two.view], [one, two, one]
-    drive = lambda number, steps: filters[number].run(lambda _: steps)  # noqa: E731
-    found = run_together(overlap(*views), drive)
-    assert found.intersection == pytest.approx(200, rel=0.1)
-    run_together(union(views, Keys("both")), drive)
-    assert all(BloomFilter(cluster, "both").contains(URLS))
-    run_together(update(one.view, [two.view]), drive)
+    assert one.approx_intersection_len(two) == pytest.approx(200, rel=0.1)
+    assert all(one.union(two, key="both").contains(URLS))
+    one |= two
     assert all(one.contains(URLS))
