@@ -9,9 +9,11 @@ from typing import Protocol
 
 from benchmarks import (
     client,
+    collisions,
     crawl,
     growth,
     latency,
+    library,
     lockstep,
     lua,
     memory,
@@ -49,6 +51,8 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),
         "lua": lua.run,
+        "library": library.run,
+        "collisions": partial(collisions.run, plot=charts / "collisions.svg"),
         "latency": latency.run,
         "remember": remember.run,
         "rings": rings.run,

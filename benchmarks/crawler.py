@@ -4,11 +4,10 @@ The JSON is an object with ``url``, where to start, and ``settings`` of Scrapy.
 """
 
 import hashlib
-import importlib
 import json
 import resource
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,21 +38,6 @@ SETTINGS = {
     "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
     "DOWNLOAD_DELAY": 0,
 }
-#: All that scrapy-bloom does in the crawl's thread, besides ``request_seen``: module, class, how it
-#: is timed, methods. It collects links (and computes their fingerprints), asks, drops duplicates,
-#: and under "crawled" follows requests. ``_send_one`` runs in a task of its own.
-OURS = (
-    ("middleware", "BloomSpiderMiddleware", "outputs", ("_without_duplicates",)),
-    ("basket", "Basket", "function", ("add",)),
-    ("asking", "Asking", "coroutine", ("_ask_waiting",)),
-    ("async_driver", "AsyncDriver", "coroutine", ("_send_one",)),
-    (
-        "crawled",
-        "Crawled",
-        "function",
-        ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished"),
-    ),
-)
 #: Pages between two looks at the memory.
 SAMPLE = 20
 
@@ -149,10 +133,28 @@ class Watch:
 
 
 def _time_ours(stopwatch: Stopwatch) -> None:
-    for module, owner, kind, names in OURS:
-        timed = getattr(importlib.import_module(f"scrapy_bloom.{module}"), owner)
+    """Time all that scrapy-bloom does in the crawl's thread, besides ``request_seen``."""
+    # Crawls with other dupefilters are not to take the memory for these.
+    from scrapy_bloom.clients.async_driver import AsyncDriver  # noqa: PLC0415
+    from scrapy_bloom.crawl.asking import Asking  # noqa: PLC0415
+    from scrapy_bloom.crawl.basket import Basket  # noqa: PLC0415
+    from scrapy_bloom.crawl.crawled import Crawled  # noqa: PLC0415
+    from scrapy_bloom.middleware import BloomSpiderMiddleware  # noqa: PLC0415
+
+    def time(owner: Any, kind: Callable[[Any], Any], *names: str) -> None:
         for name in names:
-            setattr(timed, name, getattr(stopwatch, kind)(getattr(timed, name)))
+            setattr(owner, name, kind(getattr(owner, name)))
+
+    # Links are collected, and their fingerprints computed.
+    time(Basket, stopwatch.function, "add")
+    # Rounds that ask about them are tasks of their own, and so are single commands.
+    time(Asking, stopwatch.coroutine, "_ask_waiting")
+    time(AsyncDriver, stopwatch.coroutine, "_send_one")
+    # What waits for the rounds, and drops the duplicates.
+    time(BloomSpiderMiddleware, stopwatch.outputs, "_without_duplicates")
+    # Under "crawled", requests are followed.
+    followed = ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished")
+    time(Crawled, stopwatch.function, *followed)
 
 
 def _page(url: str) -> str:
