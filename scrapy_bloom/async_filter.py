@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.base import CHUNK, BaseFilter, chunks
-from scrapy_bloom.clients.async_driver import AsyncDriver
+from scrapy_bloom.clients.async_driver import AsyncDriver, timeout
 from scrapy_bloom.core.hashing import Item
 from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.info import FilterInfo, ItemInfo
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import Snapshot, Steps
 from scrapy_bloom.core.view import View
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, explain
 from scrapy_bloom.files.archive import MAX_MEMORY, Reader
 from scrapy_bloom.files.loading import Loading
 from scrapy_bloom.files.places import Place, reading, writing
@@ -26,8 +26,9 @@ T = TypeVar("T")
 class AsyncBloomFilter(BaseFilter):
     """``BloomFilter`` for asyncio: the same filters, parameters, answers and errors.
 
-    One object may be used by many tasks of one loop; they are served one after the other. Instead
-    of ``in`` and ``len`` it has ``contains`` and ``info``.
+    One object may be used by many tasks of one loop; they are served one after the other, and
+    waiting for others counts as well for ``timeout``. Instead of ``in`` and ``len`` it has
+    ``contains`` and ``info``.
 
     Args:
         client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``; the rest, see
@@ -37,8 +38,10 @@ class AsyncBloomFilter(BaseFilter):
         ConfigurationError: a parameter is out of its range.
     """
 
+    is_async = True
+
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
-        self._client, self._timeout = client, timeout
+        self._client = client
         self._driver = AsyncDriver(client, label, timeout)
         # The view of a filter is for one operation at a time.
         self._lock = asyncio.Lock()
@@ -164,7 +167,8 @@ class AsyncBloomFilter(BaseFilter):
     async def save(self, place: Place, progress: Progress | None = None) -> Saved:
         """See ``BloomFilter.save``; the file is written to without giving way to other tasks."""
         with writing(place) as file:
-            return await self._run(self._save(file, progress), on_all_blocks=True)
+            # It needs no view: others go on meanwhile.
+            return await self._driver.run(self._save(file, progress), on_all_blocks=True)
 
     @classmethod
     async def load(
@@ -212,8 +216,11 @@ class AsyncBloomFilter(BaseFilter):
         return await self._run(self._view.look(), on_all_blocks=True)
 
     async def _run(self, steps: Steps[T], *, on_all_blocks: bool = False) -> T:
-        async with self._lock:
-            return await self._driver.run(steps, on_all_blocks=on_all_blocks)
+        try:
+            async with timeout(None if on_all_blocks else self._timeout), self._lock:
+                return await self._driver.run(steps, on_all_blocks=on_all_blocks)
+        except asyncio.TimeoutError as error:
+            raise explain(TimeoutError("timed out"), self._label) from error
 
     @property
     def round_trips(self) -> int:

@@ -1,8 +1,9 @@
 """What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ClassVar, TypeVar
 
 from scrapy_bloom.core import counting, values
 from scrapy_bloom.core.generations import Config
@@ -16,7 +17,7 @@ from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.schedule import RUNS, Span, parse_span
 from scrapy_bloom.core.view import View
 from scrapy_bloom.core.wanted import Wanted
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.errors import ConfigurationError, shown
 from scrapy_bloom.files.archive import Writer
 from scrapy_bloom.files.saving import Progress, Saved, save
 from scrapy_bloom.sets import algebra
@@ -36,6 +37,9 @@ class BaseFilter:
 
     The methods that begin with an underscore are operations, for a driver to run.
     """
+
+    #: Whether its methods are awaited; filters that are used together are of one kind.
+    is_async: ClassVar[bool]
 
     def __init__(
         self,
@@ -77,10 +81,10 @@ class BaseFilter:
             growth=_optional(values.growth, "growth", growth),
             max_memory=_optional(values.memory, "max_memory", max_memory),
             run=_optional(values.run, "run", run),
-            fingerprinter=fingerprinter,
+            fingerprinter=_text("fingerprinter", fingerprinter),
         )
         if like is not None:
-            wanted = wanted.over(like.as_wanted())
+            wanted = wanted.over(_filter("like", like).as_wanted())
         if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
             raise ConfigurationError(
                 f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
@@ -91,7 +95,9 @@ class BaseFilter:
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
         self._label = label
-        self._use(client, label, timeout)
+        #: Seconds that an operation may take.
+        self._timeout = _optional(partial(values.seconds, low=0.001, high=3600), "timeout", timeout)
+        self._use(client, label, self._timeout)
 
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
         """Make the driver."""
@@ -125,7 +131,7 @@ class BaseFilter:
 
     def _info(self, block: int | None = None) -> Steps[FilterInfo]:
         snapshot = yield from self._view.read()
-        if block is not None and block not in snapshot.rings:
+        if block is not None and (type(block) is not int or block not in snapshot.rings):
             raise ConfigurationError(
                 f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
                 f"got {block!r:.40}"
@@ -145,7 +151,7 @@ class BaseFilter:
         return algebra.approx_len(self._view)
 
     def _overlap(self, other: "BaseFilter") -> Together[Overlap]:
-        return algebra.overlap(self._view, other.view)
+        return algebra.overlap(*self._views([other]))
 
     def _union(self, others: Sequence["BaseFilter"], key: str, *, replace: bool) -> Together[None]:
         return algebra.union(self._views(others), Keys(key), replace=replace)
@@ -159,9 +165,15 @@ class BaseFilter:
         return algebra.copy(self._view, Keys(key), replace=replace)
 
     def _update(self, others: Sequence["BaseFilter"]) -> Together[None]:
-        return algebra.update(self._view, [other.view for other in others])
+        first, *rest = self._views(others)
+        return algebra.update(first, rest)
 
     def _views(self, others: Sequence["BaseFilter"]) -> list[View]:
+        for other in others:
+            if not isinstance(other, BaseFilter) or other.is_async != self.is_async:
+                raise ConfigurationError(
+                    f"the other filter is to be a {type(self).__name__}, too; got {other!r:.60}"
+                )
         return [self._view, *(other.view for other in others)]
 
     def _save(self, file: IO[bytes], progress: Progress | None) -> Steps[Saved]:
@@ -251,3 +263,17 @@ def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
 
 def _optional(parse: Callable[[str, Any], T], name: str, value: Any) -> T | None:
     return None if value is None else parse(name, value)
+
+
+def _filter(name: str, value: object) -> BaseFilter:
+    if not isinstance(value, BaseFilter):
+        raise ConfigurationError(
+            f"{name} is a BloomFilter or an AsyncBloomFilter; got {shown(value)}"
+        )
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} is a str; got {shown(value)}")
+    return value

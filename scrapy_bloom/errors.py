@@ -1,6 +1,7 @@
 """Every exception that scrapy-bloom raises on purpose, and what to do about redis-py's."""
 
 import re
+from collections.abc import Mapping
 
 
 class BloomError(Exception):
@@ -27,20 +28,27 @@ class StorageError(BloomError):
     """Redis cannot do what was asked: it is down, read-only, full, or refuses the password."""
 
 
-_START_ONE = 'start a server there or set BLOOM_REDIS_URL = "embedded:"'
-_PASSWORD = "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS"  # noqa: S105 - no password
+#: What remedies name, of the server of the filters: where its credentials are given, what to do if
+#: it is elsewhere, what a user needs, and what there is under a key.
+OF_FILTERS = {
+    "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
+    "elsewhere": 'set BLOOM_REDIS_URL = "embedded:"',
+    "rights": "the filter's keys and the commands it needs",
+    "key": "a key of the filter: choose another BLOOM_KEY",
+}
+_START_ONE = "start a server there or {elsewhere}"
 #: What an error's class and text say -> the trouble and its remedy; the first that matches counts.
 _REMEDIES = (
-    (r"without any password|no password is set", f"has no password set: remove it {_PASSWORD}"),
-    (r"NOAUTH|Authentication required", f"wants a password: give it {_PASSWORD}"),
+    (r"without any password|no password is set", "has no password set: remove it {credentials}"),
+    (r"NOAUTH|Authentication required", "wants a password: give it {credentials}"),
     (
         r"^AuthenticationError|WRONGPASS|invalid password",
-        f"refuses the user name or the password: correct them {_PASSWORD}",
+        "refuses the user name or the password: correct them {credentials}",
     ),
     (
         # In a script, Redis 7 and Valkey say it in words of their own.
         r"^NoPermissionError|NOPERM|can't run this command|ACL failure|can't access at least one",
-        "does not let this user do that: grant it the filter's keys and the commands it needs",
+        "does not let this user do that: grant it {rights}",
     ),
     (
         r"^ReadOnlyError|READONLY",
@@ -56,7 +64,7 @@ _REMEDIES = (
         "refuses to write because it cannot save to its disk: see its log, then free the disk",
     ),
     (r"^MasterDownError|MASTERDOWN", "has lost its primary: use the primary's address"),
-    (r"WRONGTYPE", "holds something else under a key of the filter: choose another BLOOM_KEY"),
+    (r"WRONGTYPE", "holds something else under {key}"),
     (
         r"NOREPLICAS",
         "refuses to write because too few of its replicas are connected: repair them",
@@ -89,17 +97,18 @@ _REMEDIES = (
 _ARGUMENTS = r",? with args beginning"
 
 
-def explain(error: Exception, label: str) -> StorageError:
+def explain(error: Exception, label: str, words: Mapping[str, str] = OF_FILTERS) -> StorageError:
     """Return an error that says what to do about an error of redis-py's.
 
     Args:
         error: what the client raised, a ``redis.RedisError`` or an ``OSError``.
         label: the server's address, without credentials.
+        words: what remedies name, as in ``OF_FILTERS``.
     """
     text = f"{type(error).__name__}: {error}"
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, text):
-            return StorageError(f"{label} {remedy}")
+            return StorageError(f"{label} {remedy.format_map(words)}")
     return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
 
 

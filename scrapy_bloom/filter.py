@@ -73,8 +73,10 @@ class BloomFilter(BaseFilter):
         ConfigurationError: a parameter is out of its range.
     """
 
+    is_async = False
+
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
-        self._driver, self._timeout = Driver(client, label, timeout), timeout
+        self._driver = Driver(client, label, timeout)
 
     def as_wanted(self) -> Wanted:
         """Return what makes another filter like this one."""
@@ -299,14 +301,20 @@ class BloomFilter(BaseFilter):
 
     def __or__(self, other: "BloomFilter") -> "BloomFilter":
         """Do as ``union``, under the key ``"<key>|<other key>"``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
         return self.union(other, key=f"{self.key}|{other.key}")
 
     def __and__(self, other: "BloomFilter") -> "BloomFilter":
         """Do as ``intersection``, under the key ``"<key>&<other key>"``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
         return self.intersection(other, key=f"{self.key}&{other.key}")
 
     def __ior__(self, other: "BloomFilter") -> "BloomFilter":  # noqa: PYI034 - not in Python 3.10
         """Do as ``update``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
         self.update(other)
         return self
 

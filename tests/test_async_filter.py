@@ -190,3 +190,23 @@ def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> N
 def test_a_client_that_blocks_is_refused(client: redis.Redis) -> None:
     with pytest.raises(ConfigurationError, match=r"redis\.asyncio\.Redis"):
         AsyncBloomFilter(client, "shop")
+
+
+def test_waiting_for_other_tasks_counts_for_the_time_out(run: Run, client: redis.Redis) -> None:
+    """Else the last of many would wait as many time-outs for a server that hangs."""
+
+    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
+        await bloom.open()
+        client.client_pause(10_000, all=False)
+        try:
+            start = asyncio.get_running_loop().time()
+            tasks = [bloom.add(f"{number}") for number in range(30)]
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(result, StorageError) for result in results)
+            assert asyncio.get_running_loop().time() - start < 10 * 0.2
+        finally:
+            client.client_unpause()
+        assert await bloom.contains("b") is False
+        assert await bloom.add("b") is True
+
+    run(scenario, timeout=0.2)

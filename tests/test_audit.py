@@ -1,11 +1,12 @@
 """What is on exact record: who is in the sample, what is counted, and when it goes."""
 
+import functools
 import threading
 
 import pytest
 import redis
 from conftest import Server
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
@@ -176,6 +177,99 @@ def test_records_go_with_their_generation(client: redis.Redis, ring: str) -> Non
     assert make(client).info().audited == Audited(400, 0)
     bloom.delete()
     assert client.dbsize() == 0
+
+
+def test_what_is_recorded_again_outlives_the_older_record(client: redis.Redis) -> None:
+    """Else it would count as wrong when that has gone, and the bits are there."""
+    bloom = make(client, capacity=1_000, window="3 days", period="1 day", counting=True)
+    for _ in range(6):
+        bloom.extend(ITEMS[:200])
+        bloom.rotate()
+    bloom.extend(ITEMS[:200])
+    assert bloom.info().audited.wrong == 0
+    assert all(bloom.contains(ITEMS[:200]))
+
+
+def test_a_claim_that_is_confirmed_in_a_later_period_is_known(client: redis.Redis) -> None:
+    bloom = make(client, capacity=1_000, window="3 days", period="1 day")
+    items = ITEMS[:200]
+
+    def claimed(nonce: str) -> str:
+        return bloom.run(lambda view: take(view, items, [""] * 200, "me", nonce))
+
+    assert claimed("1") == "1" * 200
+    bloom.rotate()
+    bloom.claim(items)
+    bloom.rotate()
+    bloom.rotate()
+    assert claimed("2") == "0" * 200
+    assert bloom.info().audited.wrong == 0
+
+
+def test_what_is_recorded_again_after_a_loss_is_known(client: redis.Redis) -> None:
+    bloom = make(client, capacity=1_000, window="3 days", period="1 day", blocks=1)
+    bloom.claim(ITEMS[:200])
+    bloom.rotate()
+    client.delete("{shop:0}:0.0")
+    assert bloom.claim(ITEMS[:200]) == [True] * 200
+    bloom.rotate()
+    bloom.rotate()
+    assert not any(bloom.claim(ITEMS[:200]))
+    assert bloom.info().audited.wrong == 0
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    counting=st.booleans(),
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(["claim", "add", "take"]), st.integers(0, 60)),
+            st.tuples(st.just("rotate"), st.just(0)),
+        ),
+        max_size=25,
+    ),
+)
+def test_a_filter_that_is_never_wrong_is_never_called_wrong(
+    client: redis.Redis, counting: bool, steps: list[tuple[str, int]]
+) -> None:
+    bloom = make(
+        client, error_rate=1e-12, window="3 days", period="1 day", counting=counting, blocks=1
+    )
+    bloom.delete()
+    for number, (kind, start) in enumerate(steps):
+        items = ITEMS[start : start + 20]
+        if kind == "claim":
+            bloom.claim(items)
+        elif kind == "add":
+            bloom.extend(items)
+        elif kind == "take":
+            operation = functools.partial(
+                take, items=items, requests=[""] * 20, owner="me", nonce=f"{number}"
+            )
+            bloom.run(operation)
+        else:
+            bloom.rotate()
+    info = bloom.info()
+    assert info.audited.wrong == 0
+    assert info.audited.count <= 80 * 3
+
+
+def test_a_record_of_a_lost_ring_goes(client: redis.Redis) -> None:
+    bloom = make(client, blocks=1)
+    bloom.claim(ITEMS[:100])
+    client.delete("{shop:0}:ring")
+    assert all(bloom.claim(ITEMS[:100]))
+    assert bloom.info().audited == Audited(100, 0)
+
+
+def test_a_record_of_another_type_changes_nothing(client: redis.Redis) -> None:
+    bloom = make(client, blocks=1)
+    bloom.open()
+    client.set("{shop:0}:0.audit", "text")
+    with pytest.raises(StorageError, match="0.audit"):
+        bloom.add("a")
+    client.delete("{shop:0}:0.audit")
+    assert bloom.add("a")
 
 
 def test_a_record_lives_as_long_as_its_generation(client: redis.Redis) -> None:

@@ -6,7 +6,8 @@ import pytest
 import redis
 from conftest import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom.core.scripts import Reply
 
 URLS = [f"https://example.com/{number}" for number in range(300)]
 
@@ -79,18 +80,64 @@ def test_another_client_finds_a_deleted_filter_empty_and_goes_on(client: redis.R
     assert all(first.contains(URLS))
 
 
-@pytest.mark.parametrize("lost", ["header", "ring", "bitmap"])
-def test_what_is_left_of_a_damaged_filter_goes(client: redis.Redis, lost: str) -> None:
-    bloom = some(client)
-    bloom.extend(URLS)
-    client.delete(
-        {"header": "{shop:0}:header", "ring": "{shop:0}:ring", "bitmap": "{shop:0}:0.0"}[lost]
-    )
-    if lost == "header":
-        bloom.open()  # which restores it
-    some(client).delete()
-    left = {"{shop:0}:0.0"} if lost == "ring" else set()  # nothing says that it belongs to it
+@pytest.mark.parametrize(
+    ("lost", "left"),
+    [
+        ("{shop:0}:header", set()),
+        ("{shop:0}:0.0", set()),
+        ("{shop:0}:ring", {"{shop:0}:0.0"}),  # nothing says that it belongs to it
+    ],
+)
+def test_what_is_left_of_a_damaged_filter_goes(
+    client: redis.Redis, lost: str, left: set[str]
+) -> None:
+    some(client).extend(URLS)
+    client.delete(lost)
+    assert set(some(client).keys()) >= stored(client) - left
+    assert some(client).delete() is True
     assert stored(client) == left
+    assert some(client).delete() is False
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value"),
+    [
+        ("{shop:1}:ring", "state", "garbage"),
+        ("{shop:0}:header", "scheme", "another"),
+        ("{shop:0}:header", "format", "99"),
+        ("{shop:0}:header", "blocks", "many"),
+    ],
+)
+def test_what_cannot_be_read_can_be_deleted(
+    client: redis.Redis, key: str, field: str, value: str
+) -> None:
+    some(client).extend(URLS)
+    client.hset(key, field, value)
+    with pytest.raises(StorageError):
+        some(client).open()
+    assert some(client).delete() is True
+    left = {"{shop:1}:0.0"} if field == "state" else set()
+    assert stored(client) == left
+    assert some(client).add("a")
+
+
+def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) -> None:
+    """After any of its round trips."""
+    for rounds in range(30):
+        bloom = some(client)
+        bloom.extend(URLS)
+        steps = bloom.view.delete()
+        calls = next(steps)
+        try:
+            for _ in range(rounds):
+                replies = [Reply.parse(raw) for raw in bloom._driver._send(calls)]
+                calls = steps.send(replies)
+        except StopIteration:
+            assert stored(client) == set()
+            return
+        assert some(client).delete() is True
+        assert stored(client) == set()
+    pytest.fail("it never ended")
 
 
 def test_claims_and_workers_go_too(client: redis.Redis) -> None:

@@ -1109,6 +1109,15 @@ def test_garbage_in_a_count_is_named(client: redis.Redis) -> None:
         len(bloom)
 
 
+@pytest.mark.parametrize("count", ["-5", "1e3", "9" * 30, "٣"])
+def test_a_count_that_cannot_be_is_named(client: redis.Redis, count: str) -> None:
+    bloom = small(client, counting=True)
+    bloom.open()
+    client.hset("{shop:bloom:3}:ring", "n:0.0", count)
+    with pytest.raises(StorageError, match=r"shop:bloom:3.*damaged"):
+        bloom.info()
+
+
 def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: redis.Redis) -> None:
     bloom = small(client, blocks=1)
     bloom.open()

@@ -273,3 +273,54 @@ def test_tasks_may_combine_the_same_filters_at_once(server: Server, client: redi
         await getattr(own, "aclose", own.close)()
 
     asyncio.run(scenario())
+
+
+# -- bad arguments --
+
+
+@pytest.mark.parametrize("other", ["tuesday", None, 1, object()])
+def test_what_is_no_filter_is_refused(client: redis.Redis, other: Any) -> None:
+    bloom = BloomFilter(client, "one")
+    for call in (
+        lambda: bloom.union(other, key="made"),
+        lambda: bloom.intersection(other, key="made"),
+        lambda: bloom.approx_union_len(other),
+        lambda: bloom.update(other),
+    ):
+        with pytest.raises(ConfigurationError, match="is to be a BloomFilter"):
+            call()
+    for operate in (lambda: bloom | other, lambda: bloom & other):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            operate()
+    if other is not None:
+        with pytest.raises(ConfigurationError, match="like is a BloomFilter"):
+            BloomFilter(client, "two", like=other)
+    assert client.dbsize() == 0
+
+
+def test_the_two_kinds_of_filters_do_not_go_together(client: redis.Redis) -> None:
+    awaited = AsyncBloomFilter(redis.asyncio.Redis(), "one")
+    with pytest.raises(ConfigurationError, match="is to be a BloomFilter"):
+        BloomFilter(client, "two").union(awaited, key="made")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", ["soon", 0, -1, float("nan"), float("inf"), 1e9])
+def test_a_time_out_is_a_number_of_seconds(client: redis.Redis, timeout: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"timeout is a time in seconds"):
+        BloomFilter(client, "one", timeout=timeout)
+
+
+@pytest.mark.parametrize("client", [None, "redis://localhost", 5])
+def test_a_client_is_redis_pys(client: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"redis\.Redis or"):
+        BloomFilter(client, "one")
+    with pytest.raises(ConfigurationError, match=r"redis\.asyncio\.Redis or"):
+        AsyncBloomFilter(client, "one")
+
+
+def test_other_odd_arguments(client: redis.Redis) -> None:
+    with pytest.raises(ConfigurationError, match="fingerprinter is a str"):
+        BloomFilter(client, "one", fingerprinter=5)  # type: ignore[arg-type]
+    for block in (True, [], "1", 1.0, 99, -1):
+        with pytest.raises(ConfigurationError, match="block is one of"):
+            BloomFilter(client, "one").info(block)  # type: ignore[arg-type]

@@ -19,6 +19,8 @@ if sys.version_info >= (3, 11, 3):
 else:  # where redis-py needs it as well
     from async_timeout import timeout  # type: ignore[import-not-found,no-redef,unused-ignore]
 
+__all__ = ["AsyncDriver", "timeout"]
+
 T = TypeVar("T")
 
 #: Calls that are under way at once on a cluster, each on a connection of its own.

@@ -10,12 +10,12 @@ from redis.exceptions import NoScriptError
 from scrapy_bloom.clients.deadline import remaining, within
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
-from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable
+from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable, shown
 
 T = TypeVar("T")
 
 #: Ends of the keys that hold hashes; the others hold strings.
-HASHES = (":ring", ":header", ":claims", ":workers")
+HASHES = (":ring", ":header", ":claims", ":workers", ".audit")
 
 
 class Driver:
@@ -38,6 +38,10 @@ class Driver:
     """
 
     def __init__(self, client: Any, label: str = "Redis", timeout: float | None = None) -> None:
+        if not hasattr(client, "evalsha"):
+            raise ConfigurationError(
+                f"client is a redis.Redis or redis.RedisCluster; got {shown(client)}"
+            )
         if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigurationError(
                 f"client is a {type(client).__module__}.{type(client).__name__}, which is for "

@@ -89,14 +89,21 @@ class Held:
         call = self.claim(packed)
         return call._replace(args=(*call.args[:-1], "add")) if self.ring.header.counting else call
 
-    def audited(self, call: Call, sample: str) -> Call:
-        """Return a call that claims, adds or takes, and keeps the exact record of a sample."""
+    def audited(self, call: Call, sample: str, *, adding: bool) -> Call:
+        """Return a call that claims, adds or takes, and keeps the exact record of a sample.
+
+        Args:
+            call: the call.
+            sample: those of its URLs that are on record.
+            adding: whether it records URLs that are seen, too.
+        """
         generations = self.ring.generations
         names = [record_name(generation.number) for generation in generations]
         keys = (self.keys.layer(self.ring.block, name) for name in names)
         expiry = self.ring.expires(self.ring.active)
-        args: tuple[Argument, ...] = (*call.args, *names, expiry, len(names), sample)
-        return Call(load_audited(call.script.name), (*call.keys, *keys), args)
+        more: tuple[Argument, ...] = (expiry, len(names), "add" if adding else "", sample)
+        script = load_audited(call.script.name)
+        return Call(script, (*call.keys, *keys), (*call.args, *names, *more))
 
     def discard(self, packed: bytes) -> Call:
         """Return the call that takes URLs out of the newest layers they are in."""

@@ -17,7 +17,8 @@ def add(view: View, items: Sequence[bytes]) -> Steps[str]:
     """
 
     def make_call(batch: Batch) -> Call:
-        return audited(items, batch, batch.held.add(batch.packed))
+        adding = batch.held.ring.header.counting
+        return audited(items, batch, batch.held.add(batch.packed), adding=adding)
 
     return (yield from ask(view, items, make_call))
 

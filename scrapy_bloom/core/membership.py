@@ -58,13 +58,13 @@ def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
     return (yield from ask(view, items, make_call))
 
 
-def audited(items: Sequence[bytes], batch: Batch, call: Call) -> Call:
+def audited(items: Sequence[bytes], batch: Batch, call: Call, *, adding: bool = False) -> Call:
     """Return a call on a batch, so that those in the sample of the filter's audit are recorded."""
     header = batch.held.ring.header
     if not header.audit_rate:
         return call
     found = sample(items, batch.places, header.audit_rate, header.seeds[0])
-    return batch.held.audited(call, found) if found else call
+    return batch.held.audited(call, found, adding=adding) if found else call
 
 
 def locate(view: View, item: bytes) -> tuple[Held, bytes]:

@@ -6,6 +6,7 @@ next, and swap that in if nobody was faster.
 
 import secrets
 from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from scrapy_bloom.core import state
 from scrapy_bloom.core.audit import Audited, record_name
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Counts
-from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.header import Header, check
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
 from scrapy_bloom.core.scripts import Argument, Call, Reply, load
@@ -36,6 +37,10 @@ Notify = Callable[[str, Ring], object]
 GONE = 0, 0
 #: Of a bitmap in a swap: its bytes if it stays as it is.
 STAYS = -1
+#: Of an exact record in a swap, in the place of bytes: it begins, with nothing in it.
+RECORD = -2
+#: Digits of a stored count: what a filter may hold has 14.
+MAX_DIGITS = 15
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
 
@@ -176,13 +181,14 @@ class Rings:
 
     def _audited(self, ring: Ring, reply: Reply) -> Audited:
         names = [record_name(generation.number) for generation in ring.generations]
-        return Audited(
-            sum(self._number(ring, reply, f"n:{name}") for name in names),
-            sum(self._number(ring, reply, f"f:{name}") for name in names),
-        )
+
+        def total(kind: str) -> int:
+            return sum(self._number(ring, reply, f"{kind}:{name}") for name in names)
+
+        return Audited(max(0, total("n") - total("k")), total("f"))
 
     def _number(self, ring: Ring, reply: Reply, field: str) -> int:
-        return self._parse(int, reply.fields.get(field, "0"), self.keys.ring(ring.block))
+        return self._parse(_count, reply.fields.get(field, "0"), self.keys.ring(ring.block))
 
     # -- writing --
 
@@ -200,13 +206,13 @@ class Rings:
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()
         # What is lost goes too: its count, and whatever lies under its key.
         bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
-        if ring.header.audit_rate:
-            generations = old.generations if old else ()
-            bitmaps |= {record_name(generation.number): GONE for generation in generations}
+        if old and old.header.audit_rate:
+            bitmaps |= {record_name(generation.number): GONE for generation in old.generations}
         for generation in ring.generations:
             time = ring.expires(generation)
             if ring.header.audit_rate:
-                bitmaps[record_name(generation.number)] = STAYS, time
+                name = record_name(generation.number)
+                bitmaps[name] = (STAYS if name in bitmaps else RECORD, time)
             for layer in generation.layers:
                 bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
         keys = (self.keys.ring(block), *(self.keys.layer(block, name) for name in bitmaps))
@@ -233,17 +239,25 @@ class Rings:
         return [self.keys.layer(ring.block, name) for name in names]
 
     def _remove(self, block: int) -> Steps[None]:
-        """Delete all that a block has, its ring last; what has changed meanwhile stays."""
-        (reply,) = yield [self._read_call(block)]
+        """Delete all that a block has, its ring last: what is there at one moment.
+
+        Whoever has the filter open makes it anew, empty, at once; that stays.
+        """
         ring_key = self.keys.ring(block)
-        keys = [self.keys.claims(block)]
-        if block == 0:
-            keys += [self.keys.workers(), self.keys.header()]
-        if reply.state:
-            ring = self._parse(state.parse, reply.state, ring_key)
-            keys = [*self._kept(ring), *keys]
-        for key in (*keys, ring_key):
-            yield [Call(load("drop"), (ring_key, key), (reply.v,))]
+        for _ in range(MAX_ROUNDS):
+            (reply,) = yield [self._read_call(block)]
+            keys = [self.keys.claims(block)]
+            if block == 0:
+                keys += [self.keys.workers(), self.keys.header()]
+            with suppress(ValueError):  # of what cannot be read, nobody knows which bitmaps it has
+                keys = [*self._kept(state.parse(reply.state)), *keys]
+            for key in (*keys, ring_key):
+                (done,) = yield [Call(load("drop"), (ring_key, key), (reply.v,))]
+                if done.verdicts != "1":
+                    break  # it has changed meanwhile
+            else:
+                return
+        raise self.unstable()
 
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))
@@ -276,3 +290,14 @@ class Rings:
             f"the filter {self.keys.prefix!r} was different each of {MAX_ROUNDS} times it was "
             "read: does something else write or delete its keys?"
         )
+
+
+def _count(text: str) -> int:
+    """Read a stored count, trusting nothing.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    good = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    check(good, "count", text)
+    return int(text)

@@ -6,18 +6,19 @@ clients share one implementation.
 """
 
 import random
+import re
 from dataclasses import replace
 from functools import partial
 
 from scrapy_bloom.core import state
 from scrapy_bloom.core.generations import NO_COUNTS, Config, Counts
 from scrapy_bloom.core.hashing import Hasher
-from scrapy_bloom.core.header import FORMAT, Header
+from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
 from scrapy_bloom.core.rings import FULL, MAX_ROUNDS, Decide, Notify, Rings, Snapshot, Steps
 from scrapy_bloom.core.scripts import Argument, Call, Reply, load
-from scrapy_bloom.core.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.core.sizing import DEFAULT_BLOCKS, MAX_BLOCKS
 from scrapy_bloom.core.wanted import Wanted
 
 #: Attempts to change a block that others keep changing.
@@ -104,31 +105,36 @@ class View(Rings):
 
     def delete(self) -> Steps[bool]:
         """Delete the filter, and forget it; whether there was one."""
-        for rounds in range(MAX_ROUNDS):
-            reply = yield from self._read_header("")
-            if reply.status != "header":
-                self.header = None
-                self.held.clear()
-                self._is_applied = self._is_configured = False
-                return rounds > 0
-            # Also if it was never finished, or is of another version.
-            fields = {**reply.fields, "format": str(FORMAT)}
-            header = self._parse(Header.from_fields, fields, self.keys.header())
-            # Last the block that the header is with: until then, it can be deleted again.
-            for block in reversed(range(header.blocks)):
-                yield from self._remove(block)
-        raise self.unstable()
+        blocks = yield from self._stored_blocks()
+        # Last the block that the header is with: until then, it can be deleted again.
+        for block in reversed(range(blocks)):
+            yield from self._remove(block)
+        self.header = None
+        self.held.clear()
+        self._is_applied = self._is_configured = False
+        return blocks > 0
+
+    def _stored_blocks(self) -> Steps[int]:
+        """Return how many blocks are stored, also if little is left of them; 0 for no filter."""
+        reply = yield from self._read_header("")
+        if reply.status == "header":
+            text = reply.fields.get("blocks", "")
+            good = re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= MAX_BLOCKS
+            return int(text) if good else DEFAULT_BLOCKS
+        ring = yield from self._surviving_ring(reply)
+        return ring.header.blocks if ring else 0
 
     def all_keys(self) -> Steps[list[str]]:
         """Return the keys that there are."""
-        found = yield from self.look()
-        if found is None:
-            return []
-        keys = [self.keys.header()]
-        for block, ring in sorted(found.rings.items()):
-            keys += [self.keys.ring(block)]
-            keys += self._kept(ring)
-            keys += [self.keys.claims(block)] * bool(found.claims[block])
+        header = yield from self._read_header("")
+        keys = [self.keys.header()] if header.status == "header" else []
+        blocks = range((yield from self._stored_blocks()))
+        replies = (yield [self._read_call(block) for block in blocks]) if blocks else []
+        for block, reply in zip(blocks, replies, strict=True):
+            if reply.state:
+                ring = self._parse(state.parse, reply.state, self.keys.ring(block))
+                keys += [self.keys.ring(block), *self._kept(ring)]
+            keys += [self.keys.claims(block)] * (reply.fields.get("claims", "0") != "0")
         return keys
 
     def rotate(self) -> Steps[None]:

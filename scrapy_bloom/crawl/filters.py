@@ -84,8 +84,16 @@ def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connecti
     timeout, params = settings.timeout, settings.redis_params
     if settings.redis_url is None:
         return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params)
-    data_dir = data_path("bloom")
+    data_dir = data_directory("bloom")
     return connect(settings.redis_url, timeout=timeout, params=params, data_dir=data_dir)
+
+
+def data_directory(name: str) -> Path:
+    """Return a directory in the project's ``.scrapy``, or in the current one's without a project."""
+    try:
+        return Path(data_path(name))
+    except NotConfigured:
+        return Path(".scrapy", name)  # settings by SCRAPY_SETTINGS_MODULE, and no scrapy.cfg
 
 
 def _parameters(settings: BloomSettings, window: NamedWindow | None) -> dict[str, Any]:

@@ -5,35 +5,48 @@
 --
 -- KEYS[1]   HASH  the block's ring, as in that script
 -- KEYS[..]  HASH  exact records of the live generations, the active one's first: field = hash of a
---                 URL, value = "1" if it was new, "0" if it was said to be seen and was not
+--                 URL, value = "1" if it was new, "0" if it was said to be seen and was not, "k" if
+--                 it was on an older record already
 -- ARGV[..]  names of these records; Unix time in seconds at which the first one expires, 0 for never;
---           how many they are; and the sample: "<place in the call> <hash>" per URL
+--           how many they are; "add" if URLs are recorded that are seen, too; and the sample:
+--           "<place in the call> <hash>" per URL
 --
--- In the ring, "n:<name>" is the number of URLs in a record, "f:<name>" that of those said to be
--- seen wrongly.
+-- In the ring, "n:<name>" is the number of fields in a record, "k:<name>" that of those already
+-- known, "f:<name>" that of those said to be seen wrongly.
 --
 -- Reply     as that script's
 -- Cost      as that script's, and O(records) for each URL of the sample
-local sample, size, expiry = table.remove(ARGV), tonumber(table.remove(ARGV)), table.remove(ARGV)
-local ring, records, names = KEYS[1], {}, {}
+local sample, adding = table.remove(ARGV), table.remove(ARGV) == 'add'
+local size, expiry = tonumber(table.remove(ARGV)), table.remove(ARGV)
+local ring, records, names, whole = KEYS[1], {}, {}, true
 for i = size, 1, -1 do records[i], names[i] = table.remove(KEYS), table.remove(ARGV) end
-
-local reply = claim()
-if reply[1] ~= 'ok' then return reply end
 for i = 1, size do
   -- A record that has lost something (evicted, deleted) would call true answers false.
   local count = tonumber(redis.call('HGET', ring, 'n:' .. names[i]) or 0)
-  if redis.call('HLEN', records[i]) ~= count then return reply end
+  whole = whole and redis.call('HLEN', records[i]) == count
+end
+
+local reply = claim()
+if reply[1] ~= 'ok' or not whole then return reply end
+
+local function record(hash, value, mark)
+  redis.call('HSET', records[1], hash, value)
+  redis.call('HINCRBY', ring, 'n:' .. names[1], 1)
+  if mark then redis.call('HINCRBY', ring, mark .. names[1], 1) end
 end
 
 for place, hash in string.gmatch(sample, '(%d+) (%x+)') do
   local verdict = string.sub(reply[2], place, place)
-  local known = verdict ~= '0' and verdict ~= '1'
+  local known = false
   for i = 1, size do known = known or redis.call('HEXISTS', records[i], hash) == 1 end
-  if not known then
-    redis.call('HSET', records[1], hash, verdict)
-    redis.call('HINCRBY', ring, 'n:' .. names[1], 1)
-    if verdict == '0' then redis.call('HINCRBY', ring, 'f:' .. names[1], 1) end
+  if known then
+    -- Recorded (again) in the active generation, it outlives the older record.
+    local here = verdict == '1' or (adding and verdict == '0')
+    if here and redis.call('HEXISTS', records[1], hash) == 0 then record(hash, 'k', 'k:') end
+  elseif verdict == '1' then
+    record(hash, verdict)
+  elseif verdict == '0' then
+    record(hash, verdict, 'f:')
   end
 end
 if expiry == '0' then
