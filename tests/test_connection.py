@@ -627,6 +627,9 @@ def test_errors_that_are_hard_to_provoke(error: Exception, part: str) -> None:
 
 
 def test_the_library_part_does_not_import_scrapy() -> None:
-    for name in ("connection", "embedded", "errors"):
-        source = Path(scrapy_bloom.__file__).with_name(f"{name}.py").read_text()
+    package = Path(scrapy_bloom.__file__).parent
+    parts = [*package.glob("clients/*.py"), *package.glob("core/*.py"), *package.glob("sets/*.py")]
+    names = ("errors.py", "base.py", "filter.py", "async_filter.py")
+    for path in [*parts, *package.glob("files/*.py"), *(package / name for name in names)]:
+        source = path.read_text()
         assert not re.search(r"^\s*(from|import) (scrapy|twisted)\b", source, re.MULTILINE)

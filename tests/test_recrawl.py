@@ -213,7 +213,8 @@ def test_crawls_from_the_20th_to_the_10th_fetch_each_page_once_a_window(
     """Twelve crawls, each over the end of a month, at which pages fall due in the middle of it."""
     truth, months = site.truth(), 12
     # A crawl of a second is over before the writer has written: pages are taken when scheduled.
-    crawls.use(BLOOM_RECRAWL_AFTER="5 months", BLOOM_REMEMBER="scheduled")
+    # Answers are kept for 5 seconds, in which here many days pass.
+    crawls.use(BLOOM_RECRAWL_AFTER="5 months", BLOOM_REMEMBER="scheduled", BLOOM_CACHE_SIZE=0)
     days = PassingDays(crawls.web, crawls.moved, pages=len(truth.hubs))
     for month in range(months):
         days.begin(month, day(month, 20), day(month + 1, 10))

@@ -167,8 +167,10 @@ class Asking:
 
     async def close(self) -> None:
         """Close the connection that does not block, once it is not needed any more."""
-        if self._round is not None:
-            await asyncio.wait({self._round})  # as long as an operation may take
+        while self._round is not None or self._waiting:
+            if self._round is not None:
+                await asyncio.wait({self._round})  # as long as an operation may take
+            await asyncio.sleep(0)  # whoever waits for another round begins it now
         if self._driver is not None:
             with suppress(Exception):  # nobody needs it any more
                 await self._driver.close()

@@ -1,6 +1,6 @@
 """Scrapy's running engine, as far as it is used: private names of its are in this file only."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from scrapy import Request
@@ -109,6 +109,10 @@ async def _raising(error: Exception) -> AsyncIterator[Any]:
 
 
 async def _all(first: Any, others: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    yield first
-    async for output in others:
-        yield output
+    try:
+        yield first
+        async for output in others:
+            yield output
+    finally:
+        if isinstance(others, AsyncGenerator):
+            await others.aclose()

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from scrapy.exceptions import NotConfigured
 from scrapy.settings import BaseSettings
 from scrapy.utils.project import data_path
 
@@ -89,7 +91,7 @@ def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connecti
 
 
 def data_directory(name: str) -> Path:
-    """Return a directory in the project's ``.scrapy``, or in the current one's without a project."""
+    """Return a directory in the project's ``.scrapy``; without a project, in the current one's."""
     try:
         return Path(data_path(name))
     except NotConfigured:
