@@ -10,6 +10,10 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Twisted: Scrapy 2.13 itself does not start with the newest.
 LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
+# Tests wait for servers and crawls most of the time. A file stays with one process, and each
+# process has servers of its own.
+PARALLEL ?= --numprocesses 3 --dist loadfile
+
 .PHONY: help demo test test-lowest chaos lint format bench bench-full clean
 
 help:
@@ -25,10 +29,10 @@ demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest --cov --cov-report=term $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term $(TESTS)
 
 test-lowest: $(VENV)-lowest/dev
-	$(VENV)-lowest/bin/python -m pytest $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
 
 # For example CHAOS="--kinds reset,mixed --schedules 10"
 chaos: $(VENV)/dev
