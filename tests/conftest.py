@@ -1,7 +1,9 @@
 """Fixtures: one real server of each kind per session, an empty database per test."""
 
 import os
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
@@ -10,12 +12,16 @@ import redis
 from clock import MOVED_TO, MovedServer, why_not
 from example_site.build import Site
 from example_site.serve import SiteServer, serve
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
 from servers import Server, find_servers
 
 FOUND = find_servers()
 SERVERS = {name: binary for name, binary in FOUND.items() if binary}
 MISSING = sorted(FOUND.keys() - SERVERS.keys())
+#: Of a cluster.
+SLOTS, NODES = 16_384, 3
 # Never a timed assertion; in CI, hypothesis has such a profile of its own.
 if not os.environ.get("CI"):
     hypothesis.settings.register_profile("untimed", deadline=None)
@@ -54,6 +60,44 @@ def client(server: Server) -> Iterator[redis.Redis]:
     """A client on an empty database."""
     with server.client() as client:
         client.flushall()
+        yield client
+
+
+@pytest.fixture(scope="module")
+def nodes(any_binary: str) -> Iterator[list[Server]]:
+    """Three primaries that share the slots."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(Server(any_binary, "--cluster-enabled", "yes"))
+            for _ in range(NODES)
+        ]
+        clients = [stack.enter_context(server.client()) for server in servers]
+        for number, client in enumerate(clients):
+            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
+        wait_for_cluster(clients)
+        yield servers
+
+
+def wait_for_cluster(clients: list[redis.Redis]) -> None:
+    """Wait until all nodes know each other."""
+    deadline = time.monotonic() + 20
+    while not all(
+        client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("NODES")) == NODES
+        for client in clients
+    ):
+        assert time.monotonic() < deadline, "the nodes do not find each other"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
+    """A client of that cluster, which is empty."""
+    with redis.RedisCluster(
+        host="127.0.0.1", port=nodes[0].port, retry=Retry(NoBackoff(), 0)
+    ) as client:
+        client.flushall(target_nodes=redis.RedisCluster.PRIMARIES)
         yield client
 
 

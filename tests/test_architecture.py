@@ -27,11 +27,12 @@ ORDER = [
         core.view
         core.membership core.info core.forecast
         core.pending core.counting
+        sets.estimate sets.together
         files.frames files.places
         files.archive
-        files.saving
+        files.staging
+        files.saving files.installing
         files.loading
-        sets.estimate sets.together
         sets.contents
         sets.combine
         sets.building
@@ -39,7 +40,8 @@ ORDER = [
         clients.deadline clients.addresses clients.locks
         clients.embedded
         clients.connection
-        clients.driver clients.async_driver
+        clients.driver
+        clients.async_driver
         base
         filter async_filter
         fingerprinter
@@ -55,13 +57,13 @@ ORDER = [
         dupefilter
         middleware
         addon
-        migration.seen
+        migration.seen migration.lines migration.batches
         migration.sources
         migration.progress
         cli.tables
         cli.session
         cli.lookup cli.pending cli.transfer
-        cli.target
+        cli.target cli.origin
         cli.migrate
         cli.command
     """.strip().splitlines()
@@ -71,8 +73,12 @@ PURE = [name for row in ORDER for name in row if name.startswith(("core.", "sets
     "errors",
     "files.frames",
     "files.archive",
+    "files.staging",
     "files.saving",
+    "files.installing",
     "files.loading",
+    "migration.seen",
+    "migration.lines",
 ]
 
 

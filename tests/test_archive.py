@@ -23,6 +23,7 @@ from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.schedule import Schedule, parse_span
 from scrapy_bloom.core.sizing import MAX_LAYER_BITS
+from scrapy_bloom.core.values import MAX_CAPACITY
 from scrapy_bloom.errors import ArchiveError, ConfigurationError
 from scrapy_bloom.files.archive import (
     CHUNK,
@@ -155,14 +156,14 @@ def test_what_is_written_is_read_back() -> None:
 @given(data=st.data())
 @settings(max_examples=60)
 def test_any_filter_is_read_back(data: st.DataObject) -> None:
-    header = replace(data.draw(headers), blocks=data.draw(st.integers(1, 4)))
+    header = replace(data.draw(headers), blocks=data.draw(st.integers(1, 4)), audit_rate=0.0)
     content: Content = []
     for block in range(header.blocks):
         small = replace(data.draw(configs), capacity=data.draw(st.integers(1, 3_000)))
         ring = Ring.fresh(header, small, NOW, block=block, run="monday")
         for _ in range(data.draw(st.integers(0, 3))):
             ring = ring.rotate(NOW)
-        counts = {layer.name: data.draw(st.integers(0, 2**62)) for layer in ring.layers}
+        counts = {layer.name: data.draw(st.integers(0, MAX_CAPACITY)) for layer in ring.layers}
         fills = st.sampled_from([0, 0.001, 0.05, 0.5])
         bitmaps = [bitmap(layer.memory, data.draw(fills)) for layer in ring.layers]
         content.append((ring, counts, bitmaps))
@@ -431,6 +432,10 @@ def test_secrets_are_in_no_error() -> None:
         {"counts": {}},
         {"counts": {"8.0": -1}},
         {"counts": {"8.0": 2**63}},
+        {"counts": {"8.0": 10**17}},
+        {"counts": {"8.0": MAX_CAPACITY + 1}},
+        {"ring": state.dump(ONE_RING).replace('"capacity":500', f'"capacity":{2**62}')},
+        {"ring": state.dump(ONE_RING).replace('"capacity":1000', f'"capacity":{2**62}')},
         {"counts": {"8.0": 1.5}},
         {"counts": {"8.0": "1"}},
         {"counts": {"8.0": 1, "9.0": 1}},
@@ -500,6 +505,24 @@ def test_a_ring_that_passes_what_is_allowed_is_refused_before_its_chunks_are_rea
     with pytest.raises(ArchiveError, match=r"takes 536,870,912 bytes, and 536,870,911 are allowed"):
         next(iter(reader))
     assert next(iter(Reader(io.BytesIO(data), max_memory=512 << 20))) == Block(ring, {"8.0": 1})
+
+
+@pytest.mark.parametrize("value", ["1GB", -1, 1.5, True, [], 1 << 60])
+def test_what_is_allowed_is_a_number_of_bytes(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_memory is the bytes that bitmaps may take"):
+        Reader(io.BytesIO(write(example())), max_memory=value)
+
+
+@pytest.mark.parametrize("value", [None, 0, "10_000_000", 1e7])
+def test_it_may_be_left_out(value: Any) -> None:
+    drain(write(example()), max_memory=value)
+
+
+def test_a_file_of_an_audited_filter_is_refused() -> None:
+    """Its record is not in it: all that is seen again would count as wrong."""
+    audited = {**ONE.to_fields(), "audit_rate": "0.5"}
+    with pytest.raises(ArchiveError, match="audit_rate"):
+        drain(without(0, header_frame(header=audited)))
 
 
 def test_memory_is_summed_over_blocks_and_not_over_those_that_begin_again() -> None:

@@ -227,11 +227,11 @@ def write(
     client: redis.Redis, building: Building, contents: list[Contents], *, finish: bool = True
 ) -> None:
     bloom = small(client, "any")
-    bloom.run(lambda _: building.begin())
+    bloom.run(lambda _: building.check())
     for each in contents:
         bloom.run(lambda _, each=each: building.put(each))
     if finish:
-        bloom.run(lambda _: building.finish())
+        bloom.run(lambda _: building.put_in())
 
 
 def test_what_is_written_is_there_when_it_is_finished(
@@ -242,7 +242,7 @@ def test_what_is_written_is_there_when_it_is_finished(
     write(client, building, contents, finish=False)
     assert small(client, "new").look() is None
     client_of = small(client, "any")
-    client_of.run(lambda _: building.finish())
+    client_of.run(lambda _: building.put_in())
     made = BloomFilter(client, "new")
     assert all(made.contains(ITEMS))
     assert len(made) == len(ITEMS)
@@ -323,7 +323,7 @@ def test_a_part_of_a_filter_is_never_taken_for_the_whole(
         write(client, building, contents, finish=False)
         runner = small(client, "any")
         with suppress(KilledError):
-            runner.run(lambda _, b=building, n=after: killed(b.finish(), n))
+            runner.run(lambda _, b=building, n=after: killed(b.put_in(), n))
         outcomes.append(outcome(client))
         if outcomes[-1] == "the whole":
             break
@@ -343,4 +343,4 @@ def test_a_filter_that_is_over_already_is_refused(
     write(client, building, short, finish=False)
     building._now += 402 * 86_400  # the clock of the other server
     with pytest.raises(StorageError, match="cannot be written"):
-        small(client, "any").run(lambda _: building.finish())
+        small(client, "any").run(lambda _: building.put_in())

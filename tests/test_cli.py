@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from servers import Server, contents, free_port
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli import lookup as lookup_module
+from scrapy_bloom.cli.command import SUBCOMMANDS
 from scrapy_bloom.core.forecast import forecast
 from scrapy_bloom.core.schedule import parse_span
 from scrapy_bloom.core.sizing import predicted_error_rate
@@ -166,6 +168,21 @@ def test_help_tells_the_exit_codes(call: Call, arguments: list[str]) -> None:
     assert done.code == 0
     assert "Exit codes: 0 fine; 1" in done.out
     assert "--json" in done.out if arguments[0] == "info" else "rotate" in done.out
+
+
+@pytest.mark.parametrize("width", range(60, 141))
+def test_help_has_no_headings_but_its_own(
+    call: Call, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Scrapy makes a heading of each line that ends with a colon."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    for name in (None, *SUBCOMMANDS):
+        lines = call(*([] if name is None else [name]), "--help").out.splitlines()
+        found = {
+            above for above, line in pairwise(lines) if line and not line.strip("=-") and above
+        }
+        known = {"Usage", "Options", "Global Options", "Positional Arguments", "Subcommands"}
+        assert found <= known
 
 
 def test_without_a_subcommand_it_shows_its_help(call: Call) -> None:
@@ -515,7 +532,7 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
 
 
 def test_info_says_how_often_an_audited_filter_is_wrong(shop: Call, client: redis.Redis) -> None:
-    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.1, growth=0, audit_rate=1.0)
+    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0, audit_rate=1.0)
     bloom.open()
     assert "1 of all URLs are on exact record: 0 " in " ".join(shop("info").out.split()) + " "
     bloom.extend(f"{number}" for number in range(500))
@@ -651,13 +668,43 @@ def test_check_reads_any_number_of_urls_from_stdin(
     monkeypatch.setattr(lookup_module, "BATCH", 8)
     BloomFilter(client, KEY).extend(fingerprints(URLS))
     lines = "\n\n".join([*URLS, "https://example.com/new"])
-    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    give(monkeypatch, lines.encode())
     done = shop("check", "-", "--json")
     assert (done.code, done.json["asked"], done.json["seen"]) == (1, 21, 20)
     assert [answer["url"] for answer in done.json["answers"]] == lines.split()
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    give(monkeypatch, b"")
     done = shop("check", "-", "--json")
     assert (done.code, done.json["answers"]) == (0, [])
+
+
+def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Have the standard input give bytes."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_check_answers_for_lines_that_are_no_urls(
+    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As migrate reads lists: a BOM is no part of the first URL, and other lines lose nothing."""
+    BloomFilter(client, KEY).extend(fingerprints(URLS))
+    first, second, third, *_ = (url.encode() for url in URLS)
+    no_urls = [b"no url", b"\xff", first + b"\r" + second]
+    lines = b"\n".join([b"\xef\xbb\xbf" + first, *no_urls, second + b"\r", b"", third])
+    give(monkeypatch, lines)
+    done = shop("check", "-", "--json")
+    assert (done.code, done.json["asked"], done.json["seen"]) == (1, 6, 3)
+    seen = [answer["url"] for answer in done.json["answers"] if answer["seen"]]
+    assert seen == URLS[:3]
+    problems = [answer["problem"] for answer in done.json["answers"] if "problem" in answer]
+    assert ["is no URL" in problems[0], "UTF-8" in problems[1], "control" in problems[2]] == [
+        *(True, True, True)
+    ]
+    give(monkeypatch, lines)
+    done = shop("check", "-")
+    assert done.code == 1
+    assert done.out.count("no URL") == 3
+    assert "\r" not in done.out
+    assert "3 of 6 are seen" in done.out
 
 
 def test_check_takes_rings_that_change_meanwhile(client: redis.Redis) -> None:

@@ -1,14 +1,19 @@
 """``scrapy bloom migrate``: every entry is seen afterwards, whatever happens in between."""
 
+import argparse
+import ast
 import hashlib
 import io
 import json
 import os
+import re
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,15 +21,18 @@ import redis
 import test_cli
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
+from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as RedisDupeFilter
-from servers import Server, contents
-from test_cli import KEY, SECRET, Call, Done, Own, Shop
+from servers import Server, contents, free_port
+from test_cli import KEY, SECRET, Call, Done, Own, Shop, give
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.cli import migrate
-from scrapy_bloom.migration.sources import BATCH, SetSource
+from scrapy_bloom.cli.command import BloomCommand
+from scrapy_bloom.migration.batches import BATCH
+from scrapy_bloom.migration.sources import SetSource
 
 call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 
@@ -120,7 +128,7 @@ def test_it_says_what_it_did(move: Call, client: redis.Redis) -> None:
         "301 entries",
         f"200 recorded in {KEY!r} on unix://",
         "100 were there already",
-        "1 are no fingerprints (as b'no fingerprint'), and left out",
+        "1 are no fingerprints, and left out (b'no fingerprint')",
         "Verified: all 300 are seen",
         "crawled again between 2 months and 3 months later",
         "scrapy bloom check URL",
@@ -229,7 +237,10 @@ def test_killed_in_the_middle_and_resumed_every_member_is_seen(
         client.srem(SET, *(digest(n).hex() for n in range(MANY, 2 * MANY)))
     out, err = start(tmp_path, server).communicate()
     report = json.loads(out)
-    assert f"this goes on after {state['read']:,} entries" in err or "after" in err
+    (resumed,) = re.findall(r"this goes on after ([0-9,]+) entries", err)
+    # The kill came later than the state was looked at.
+    assert state["read"] <= int(resumed.replace(",", "")) < MANY
+    assert report["new"] + report["known"] == report["read"]
     assert (report["missing"], report["rejected"]) == (0, 0)
     assert report["checked"] >= MANY
     assert report["read"] >= MANY
@@ -246,13 +257,15 @@ def test_it_goes_on_where_it_was_stopped(
     done = interrupt(monkeypatch, move, 10, "--from-set")
     assert done.code == 2
     assert "the same command goes on" in done.err
+    (path,) = Path(".scrapy/bloom-migrate").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     (state,) = stored_states()
     assert 400 <= state["read"] < 800
     asked = count_scans(monkeypatch)
     done = move("--from-set", "--no-verify", "--json")
     assert done.code == 0
-    assert f"this goes on after {state['read']} entries" in done.err
-    assert done.json["new"] == 2_000
+    assert f"this goes on after {state['read']} entries, and verifies them, too" in done.err
+    assert (done.json["new"], done.json["checked"]) == (2_000, 2_000)
     assert asked[0] != 0
     assert are_seen(client, range(2_000))
     assert stored_states() == []
@@ -319,20 +332,206 @@ def test_stopped_while_it_verifies_it_verifies_again(
     fill(client, 1_000)
     done = interrupt(monkeypatch, move, 30, "--from-set")
     assert done.code == 2
+    assert "stopped after all are recorded: the same command verifies them" in done.err
     assert stored_states()[0]["position"] == "end"
     done = move("--from-set", "--json")
     assert (done.code, done.json["checked"], done.json["missing"]) == (0, 1_000, 0)
     assert stored_states() == []
 
 
-def test_a_state_that_cannot_be_stored_stops_nothing(move: Call, client: redis.Redis) -> None:
-    fill(client, 5_000)
+@pytest.mark.usefixtures("small_batches")
+def test_a_state_that_cannot_be_stored_stops_nothing(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 500)
     Path(".scrapy").mkdir()
     Path(".scrapy/bloom-migrate").touch()
     done = move("--from-set")
     assert done.code == 0
     assert done.err.count("if this is stopped, begin again: no state can be stored") == 1
-    assert are_seen(client, range(5_000))
+    assert are_seen(client, range(500))
+    for batches, message in ((5, "entries"), (15, "all are recorded")):
+        done = interrupt(monkeypatch, move, batches, "--from-set")
+        assert f"{message}: the same command begins again" in done.err
+    give(monkeypatch, "\n".join(URLS).encode())
+    done = move("--from-urls", "-", "--json")
+    assert (done.code, done.json["new"], done.json["checked"]) == (0, 300, 300)
+
+
+def test_a_project_without_scrapy_cfg(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings by SCRAPY_SETTINGS_MODULE alone, as in containers: it is a project to Scrapy."""
+    fill(client, 3)
+    module = ModuleType("settings_of_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", module.__name__)
+    for arguments in (["--from-set"], ["--from-set", "--no-verify"]):
+        assert move(*arguments).code == 0
+    assert are_seen(client, range(3))
+
+
+# -- a SET that is not left alone --
+
+
+def at_call(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
+    """Do something before the SET is scanned for the n-th time."""
+    scan, calls = SetSource._scan, iter(range(1, 10_000))
+
+    def disturbed(self: SetSource, cursor: int, size: int) -> Any:
+        if next(calls) == number:
+            action()
+        return scan(self, cursor, size)
+
+    monkeypatch.setattr(SetSource, "_scan", disturbed)
+
+
+#: SSCAN's calls for 1,000 members: about 25 for the first pass, as many for the second.
+CALLS = (2, 13, 24, 25, 26, 27, 40, 48)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("how", ["deleted", "flushed", "made anew", "shrunk", "renamed"])
+@pytest.mark.parametrize("number", CALLS)
+@pytest.mark.parametrize("more", [[], ["--no-verify"], ["--dry-run"]])
+def test_a_set_that_loses_entries_is_never_a_success(
+    move: Call,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    how: str,
+    number: int,
+    more: list[str],
+) -> None:
+    fill(client, 1_000)
+
+    def lose() -> None:
+        if how == "flushed":
+            client.flushall()
+        elif how == "shrunk":
+            client.spop(SET, 1)
+        elif how == "renamed":
+            client.rename(SET, "elsewhere")
+        else:
+            client.delete(SET)
+        if how == "made anew":
+            client.sadd(SET, *(digest(number).hex() for number in range(5_000, 5_100)))
+
+    scans: list[int] = []
+    with monkeypatch.context() as patch:
+        at_call(patch, number, lose)
+        scans = count_scans(patch)
+        done = move("--from-set", *more)
+    assert (done.code == 2) == (len(scans) >= number)
+    if done.code == 2 and how != "flushed":  # which takes the filter, too
+        assert "had 1,000 entries, of which" in done.err
+        assert "Verified" not in done.out
+        assert not stored_states() if Path(".scrapy").exists() else True
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("more", [[], ["--no-verify"]])
+@pytest.mark.parametrize("number", [10, 40])
+def test_a_set_that_was_away_for_a_moment_was_not_read_to_its_end(
+    move: Call,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    number: int,
+    more: list[str],
+) -> None:
+    fill(client, 1_000)
+    with monkeypatch.context() as patch:
+        at_call(patch, number, lambda: client.rename(SET, "away"))
+        scan = SetSource._scan
+
+        def back_again(self: SetSource, cursor: int, size: int) -> Any:
+            found = scan(self, cursor, size)
+            if client.exists("away"):
+                client.rename("away", SET)
+            return found
+
+        patch.setattr(SetSource, "_scan", back_again)
+        scans = count_scans(patch)
+        done = move("--from-set", *more)
+    assert (done.code == 2) == (len(scans) >= number)
+    assert move("--from-set", *more).code == 0
+    assert are_seen(client, range(1_000))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_set_that_grows_is_verified_with_what_came_in(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 1_000)
+    at_call(monkeypatch, 10, lambda: fill(client, 1_500))
+    done = move("--from-set", "--json")
+    assert done.code in (0, 2)
+    assert done.json["checked"] == 1_500
+    assert bool(done.json["missing"]) == (done.code == 2)
+    assert are_seen(client, range(1_000))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_another_set_under_the_key_is_not_skipped(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even with --no-verify: whether what an earlier call has read is there, nobody knows."""
+    fill(client, 1_000)
+    interrupt(monkeypatch, move, 15, "--from-set")
+    client.rename(SET, "old")
+    client.sadd(SET, *(digest(number).hex() for number in range(5_000, 6_000)))
+    assert move("--from-set", "--no-verify").code == 2
+    assert move("--from-set", "--no-verify").code == 0
+    assert are_seen(client, range(5_000, 6_000))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_smaller_set_is_begun_again(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, 1_000)
+    interrupt(monkeypatch, move, 15, "--from-set")
+    client.spop(SET, 1)
+    done = move("--from-set", "--json")
+    assert (done.code, done.json["checked"]) == (0, 999)
+    assert "begins again, because the source has lost entries since" in done.err
+
+
+def test_a_source_that_is_not_there_names_its_options(
+    move: Call, client: redis.Redis, any_binary: str
+) -> None:
+    with Server(any_binary, "--requirepass", SECRET) as other:
+        wrong = f"redis://:wrong@127.0.0.1:{other.port}"
+        for where in ({"arguments": ["--from-server", wrong]}, {"REDIS_URL": wrong}):
+            done = move("--from-set", *where.pop("arguments", []), **where)
+            assert done.code == 2
+            assert "correct them in --from-server (or REDIS_URL, REDIS_PARAMS)" in done.err
+            assert "BLOOM" not in done.err
+    done = move("--from-set", REDIS_URL=f"redis://127.0.0.1:{free_port()}")
+    assert "start a server there or name the SET's with --from-server" in done.err
+
+
+def test_messages_name_only_options_that_there_are() -> None:
+    parser = argparse.ArgumentParser()
+    command = BloomCommand()
+    command.settings = Settings()
+    command.add_options(parser)
+    (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    known = {
+        option
+        for one in [parser, *subparsers.choices.values()]
+        for option in one._option_string_actions
+    }
+    package = Path(migrate.__file__).parents[1]
+    for path in [*package.glob("cli/*.py"), *package.glob("migration/*.py")]:
+        texts = [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(texts)))
+        assert named <= known, path
 
 
 # -- what does not go well --
@@ -410,8 +609,9 @@ def test_a_window_in_runs_needs_a_run(move: Call, client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--from-set", "x"], "the key 'x' on redis://127.0.0.1"),
+        (["--from-set", "x"], "and its server with --from-server"),
         (["--from-set", "--rate", "0"], "--rate is entries per second"),
+        (["--from-urls", "."], "--from-urls '.' cannot be read: Is a directory"),
         (["--from-urls", "x"], "--from-urls 'x' cannot be read: No such file"),
         (["--from-seen", "x"], "--from-seen 'x' cannot be read: No such file"),
         (["--from-seen", "."], "--from-seen 'requests.seen' cannot be read"),
@@ -462,6 +662,7 @@ def test_a_dry_run_changes_nothing(move: Call, client: redis.Redis) -> None:
         done = move("--from-set", "--dry-run", "--json")
         assert done.code == 1
         assert done.json["dry_run"]
+        assert not {"new", "known", "checked", "missing"} & done.json.keys()
         assert (done.json["rejected"], done.json["seen"]) == (1, 0)
         assert done.json["read"] >= 5_001
         assert filters(client) == before
@@ -501,7 +702,7 @@ def test_the_rate_is_kept(move: Call, client: redis.Redis, monkeypatch: pytest.M
     monkeypatch.setattr(migrate, "Pace", lambda rate: pace(rate, lambda: 0.0, slept.append))
     done = move("--from-set", "--rate", "500", "--no-verify", "--json")
     assert done.code == 0
-    assert slept[-1] == done.json["read"] / 500
+    assert slept[-1] == pytest.approx(done.json["read"] / 500)
     assert len(slept) >= 4
 
 
@@ -557,7 +758,7 @@ def test_urls_of_a_file(move: Call, shop: Call, client: redis.Redis) -> None:
     Path("urls").write_text("\n".join([*URLS, "", "no url"]))
     done = move("--from-urls", "urls", REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter)
     assert done.code == 1
-    assert "1 are no URLs (as b'no url'), and left out" in done.out
+    assert "1 are no URLs, and left out ('no url' is no URL: Missing scheme" in done.out
     assert "Verified: all 300 are seen" in done.out
     assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter).code == 0
 
@@ -567,13 +768,41 @@ def test_urls_of_a_pipe(
     move: Call, shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, verify: bool
 ) -> None:
     text = "".join(f"{url}\n" for url in URLS).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    give(monkeypatch, text)
     done = move("--from-urls", "-", "--json", *([] if verify else ["--no-verify"]))
     assert done.code == 0
     assert (done.json["new"], done.json["checked"]) == (300, 300 if verify else 0)
-    assert "has no positions: if this is stopped, begin again" in done.err
+    assert "the standard input has no positions: if this is stopped, begin again" in done.err
     assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OURS).code == 0
     assert not list(Path.cwd().glob(".scrapy/bloom-migrate/*"))
+
+
+def test_a_pipe_that_is_stopped_begins_again(
+    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, "\n".join(URLS).encode())
+    done = interrupt(monkeypatch, move, 0, "--from-urls", "-")
+    assert done.code == 2
+    assert "stopped after 300 entries: the same command begins again" in done.err
+
+
+class Picky:
+    def fingerprint(self, request: Request) -> bytes:
+        if request.url.endswith("/7"):
+            raise ZeroDivisionError("no bad")
+        return request.url.encode()
+
+
+def test_a_fingerprinter_that_fails_for_a_url_costs_that_one(
+    move: Call, client: redis.Redis
+) -> None:
+    Path("urls").write_text("\n".join(URLS))
+    done = move("--from-urls", "urls", "--json", REQUEST_FINGERPRINTER_CLASS=Picky)
+    assert (done.code, done.json["new"], done.json["rejected"]) == (1, 299, 1)
+    assert done.json["example"] == (
+        "'https://example.com/7', for which test_cli_migrate.Picky fails with ZeroDivisionError: "
+        "no bad"
+    )
 
 
 def test_urls_of_a_named_pipe(move: Call, client: redis.Redis) -> None:
@@ -592,6 +821,8 @@ def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: redi
     done = move("--from-urls", "urls", **rules)
     assert done.code == 0
     assert "111 have the window 'run', which no filter remembers" in done.out
+    assert f"{KEY!r}: they are not crawled again: the filter has no window" in done.out
+    assert f"'{KEY}:news': they count as first seen now: crawled again at most 1 day" in done.out
     assert len(BloomFilter(client, KEY)) == 78
     assert len(BloomFilter(client, f"{KEY}:news")) == 111
     urls = [url for url in URLS if "/2" not in url]

@@ -1,14 +1,9 @@
 """BloomFilter on a real cluster: blocks are spread over its nodes, each block is on one."""
 
 import io
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
@@ -19,44 +14,6 @@ from scrapy_bloom.files.loading import Loading, load
 from scrapy_bloom.files.saving import save
 
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
-SLOTS = 16_384
-NODES = 3
-
-
-@pytest.fixture(scope="module")
-def nodes(any_binary: str) -> Iterator[list[Server]]:
-    """Three primaries that share the slots."""
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(Server(any_binary, "--cluster-enabled", "yes"))
-            for _ in range(NODES)
-        ]
-        clients = [stack.enter_context(server.client()) for server in servers]
-        for number, client in enumerate(clients):
-            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
-            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
-            client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
-        wait_for_cluster(clients)
-        yield servers
-
-
-def wait_for_cluster(clients: list[redis.Redis]) -> None:
-    deadline = time.monotonic() + 20
-    while not all(
-        client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("NODES")) == NODES
-        for client in clients
-    ):
-        assert time.monotonic() < deadline, "the nodes do not find each other"
-        time.sleep(0.05)
-
-
-@pytest.fixture
-def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
-    with redis.RedisCluster(
-        host="127.0.0.1", port=nodes[0].port, retry=Retry(NoBackoff(), 0)
-    ) as client:
-        client.flushall(target_nodes=redis.RedisCluster.PRIMARIES)
-        yield client
 
 
 def test_it_is_the_same_set(cluster: redis.RedisCluster) -> None:

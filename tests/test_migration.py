@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_bloom.migration.batches import BATCH, END, Batch
 from scrapy_bloom.migration.progress import Pace, State, StateFile, resume
-from scrapy_bloom.migration.sources import BATCH, END, Batch
 
 counts = st.integers(0, 10**15)
 positions = st.one_of(
@@ -29,6 +29,7 @@ states = st.builds(
     counts,
     counts,
     st.text(),
+    counts,
 )
 
 
@@ -73,6 +74,7 @@ def test_the_file_has_the_last_state_and_nothing_else_is_left(tmp_path: Path) ->
         file.save(State("a", "b", read=read))
         assert file.load() == State("a", "b", read=read)
         assert [path.name for path in (tmp_path / "deep").iterdir()] == ["state.json"]
+        assert (tmp_path / "deep" / "state.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "deep" / "state.4711").touch()  # by a process that was killed
     (tmp_path / "deep" / "other.json").touch()
     file.delete()
@@ -97,9 +99,9 @@ def test_a_batch_is_counted() -> None:
 
 
 def test_it_goes_on_where_nothing_has_changed() -> None:
-    stored = State("s", "t", 100, "7", 50, 40)
-    for count in (100, 101):
-        assert resume(stored, State("s", "t", count)) == (stored, "")
+    stored = State("s", "t", 100, "7", 50, 40, size=9)
+    for count, size in ((100, 9), (101, 10)):
+        assert resume(stored, State("s", "t", count, size=size)) == (stored, "")
     assert resume(None, State("s", "t", 5)) == (State("s", "t", 5), "")
 
 
@@ -107,13 +109,14 @@ def test_it_goes_on_where_nothing_has_changed() -> None:
     ("fresh", "reason"),
     [
         (State("other", "t", 100), "the source has changed"),
-        (State("s", "other", 100), "the filter has lost"),
-        (State("s", "t", 99), "the filter has lost"),
+        (State("s", "other", 100, size=9), "the filter has lost"),
+        (State("s", "t", 99, size=9), "the filter has lost"),
+        (State("s", "t", 100, size=8), "the source has lost entries"),
         (State("", "t", 100), ""),
     ],
 )
 def test_it_begins_again_where_something_has(fresh: State, reason: str) -> None:
-    state, said = resume(State("s", "t", 100, "7", 50, 40), fresh)
+    state, said = resume(State("s", "t", 100, "7", 50, 40, size=9), fresh)
     assert state is fresh
     assert said.startswith(reason)
     assert bool(said) == bool(reason)

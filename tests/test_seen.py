@@ -10,7 +10,15 @@ from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.migration.seen import BINARY, TEXT, WIDTH, Entries, Layout, read_entries
+from scrapy_bloom.migration.seen import (
+    BINARY,
+    MAX_ENTRY,
+    TEXT,
+    WIDTH,
+    Entries,
+    Layout,
+    read_entries,
+)
 
 fingerprints = st.integers(0, 10**9).map(lambda n: hashlib.sha1(str(n).encode()).digest())
 #: One of 65,536 ends like an entry begins, and hypothesis finds it.
@@ -117,6 +125,14 @@ def test_rubbish_without_an_end_is_left_out() -> None:
     found = read(b"z" * 500_000 + b"\n" + b"0a\n", 1_000)
     assert found.fingerprints == [b"\n"]
     assert found.incomplete + len(found.rejected) >= 1
+
+
+@pytest.mark.parametrize("end", [b"xyz", b'{"a": 1}', b"0" * (MAX_ENTRY + 1)])
+def test_what_no_crawl_has_cut_off_is_rejected(end: bytes) -> None:
+    whole = hashlib.sha1(b"").digest()
+    for first in (b"", write(whole, TEXT)):
+        found = read(first + end)
+        assert (found.incomplete, found.rejected) == (0, [end])
 
 
 @pytest.mark.parametrize("rubbish", [b"# a comment\n", b"xyz\n", b"0123\n", b"\n \n", b"\0" * 99])

@@ -10,21 +10,11 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import Server
-from test_cluster import cluster, nodes
 
 from scrapy_bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.migration.sources import (
-    END,
-    MAX_LINE,
-    POSITION,
-    SeenSource,
-    SetSource,
-    Source,
-    UrlPipe,
-    UrlSource,
-)
-
-__all__ = ["cluster", "nodes"]
+from scrapy_bloom.migration.batches import END, POSITION, Source
+from scrapy_bloom.migration.lines import MAX_LINE
+from scrapy_bloom.migration.sources import SeenSource, SetSource, UrlPipe, UrlSource
 
 if redis.__version__.startswith("5.0."):
     # It leaves the closing of a socket to a server that was killed to the garbage collector.
@@ -60,7 +50,7 @@ def identify(url: str) -> tuple[str, bytes]:
 def test_all_members_of_a_set(client: redis.Redis, count: int) -> None:
     client.sadd(KEY, *members(count))
     source = SetSource(client, KEY, "label", W)
-    assert source.total() == count
+    assert (source.total(), source.size()) == (count, count)
     assert source.name == "the SET 'shop:dupefilter' on label"
     assert set(items(source)) == {digest(number) for number in range(count)}
     batches = list(source.batches(""))
@@ -105,7 +95,8 @@ def test_a_set_read_on_from_a_position_although_it_changed(
 def test_a_key_that_is_no_set(client: redis.Redis, make: str, what: str) -> None:
     if make:
         client.set(KEY, "x")
-    with pytest.raises(ConfigurationError, match=f"holds {what}, .*--from-set KEY"):
+    remedy = f"holds {what}, .*--from-set KEY .*its server with --from-server"
+    with pytest.raises(ConfigurationError, match=remedy):
         SetSource(client, KEY, "label", W)
 
 
@@ -130,6 +121,33 @@ def test_a_server_that_does_not_say_which_it_is(any_binary: str) -> None:
             source = SetSource(reader, KEY, "label", W)
             assert source.identity() == ""
             assert len(items(source)) == 3
+
+
+def test_errors_of_its_server_name_its_options(any_binary: str) -> None:
+    with Server(any_binary) as server, server.client() as client:
+        client.sadd(KEY, *members(3))
+        client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "-sscan")
+        with server.client(username="reader", password="x") as reader:
+            with pytest.raises(StorageError, match="grant it the SET's key and .* SSCAN") as caught:
+                items(SetSource(reader, KEY, "label", W))
+            assert "filter" not in str(caught.value)
+        source = SetSource(client, KEY, "label", W)
+        client.delete(KEY)
+        assert source.size() == 0
+        client.set(KEY, "x")
+        with pytest.raises(StorageError, match="under the SET's key: .*--from-set KEY"):
+            source.size()
+        client.config_set("requirepass", "y")
+        for password in (None, "z"):
+            with server.client(username=password and "default", password=password) as other:
+                with pytest.raises(StorageError, match="in --from-server .or REDIS_URL") as caught:
+                    SetSource(other, KEY, "label", W)
+                assert "BLOOM" not in str(caught.value)
+        server.kill()
+        with pytest.raises(StorageError, match="with --from-server .or REDIS_URL") as caught:
+            SetSource(client, KEY, "label", W)
+        assert "BLOOM" not in str(caught.value)
+        server.start()
 
 
 def test_a_set_on_a_cluster(cluster: redis.RedisCluster) -> None:
@@ -171,7 +189,7 @@ def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["seen", "urls"])
 def test_positions_in_a_file_are_those_of_its_contents(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"https://a\n")
+    path.write_bytes(b"0a\n")
     source = SeenSource(path, W) if kind == "seen" else UrlSource(path, identify)
     before = source.identity()
     assert before == source.identity()
@@ -182,11 +200,80 @@ def test_positions_in_a_file_are_those_of_its_contents(tmp_path: Path, kind: str
     assert source.identity() not in (before, after)
 
 
+def write_own(path: Path, form: str, *fingerprints: bytes) -> None:
+    """Write what a crawl writes with a fingerprinter of its own."""
+    write = {
+        "text": lambda one: one.hex().encode() + b"\n",
+        "binary": lambda one: len(one).to_bytes(2, "big") + one,
+    }
+    path.write_bytes(b"".join(map(write[form], fingerprints)))
+
+
+RANDOM = hashlib.shake_128(b"random").digest(300_000)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(RANDOM, RANDOM[:10_000], b"\x1f\x8b\x08\x00" + RANDOM[:9_000], b"\x02\x00" + RANDOM),
+        *(b'{"url": "https://example.com"}', b"# Title\n\nSome text\nabcd\n", b"x", b"\0\1"),
+        b"".join(hashlib.sha1(b"x").hexdigest().encode() + b"  name\n" for _ in range(50)),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "requests.seen").write_bytes(data)
+    with pytest.raises(ConfigurationError, match="--from-seen '.*' is no requests.seen"):
+        SeenSource(tmp_path, W)
+
+
+@pytest.mark.parametrize("form", ["text", "binary"])
+@pytest.mark.parametrize("length", [1, 8, 32, 0])
+def test_files_of_other_fingerprinters_are_taken(tmp_path: Path, form: str, length: int) -> None:
+    path = tmp_path / "requests.seen"
+    fingerprints = [digest(n) * 2 for n in range(3_000)]
+    fingerprints = [one[: length or 1 + one[0] % 39] for one in fingerprints]
+    write_own(path, form, *fingerprints)
+    assert items(SeenSource(path, W)) == fingerprints
+    path.write_bytes(path.read_bytes()[:-1])
+    assert items(SeenSource(path, W))[:2_999] == fingerprints[:-1]
+
+
+@pytest.mark.parametrize("form", ["text", "binary"])
+def test_a_file_whose_first_entry_was_cut_off(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "requests.seen"
+    fingerprints = [digest(n) for n in range(3_000)]
+    write_own(path, form, *fingerprints)
+    data = path.read_bytes()
+    for cut in range(1, data.index(digest(0).hex().encode() if form == "text" else digest(0)) + 20):
+        path.write_bytes(data[:cut] + data)
+        source = SeenSource(path, W)
+        assert items(source) == fingerprints
+        assert sum(batch.incomplete for batch in source.batches("")) == 1
+
+
+def test_a_file_whose_first_line_was_cut_off_before_scrapy_2_19_went_on(tmp_path: Path) -> None:
+    path = tmp_path / "requests.seen"
+    fingerprints = [digest(n) for n in range(100)]
+    write_own(path, "binary", *fingerprints)
+    data = path.read_bytes()
+    for cut in range(1, 40):
+        path.write_bytes(digest(0).hex().encode()[:cut] + data)
+        assert items(SeenSource(path, W)) == fingerprints
+
+
+def test_what_can_be_read_once_only_is_no_requests_seen(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="--from-seen '.*pipe' is no file"):
+        SeenSource(tmp_path / "pipe", W)
+
+
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--from-seen '.*requests.seen' cannot be read"):
         SeenSource(tmp_path, W)
     with pytest.raises(ConfigurationError, match="--from-urls '.*' cannot be read: No such file"):
         UrlSource(tmp_path / "x", identify)
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+        UrlSource(tmp_path, identify)
 
 
 # -- URLs --
@@ -196,7 +283,8 @@ lines = st.lists(
         [
             *(b"https://example.com/1", b"https://example.com/\xc3\xa4", b"https://news.example"),
             *(b"https://start.example", b"no url", b"", b"  ", b"\xff", b"x" * (MAX_LINE + 5)),
-            b"  https://example.com/2\t\r",
+            *(b"  https://example.com/2\t\r", b"\xef\xbb\xbfhttps://example.com/3"),
+            *(b"https:/a\rhttps:/b", b"https:/a\tx", b"\0"),
         ]
     ),
     max_size=30,
@@ -205,11 +293,16 @@ lines = st.lists(
 
 def expected(given_: list[bytes]) -> tuple[list[bytes], list[bytes], int, int]:
     """Return what lines hold: lasting, news, of the run only, and no URLs."""
-    urls = [line.strip() for line in given_ if b"https" in line]
+    urls = [line.strip(b"\xef\xbb\xbf \t\r") for line in given_ if b"https://" in line]
     hubs = [url for url in urls if b"start" in url]
     news = [url for url in urls if b"news" in url]
     lasting = [url for url in urls if url not in hubs + news]
-    return lasting, news, len(hubs), len([x for x in given_ if x.strip() and b"https" not in x])
+    return (
+        lasting,
+        news,
+        len(hubs),
+        len([line for line in given_ if line.strip() and b"https://" not in line]),
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -79,3 +79,46 @@ def test_what_an_operation_does_not_care_for_is_raised(drive: Callable[..., Any]
 
     with pytest.raises(OSError, match="lost 0"):
         drive(operation([]), run)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
+def test_an_operation_cleans_up_whatever_ends_it(
+    drive: Callable[..., Any], error: type[BaseException]
+) -> None:
+    log: list[object] = []
+
+    def whole() -> Together[None]:
+        try:
+            yield from on(0, step("a"))
+        except BaseException:
+            log.append((yield from on(1, step("clean"))))
+            raise
+
+    def run(number: int, steps: Steps[Any]) -> str:
+        if number == 0:
+            raise error
+        return "cleaned up"
+
+    with pytest.raises(error):
+        drive(whole(), run)
+    assert log == ["cleaned up"]
+
+
+def test_only_what_cleans_up_is_awaited_otherwise() -> None:
+    log: list[object] = []
+    turns: list[str] = []
+
+    async def run(number: int, steps: Steps[Any]) -> str:
+        turns.append(f"run {number}")
+        if number == 0:
+            raise OSError("lost")
+        return "cleaned up"
+
+    async def clean_up(running: Any) -> Any:
+        turns.append("cleaning")
+        return await running
+
+    with pytest.raises(ValueError, match="said otherwise"):
+        asyncio.run(run_together_async(careful(log), run, clean_up))
+    assert turns == ["run 0", "cleaning", "run 1"]
+    assert log == ["cleaned up"]

@@ -1,4 +1,4 @@
-"""The command ``scrapy bloom``: plan a filter, look at it and its claims, ask, rotate, clear it.
+"""The command ``scrapy bloom``: plan, inspect, query, fill, rotate, clear, save, load filters.
 
 Filters are used as they are stored: no setting of the project's changes them from here.
 """
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint, "
-    "or you said no; 2 wrong "
-    "usage or settings, or the server or a file cannot be used."
+    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint "
+    "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
+    "what was to be recorded is not seen afterwards."
 )
 #: Options of ``plan``, each for the setting BLOOM_*.
 PLAN_OPTIONS = {
@@ -69,7 +69,7 @@ class BloomCommand(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return a line for Scrapy's list of commands."""
-        return "Plan, inspect, query, rotate and clear Bloom filters"
+        return "Plan, inspect, query, fill, rotate, clear, save and load Bloom filters"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
@@ -141,7 +141,7 @@ class BloomCommand(ScrapyCommand):
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--spider", metavar="NAME", help="default: the project's only spider")
+    parser.add_argument("--spider", metavar="NAME", help="by default the project's only one")
     # Scrapy's, which otherwise stand before the subcommand. Unset, they leave what stands there.
     group = parser.add_argument_group("global options")
     group.add_argument(
@@ -164,7 +164,7 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _filter_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--key", help="the filter's key; default: the project's BLOOM_KEY")
+    parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
     parser.add_argument("--window", metavar="NAME", help="the filter of a window of BLOOM_WINDOWS")
 
 

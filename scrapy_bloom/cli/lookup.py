@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -19,9 +19,10 @@ from scrapy_bloom.core.hashing import to_bytes
 from scrapy_bloom.core.info import ItemInfo
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.windows import LASTING, RUN, Windows
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.errors import ConfigurationError, shown
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.fingerprinter import bounded
+from scrapy_bloom.migration.lines import Line, read_lines
 
 #: URLs that are looked up together.
 BATCH = 4096
@@ -36,12 +37,14 @@ class Question:
         text: that URL or key.
         window: the window of the request.
         item: what the filter of the window has of it.
+        problem: why it is no URL, which then has no window; "" if it is one.
     """
 
     kind: str
     text: str
     window: str
     item: bytes
+    problem: str = ""
 
 
 class Identifier:
@@ -98,16 +101,33 @@ def check(session: Session) -> tuple[int, int]:
             if warning:
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
-        questions = (identifier.question(kind, text) for kind, text in _questions(opts))
-        answers = (_answer(batch, filters) for batch in _batches(questions))
+        answers = (_answer(batch, filters) for batch in _batches(_questions(opts, identifier)))
         return _print_answers(session, server.address, answers)
 
 
-def _questions(opts: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    yield from (("bloom_key", key) for key in opts.bloom_key)
+def _questions(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Question]:
+    yield from (identifier.question("bloom_key", key) for key in opts.bloom_key)
     for url in opts.urls:
-        lines = sys.stdin if url == "-" else [url]
-        yield from (("url", line.strip()) for line in lines if line.strip())
+        if url == "-":
+            yield from _questions_of(sys.stdin.buffer.readline, identifier)
+        elif url.strip():
+            yield identifier.question("url", url.strip())
+
+
+def _questions_of(readline: Callable[[int], bytes], identifier: Identifier) -> Iterator[Question]:
+    """Ask about each line of a list that is not blank."""
+    questions = (_question_of(line, identifier) for line in read_lines(readline))
+    yield from (question for question in questions if question is not None)
+
+
+def _question_of(line: Line, identifier: Identifier) -> Question | None:
+    """Return what a line asks; None if it is blank. What is no URL loses no other its answer."""
+    try:
+        url = line.url()
+        return identifier.question("url", url) if url else None
+    except ConfigurationError as error:
+        text = line.data.decode(errors="replace").strip("\ufeff \t\r\n")
+        return Question("url", text, "", b"", problem=f"{error!s:.200}")
 
 
 def _batches(questions: Iterator[Question]) -> Iterator[list[Question]]:
@@ -123,9 +143,9 @@ def _answer(questions: Sequence[Question], filters: Mapping[str, BloomFilter]) -
     places = defaultdict(list)
     for place, question in enumerate(questions):
         places[question.window].append(place)
-    # What is remembered for a run is in no filter.
+    # What is remembered for a run is in no filter, and what is no URL nowhere.
     answers = [ItemInfo(seen=False, since=0, until=0, window=RUN)] * len(questions)
-    for name in places.keys() - {RUN}:
+    for name in places.keys() - {RUN, ""}:
         infos = filters[name].find_all(questions[place].item for place in places[name])
         for place, info in zip(places[name], infos, strict=True):
             answers[place] = info
@@ -155,7 +175,10 @@ class _AnswersAsText:
         sys.stdout.write(f"{tables.ITEM_HEADING}\n")
 
     def answer(self, question: Question, info: ItemInfo) -> None:
-        sys.stdout.write(f"{self._line(question.text, info)}\n")
+        if question.problem:
+            sys.stdout.write(f"{'none':4}  {'no URL':34}  {shown(question.text)}\n")
+        else:
+            sys.stdout.write(f"{self._line(question.text, info)}\n")
 
     def end(self, asked: int, seen: int) -> None:
         sys.stdout.write(f"{seen:,} of {asked:,} are seen\n")
@@ -169,6 +192,8 @@ class _AnswersAsJson:
 
     def answer(self, question: Question, info: ItemInfo) -> None:
         document = {question.kind: question.text, "name": question.window, **to_json(info)}
+        if question.problem:
+            document = {"url": question.text, "seen": False, "problem": question.problem}
         sys.stdout.write(f"{self._separator}  {json.dumps(document)}")
         self._separator = ",\n"
 

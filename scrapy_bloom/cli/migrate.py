@@ -6,43 +6,26 @@ again at any time; it goes on where it was stopped, if that is known.
 
 import argparse
 import hashlib
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Any, BinaryIO
-
-from scrapy.utils.misc import load_object
-from scrapy.utils.project import data_path
+from typing import Any
 
 from scrapy_bloom.cli.lookup import Identifier
+from scrapy_bloom.cli.origin import on_kind, open_source, states
 from scrapy_bloom.cli.session import Session, complain, print_json
 from scrapy_bloom.cli.target import Target
-from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.core import values
 from scrapy_bloom.errors import BloomError, ConfigurationError, StorageError
-from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
+from scrapy_bloom.migration.batches import END, Source
 from scrapy_bloom.migration.progress import Pace, State, StateFile, resume
-from scrapy_bloom.migration.sources import (
-    END,
-    Batch,
-    SeenSource,
-    SetSource,
-    Source,
-    UrlPipe,
-    UrlSource,
-)
 
 #: Exit codes: all is recorded; some entries are no fingerprints; some are not seen afterwards.
 FINE, SOME, FAILED = 0, 1, 2
 #: Entries of each batch that a dry run asks about.
 SAMPLE = 128
-#: What a report has of the state.
-NUMBERS = ("read", "new", "known", "rejected", "incomplete", "run_only", "example")
-#: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY says otherwise.
-SET_KEY = "%(spider)s:dupefilter"
-OURS = "scrapy_bloom.ScrapyRedisFingerprinter"
+#: What a report has of the state; a dry run knows nothing of the rest.
+NUMBERS = ("read", "rejected", "incomplete", "run_only", "example")
+RECORDED = ("new", "known")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="KEY",
-        help="the SET that scrapy-redis keeps fingerprints in; default: the spider's",
+        help="the SET that scrapy-redis keeps fingerprints in (by default the spider's)",
     )
     group.add_argument(
         "--from-seen", metavar="PATH", help="Scrapy's requests.seen, or the JOBDIR that it is in"
@@ -64,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-server",
         metavar="URL",
-        help="server of the SET; default: that of scrapy-redis's settings",
+        help="server of the SET (by default that of scrapy-redis's settings)",
     )
     parser.add_argument(
         "--any-fingerprinter",
@@ -77,7 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--restart", action="store_true", help="begin anew, not where the last call was stopped"
     )
     parser.add_argument(
-        "--no-verify", action="store_true", help="do not ask for all entries at the end"
+        "--no-verify",
+        action="store_true",
+        help="do not ask for all entries at the end, unless this goes on where a call was stopped",
     )
 
 
@@ -97,8 +82,8 @@ def run(session: Session) -> int:
         raise ConfigurationError("--from-server is where the SET of --from-set is: add that")
     identifier = Identifier(session)
     with ExitStack() as stack:
-        source = _open_source(session, identifier, stack)
-        for warning in _on_kind(session, identifier.name):
+        source = open_source(session, identifier, stack)
+        for warning in on_kind(session, identifier.name):
             complain(warning)
         windows = {session.window} if opts.from_urls is None else identifier.windows
         target = stack.enter_context(closing(Target(session, identifier, windows)))
@@ -106,92 +91,6 @@ def run(session: Session) -> int:
             complain(warning)
         migration = _Migration(session, source, target, Pace(rate))
         return migration.look() if opts.dry_run else migration.run()
-
-
-# -- sources --
-
-
-def _open_source(session: Session, identifier: Identifier, stack: ExitStack) -> Source:
-    opts = session.opts
-    if opts.from_set is not None:
-        key = opts.from_set or _set_key(session)
-        connection = _connect(session)
-        stack.callback(connection.close)
-        return SetSource(connection.client, key, connection.label, session.window)
-    if opts.from_seen is not None:
-        return SeenSource(Path(opts.from_seen), session.window)
-
-    def identify(url: str) -> tuple[str, bytes]:
-        question = identifier.question("url", url)
-        return question.window, question.item
-
-    path = Path(opts.from_urls)
-    if opts.from_urls != "-" and (path.is_file() or not path.exists()):
-        return UrlSource(path, identify)
-    stream: BinaryIO = sys.stdin.buffer
-    if opts.from_urls != "-":
-        stream = stack.enter_context(path.open("rb"))
-    copy = None
-    if not (opts.no_verify or opts.dry_run):
-        _directory().mkdir(parents=True, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=_directory())  # noqa: SIM115 - the stack closes it
-        copy = stack.enter_context(file)
-    return UrlPipe(stream, f"what {opts.from_urls!r} gives", identify, copy)
-
-
-def _set_key(session: Session) -> str:
-    """Return the key of the spider's SET, as scrapy-redis makes it."""
-    spider = getattr(session.crawler.spidercls, "name", None)
-    template = session.crawler.settings.get("SCHEDULER_DUPEFILTER_KEY") or SET_KEY
-    if spider is None and "%(spider)s" in str(template):
-        raise ConfigurationError(
-            "each spider has a SET of its own: say which with --spider, or --from-set KEY"
-        )
-    try:
-        return str(template % {"spider": spider})
-    except (TypeError, ValueError, KeyError):
-        raise ConfigurationError(
-            "SCHEDULER_DUPEFILTER_KEY is a string in which %(spider)s stands for the spider's "
-            f"name; got {template!r:.100}: correct it, or use --from-set KEY"
-        ) from None
-
-
-def _connect(session: Session) -> Connection:
-    timeout, url = session.settings.timeout, session.opts.from_server
-    if url is None:
-        return connect_scrapy_redis(session.crawler.settings, timeout=timeout)
-    return connect(url, timeout=timeout, setting="--from-server")
-
-
-def _on_kind(session: Session, name: str) -> Iterator[str]:
-    """Refuse, or warn of, fingerprints of another kind than those that crawls will ask for."""
-    opts = session.opts
-    made = load_object(session.crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
-    is_ours = isinstance(made, type) and issubclass(made, ScrapyRedisFingerprinter)
-    if opts.from_set is not None and not is_ours:
-        text = (
-            f"REQUEST_FINGERPRINTER_CLASS is {name}, whose fingerprints differ from scrapy-redis's:"
-            f" what is imported would never be found. Set it to {OURS!r}"
-        )
-        if not opts.any_fingerprinter:
-            raise ConfigurationError(
-                f"{text}; or add --any-fingerprinter, if that class does make what is in the SET"
-            )
-        yield text
-    if opts.from_seen is not None and is_ours:
-        yield (
-            f"REQUEST_FINGERPRINTER_CLASS is {name}: what a crawl with Scrapy's own fingerprinter "
-            "has left in requests.seen is never found with it"
-        )
-    if opts.from_urls is None and session.settings.window_rules and not session.is_chosen:
-        yield (
-            "BLOOM_WINDOW_RULES go by URLs, which fingerprints do not tell: all are recorded for "
-            f"the window {session.window!r}, and requests that have another one do not find them"
-        )
-
-
-def _directory() -> Path:
-    return Path(data_path("bloom-migrate"))
 
 
 # -- the migration --
@@ -203,13 +102,13 @@ class _Migration:
         self._total = source.total()
         self._is_unsaved = False
         name = hashlib.sha256(f"{source.name}\n{target.name}".encode()).hexdigest()[:16]
-        self._file = StateFile(_directory() / f"{name}.json")
+        self._file = StateFile(states() / f"{name}.json")
 
     # -- passes --
 
     def look(self) -> int:
         """Read the source, and ask about some of it."""
-        state, asked, seen = State("", ""), 0, 0
+        state, asked, seen = State(self._source.identity(), "", size=self._source.size()), 0, 0
         with self._session.progress("entries read", self._total) as advance:
             for batch in self._source.batches("", self._pace.batch):
                 state = state.after(batch, 0)
@@ -218,6 +117,7 @@ class _Migration:
                 seen += self._target.count_seen(sample, only_if_there=True)
                 advance(batch.read)
                 self._pace.spend(batch.read)
+        self._refuse_changes(state, state.read)
         self._advise(state.read)
         return self._report(state, {"dry_run": True, "asked": asked, "seen": seen})
 
@@ -227,9 +127,12 @@ class _Migration:
         size = "" if self._total is None else f"about {self._total:,} entries of "
         if not self._session.confirm(f"Record {size}{self._source.name} in {self._target.name}"):
             return SOME
-        state = self._record(self._start())
+        start = self._start()
+        state = self._record(start)
         checks: dict[str, Any] = {"checked": 0, "missing": 0}
-        if self._source.readable_again and not self._session.opts.no_verify:
+        # Nothing else tells whether what was recorded by an earlier call is there, and from here.
+        is_resumed = bool(start.position)
+        if self._source.readable_again and (is_resumed or not self._session.opts.no_verify):
             checks = self._verify(state)
         self._file.delete()
         return self._report(state, checks)
@@ -237,7 +140,12 @@ class _Migration:
     def _start(self) -> State:
         """Return where to start."""
         self._target.open()
-        fresh = State(self._source.identity(), self._target.identity, self._target.count())
+        fresh = State(
+            source=self._source.identity(),
+            target=self._target.identity,
+            expected=self._target.count(),
+            size=self._source.size(),
+        )
         if not fresh.source:
             complain(f"{self._source.name} has no positions: if this is stopped, begin again")
         if self._session.opts.restart:
@@ -246,48 +154,76 @@ class _Migration:
         if reason:
             complain(f"this begins again, because {reason}")
         if state.read:
-            complain(f"this goes on after {state.read:,} entries (--restart begins again)")
+            verified = ", and verifies them, too" if self._session.opts.no_verify else ""
+            complain(
+                f"this goes on after {state.read:,} entries{verified} (--restart begins again)"
+            )
         return state
 
     def _record(self, state: State) -> State:
         """Record what comes after a state; return the last one."""
-        batches: Iterator[Batch] = iter(())
-        if state.position != END:
-            batches = self._source.batches(state.position, self._pace.batch)
+        if state.position == END:
+            return state
         with self._session.progress("entries recorded", self._total) as advance:
             advance(state.read)
             try:
-                for batch in batches:
-                    new = self._target.claim(batch.items)
-                    if batch.position == END:
-                        self._refuse_changes(state)
-                    state = state.after(batch, new)
-                    self._save(state)
+                for batch in self._source.batches(state.position, self._pace.batch):
+                    state = state.after(batch, self._target.claim(batch.items))
+                    if state.position != END:
+                        self._save(state)
                     advance(batch.read)
                     self._pace.spend(batch.read)
             except (BloomError, KeyboardInterrupt):
-                complain(f"stopped after {state.read:,} entries: the same command goes on")
+                then = "goes on" if self._is_resumable(state) else "begins again"
+                complain(f"stopped after {state.read:,} entries: the same command {then}")
                 raise
+        self._refuse_changes(state, state.read)
+        self._save(state)
         return state
 
     def _verify(self, state: State) -> dict[str, Any]:
         """Read it all again, and ask for it; return how many were asked for, and are not seen."""
-        asked = seen = 0
+        read = asked = seen = 0
         with self._session.progress("entries checked", state.read) as advance:
-            for batch in self._source.batches("", self._pace.batch):
-                asked += sum(map(len, batch.items.values()))
-                seen += self._target.count_seen(batch.items)
-                advance(batch.read)
-                self._pace.spend(batch.read)
-        self._refuse_changes(state)
-        return {"checked": asked, "missing": asked - seen}
+            try:
+                for batch in self._source.batches("", self._pace.batch):
+                    read += batch.read
+                    asked += sum(map(len, batch.items.values()))
+                    seen += self._target.count_seen(batch.items)
+                    advance(batch.read)
+                    self._pace.spend(batch.read)
+            except (BloomError, KeyboardInterrupt):
+                then = "verifies them" if self._is_resumable(state) else "begins again"
+                complain(f"stopped after all are recorded: the same command {then}")
+                raise
+        self._refuse_changes(state, read)
+        return {"checked": asked, "missing": max(asked, state.new) - seen}
 
-    def _refuse_changes(self, state: State) -> None:
+    def _refuse_changes(self, state: State, read: int) -> None:
+        """Refuse what is not as it was when it was begun, as a SET that was deleted meanwhile.
+
+        Args:
+            state: what is known of it.
+            read: entries that were read from its beginning to its end.
+        """
         if self._source.identity() != state.source:
             raise StorageError(
                 f"{self._source.name} has changed while it was read, or its server was started "
                 "anew: stop what writes there, and run the same command again"
             )
+        left = min(read, self._source.size())
+        if left < state.size:
+            if not self._session.opts.dry_run:
+                self._file.delete()  # its position may be one of a SET that is no more
+            raise StorageError(
+                f"{self._source.name} had {state.size:,} entries, of which {left:,} are left: it "
+                "was deleted, made anew or flushed while it was read. What is recorded stays. Stop "
+                "what does that (a scrapy-redis crawl that ends), restore it, and run the same "
+                "command again"
+            )
+
+    def _is_resumable(self, state: State) -> bool:
+        return bool(state.source) and not self._is_unsaved
 
     def _save(self, state: State) -> None:
         if not state.source or self._is_unsaved:
@@ -306,11 +242,12 @@ class _Migration:
             complain(sentence)
 
     def _report(self, state: State, more: dict[str, Any]) -> int:
+        numbers = NUMBERS if "dry_run" in more else RECORDED + NUMBERS
         document = {
             "address": self._target.address,
             "filters": self._target.keys,
             "source": self._source.name,
-            **{name: getattr(state, name) for name in NUMBERS},
+            **{name: getattr(state, name) for name in numbers},
             **more,
         }
         if self._session.tables is None:
@@ -335,7 +272,7 @@ class _Migration:
         if state.incomplete:
             yield f"  {state.incomplete:,} cut off, as by a crawl that was killed, and left out"
         if state.rejected:
-            yield f"  {state.rejected:,} are no {kind} (as {state.example}), and left out"
+            yield f"  {state.rejected:,} are no {kind}, and left out ({state.example})"
         if is_dry:
             yield "Nothing was changed"
             return
@@ -350,7 +287,7 @@ class _Migration:
             return
         if document["checked"]:
             yield f"Verified: all {document['checked']:,} are seen"
-        yield self._target.until()
+        yield from self._target.until()
         yield "Does it fit? scrapy bloom check URL says whether a page that was crawled is seen"
         if self._session.opts.from_set is not None:
             yield "The SET is as it was. When nothing uses it any more, delete it (UNLINK)"

@@ -222,8 +222,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--release",
         action="store_true",
-        help="end claims: their URLs are crawled when they are found again. Those that nobody "
-        "will settle (of dead, stopped and unknown workers, and of failed URLs), or --owner's",
+        help="end claims, so that their URLs are crawled when they are found again. Those that "
+        "nobody will settle (of dead, stopped, unknown workers, of failed URLs), or --owner's",
     )
     group.add_argument(
         "--requeue",
@@ -234,7 +234,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--owner",
         metavar="PREFIX",
-        help=f"only claims whose owner's id begins so, living or not; {FAILED}: of failed URLs",
+        help=f"only claims whose owner's id begins so, living or not ({FAILED} for failed URLs)",
     )
 
 

@@ -39,6 +39,7 @@ class Target:
         self.address = self._filters.connection.label
         self._stored: dict[str, Snapshot] = {}
         self._blooms: dict[str, BloomFilter] = {}
+        self._used: set[str] = set()
         try:
             for window in sorted(windows):
                 self._blooms[window] = self._find(session.settings.key, window)
@@ -129,12 +130,16 @@ class Target:
             "before: the capacity of what is there counts from the next generation on"
         )
 
-    def until(self) -> str:
-        """Say when what is recorded now is crawled again."""
-        config = next(iter(self._blooms.values())).config
-        if config is None or config.schedule is None:
-            return "They are not crawled again: the filter has no window"
-        return f"They count as first seen now: crawled again {recrawl(config.schedule)}"
+    def until(self) -> Iterator[str]:
+        """Say of each filter that got items when they are crawled again."""
+        for window in sorted(self._used):
+            bloom = self._blooms[window]
+            name = f"{bloom.key!r}: they" if len(self._blooms) > 1 else "They"
+            if bloom.config is None or bloom.config.schedule is None:
+                yield f"{name} are not crawled again: the filter has no window"
+            else:
+                again = recrawl(bloom.config.schedule)
+                yield f"{name} count as first seen now: crawled again {again}"
 
     # -- items --
 
@@ -145,6 +150,7 @@ class Target:
             StorageError: there is no room for all of them, or the server did not answer.
         """
         new = 0
+        self._used |= items.keys()
         for window, batch in items.items():
             bloom = self._blooms[window]
             new += sum(bloom.claim(batch))
@@ -159,6 +165,7 @@ class Target:
     def count_seen(self, items: Items, *, only_if_there: bool = False) -> int:
         """Return how many of the items are seen; of filters that are not there, none are."""
         seen = 0
+        self._used |= items.keys()
         for window, batch in items.items():
             if window in self._stored or not only_if_there:
                 seen += sum(self._blooms[window].contains(list(batch)))

@@ -34,7 +34,7 @@ def add_import_options(parser: argparse.ArgumentParser) -> None:
         dest="file_memory",
         metavar="BYTES",
         default=MAX_MEMORY,
-        help="bytes that the filter may take on the server; default: 4 GiB",
+        help="bytes that the filter may take on the server (by default 4 GiB)",
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import sys
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
+from scrapy_bloom.clients.driver import PAUSE_FOR
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
 from scrapy_bloom.errors import ConfigurationError, explain, showable
@@ -25,6 +27,11 @@ T = TypeVar("T")
 
 #: Calls that are under way at once on a cluster, each on a connection of its own.
 MAX_CONNECTIONS = 8
+#: Seconds that cleaning up behind an operation may take.
+CLEAN_UP_FOR = 10.0
+
+#: What is cleaning up: the loop itself does not hold it.
+_cleaning: set[asyncio.Task[Any]] = set()
 
 
 class AsyncDriver:
@@ -99,6 +106,9 @@ class AsyncDriver:
                 await pool.disconnect()
 
     async def _send(self, calls: list[Call]) -> list[Any]:
+        if not calls:  # rings.PAUSE
+            await asyncio.sleep(PAUSE_FOR)
+            return []
         self.round_trips += 1
         replies = await self._send_all(calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -129,3 +139,23 @@ class AsyncDriver:
     async def _send_one(self, call: Call) -> Any:
         async with self._free:
             return await call.send(self._client)
+
+
+async def finish(cleaning: Awaitable[T]) -> T:
+    """Await what cleans up behind an operation: to its end, also if the task is cancelled again.
+
+    Raises:
+        StorageError: the server did not do it in time.
+    """
+    task = asyncio.create_task(_bounded(cleaning))
+    _cleaning.add(task)
+    task.add_done_callback(_cleaning.discard)
+    return await asyncio.shield(task)
+
+
+async def _bounded(cleaning: Awaitable[T]) -> T:
+    try:
+        async with timeout(CLEAN_UP_FOR):
+            return await cleaning
+    except asyncio.TimeoutError as error:
+        raise explain(TimeoutError("timed out"), "Redis") from error

@@ -1,19 +1,22 @@
 """Sends what an operation yields to a Redis client, and gives it the replies."""
 
 import inspect
+import time
 from typing import Any, TypeVar
 
 import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.clients.deadline import remaining, within
+from scrapy_bloom.clients.deadline import at_most, remaining, within
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
 from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable, shown
 
 T = TypeVar("T")
 
+#: Seconds of a pause in an operation.
+PAUSE_FOR = 0.05
 #: Ends of the keys that hold hashes; the others hold strings.
 HASHES = (":ring", ":header", ":claims", ":workers", ".audit")
 
@@ -115,7 +118,9 @@ class Driver:
         self.round_trips += 1
 
     def _send(self, calls: list[Call]) -> list[Any]:
-        if len(calls) == 1 or not self._pipelines:
+        if not calls:  # rings.PAUSE
+            time.sleep(at_most(PAUSE_FOR))
+        if len(calls) <= 1 or not self._pipelines:
             return [self._send_in_time(call) for call in calls]
         replies = self._pipeline(calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]

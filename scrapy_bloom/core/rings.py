@@ -14,7 +14,7 @@ from scrapy_bloom.core import state
 from scrapy_bloom.core.audit import Audited, record_name
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Counts
-from scrapy_bloom.core.header import Header, check
+from scrapy_bloom.core.header import Header, check, is_unfinished
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
 from scrapy_bloom.core.scripts import Argument, Call, Reply, load
@@ -41,6 +41,8 @@ STAYS = -1
 RECORD = -2
 #: Digits of a stored count: what a filter may hold has 14.
 MAX_DIGITS = 15
+#: Yielded instead of calls: the driver goes on a moment later, with no replies.
+PAUSE: list[Call] = []
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
 
@@ -283,6 +285,18 @@ class Rings:
                 f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
                 "anew, set another BLOOM_KEY, or use the version of scrapy-bloom that wrote it"
             ) from None
+
+    def _parse_header(self, reply: Reply) -> Header:
+        if is_unfinished(reply.fields):
+            raise self._unfinished()
+        return self._parse(Header.from_fields, reply.fields, self.keys.header())
+
+    def _unfinished(self) -> StorageError:
+        return StorageError(
+            f"the filter {self.keys.prefix!r} is just being made or replaced (load, copy, union, "
+            "intersection), or that was interrupted: try again in a moment. If it stays so, repeat "
+            "that with replace=True (scrapy bloom import --replace), or delete() the filter"
+        )
 
     def unstable(self) -> StorageError:
         """Return the error for a filter that does not keep still."""

@@ -13,10 +13,19 @@ from functools import partial
 from scrapy_bloom.core import state
 from scrapy_bloom.core.generations import NO_COUNTS, Config, Counts
 from scrapy_bloom.core.hashing import Hasher
-from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.header import Header, is_unfinished
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
-from scrapy_bloom.core.rings import FULL, MAX_ROUNDS, Decide, Notify, Rings, Snapshot, Steps
+from scrapy_bloom.core.rings import (
+    FULL,
+    MAX_ROUNDS,
+    PAUSE,
+    Decide,
+    Notify,
+    Rings,
+    Snapshot,
+    Steps,
+)
 from scrapy_bloom.core.scripts import Argument, Call, Reply, load
 from scrapy_bloom.core.sizing import DEFAULT_BLOCKS, MAX_BLOCKS
 from scrapy_bloom.core.wanted import Wanted
@@ -162,7 +171,7 @@ class View(Rings):
         reply = yield from self._read_header("")
         if reply.status != "header":
             return None
-        header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+        header = self._parse_header(reply)
         replies = yield [self._read_call(block) for block in range(header.blocks)]
         answers = dict(enumerate(replies))
         found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
@@ -209,14 +218,17 @@ class View(Rings):
         for _ in range(MAX_ROUNDS):
             reply = yield from self._read_header("")
             self.now = reply.now
+            if is_unfinished(reply.fields):
+                yield PAUSE
+                continue
             if reply.status == "header":
-                header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+                header = self._parse_header(reply)
                 self._adopt(header)
                 return header
             # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
             ring = self._any_ring() or (yield from self._surviving_ring(reply))
             yield from self._create_header(ring, reply)
-        raise self.unstable()
+        raise self._unfinished() if is_unfinished(reply.fields) else self.unstable()
 
     def _create_header(self, ring: Ring | None, reply: Reply) -> Steps[None]:
         if ring is None:

@@ -12,10 +12,11 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from scrapy_bloom.core import state
+from scrapy_bloom.core import state, values
 from scrapy_bloom.core.generations import Counts, Layer
 from scrapy_bloom.core.header import Header, in_range
 from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.values import MAX_CAPACITY
 from scrapy_bloom.errors import ArchiveError, shown
 from scrapy_bloom.files.frames import FrameReader, FrameWriter
 
@@ -31,7 +32,7 @@ MAX_MEMORY = 4 << 30
 MAX_LAYERS = 1 << 18
 #: Times that a block may come.
 MAX_STARTS = 20
-#: URLs in a layer, Unix times and bytes at most.
+#: Unix times and bytes at most.
 _MANY = 1 << 62
 #: Bytes of a chunk that are deflated first, and the share of them that it has to take less than.
 _SAMPLE, _WORTH = 8 << 10, 0.95
@@ -138,7 +139,7 @@ class Reader:
 
     Args:
         file: has ``read``; stands at the beginning of the saved filter, which ends with the file.
-        max_memory: bytes of all bitmaps, at most.
+        max_memory: bytes of all bitmaps, at most; 0 for any, None for 4 GiB.
 
     Attributes:
         header: the filter's header.
@@ -147,16 +148,20 @@ class Reader:
 
     Raises:
         ArchiveError: it is no saved filter, or of a version or a size that is not read.
+        ConfigurationError: max_memory is no number of bytes.
     """
 
-    def __init__(self, file: IO[bytes], max_memory: int = MAX_MEMORY) -> None:
+    def __init__(self, file: IO[bytes], max_memory: int | None = None) -> None:
+        limit = MAX_MEMORY if max_memory is None else values.memory("max_memory", max_memory)
+        self._max_memory = limit or values.MAX_MEMORY
         self._frames = FrameReader(file, LIMITS)
-        self._max_memory = max_memory
         kind, body = self._frames.next()
         try:
             _check(kind == HEADER, "kind of the first frame", kind)
             value = json.loads(body)
             self.header = Header.from_fields(_texts(value["header"]))
+            # What is on exact record is in no file.
+            _check(self.header.audit_rate == 0, "audit_rate", self.header.audit_rate)
             self.saved: int = _number("saved", value["saved"])
             self.memory: int = _number("memory", value["memory"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -201,8 +206,10 @@ class Reader:
             _check(in_range(ring.expiry, 0, _MANY), "expiry", ring.expiry)
             _check(isinstance(counts, dict), "counts", counts)
             _check(counts.keys() == {layer.name for layer in ring.layers}, "counts", counts)
-            for count in counts.values():
-                _number("count", count)
+            _check(ring.config.capacity <= MAX_CAPACITY, "capacity", ring.config.capacity)
+            for layer in ring.layers:
+                _check(layer.capacity <= MAX_CAPACITY, "capacity", layer.capacity)
+                _number("count", counts[layer.name], MAX_CAPACITY)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise self.error(f"block {number} is not usable: {error}") from None
         return Block(ring, counts)
@@ -269,8 +276,8 @@ def _texts(value: Any) -> dict[str, str]:
     return texts
 
 
-def _number(name: str, value: Any) -> int:
-    _check(in_range(value, 0, _MANY), name, value)
+def _number(name: str, value: Any, most: int = _MANY) -> int:
+    _check(in_range(value, 0, most), name, value)
     number: int = value
     return number
 

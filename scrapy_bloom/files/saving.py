@@ -16,13 +16,12 @@ from scrapy_bloom.core.rings import MAX_ROUNDS, Rings, Steps
 from scrapy_bloom.core.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.errors import ArchiveError, StorageError
 from scrapy_bloom.files.archive import MAX_LAYERS, Writer, spans
+from scrapy_bloom.files.staging import BATCH
 
 #: Names of layers.
 Names = Collection[str]
 #: Is told how many bytes of bitmaps are done, and of how many, about.
 Progress = Callable[[int, int], object]
-#: Chunks that are sent together.
-BATCH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,8 @@ class Saved:
         count: URLs it remembers.
         memory: bytes of its bitmaps.
         lost: blocks that were found lost when it was saved, and are empty in the file.
+        unreadable: blocks of what was replaced by loading that could not be read. Of their bitmaps,
+            those that nothing was counted in may be left.
     """
 
     header: Header
@@ -42,6 +43,7 @@ class Saved:
     count: int
     memory: int
     lost: int = 0
+    unreadable: int = 0
 
 
 class Saving(Rings):
@@ -84,7 +86,7 @@ class Saving(Rings):
         reply = yield from self._read_header("")
         if reply.status != "header":
             raise self._absent()
-        header = self.header = self._parse(Header.from_fields, reply.fields, self.keys.header())
+        header = self.header = self._parse_header(reply)
         replies = yield [self._read_call(block) for block in range(header.blocks)]
         found = {block: self._ring(block, reply, header) for block, reply in enumerate(replies)}
         rings = {block: ring for block, ring in found.items() if ring is not None}

@@ -1,25 +1,37 @@
--- create: write a filter's header whole, if there is none and block 0's ring is as the caller saw it.
+-- create: write a filter's header whole, if what is there is as the caller expects it.
 --
 -- KEYS[1]    HASH  the header
 -- KEYS[2]    HASH  the ring of block 0, in the same hash slot
--- ARGV[1]    v of block 0's ring as the caller saw it, "" if there was none: a header is restored
---            from a ring's copy, never drawn anew while there is a ring; "*" writes it in the place
---            of whatever is there, before the rings of another filter are put in
+-- ARGV[1]    what is expected: v of block 0's ring as the caller saw it, "" if there was none, and
+--            no header: one is restored from a ring's copy, never drawn anew while there is a ring;
+--            "=<token>": the unfinished header with that token; "*": anything
 -- ARGV[2]    Unix time in seconds at which it expires, 0 for never
--- ARGV[3..]  fields and values of the header
+-- ARGV[3..]  fields and values of the header; without any, the one that is there is deleted
 --
--- Reply      {"ok", v, state, now}     created
---            {"stale", v, state, now}  there is a header, or another ring: look again
+-- Reply      {"ok", v, state, now, field, value, ...}  done; the fields of the header before
+--            {"stale", v, state, now}  there is a header, or another one, or another ring
 -- Cost       O(1)
 local now = redis.call('TIME')[1]
 local ring = redis.call('HMGET', KEYS[2], 'v', 'state')
 local v, state = ring[1] or '', ring[2] or ''
-if ARGV[1] ~= '*' and (v ~= ARGV[1] or redis.call('EXISTS', KEYS[1]) == 1) then
-  return {'stale', v, state, now}
+local before = redis.call('HGETALL', KEYS[1])
+local expected = ARGV[1] == '*'
+if string.sub(ARGV[1], 1, 1) == '=' then
+  expected = redis.call('HGET', KEYS[1], 'token') == string.sub(ARGV[1], 2)
+elseif not expected then
+  expected = v == ARGV[1] and #before == 0
 end
--- Written before anything is deleted: a server that is out of memory refuses the first write only.
-redis.call('HSET', KEYS[1], 'opened', now)
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'opened', now, unpack(ARGV, 3))
-if ARGV[2] ~= '0' then redis.call('EXPIREAT', KEYS[1], ARGV[2]) end
-return {'ok', v, state, now}
+if not expected then return {'stale', v, state, now} end
+
+if #ARGV > 2 then
+  -- Written before anything is deleted: a server that is out of memory refuses the first write only.
+  redis.call('HSET', KEYS[1], 'opened', now)
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'opened', now, unpack(ARGV, 3))
+  if ARGV[2] ~= '0' then redis.call('EXPIREAT', KEYS[1], ARGV[2]) end
+else
+  redis.call('DEL', KEYS[1])
+end
+local reply = {'ok', v, state, now}
+for _, value in ipairs(before) do reply[#reply + 1] = value end
+return reply

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scrapy_bloom.errors import shown
-from scrapy_bloom.migration.sources import BATCH, POSITION, Batch
+from scrapy_bloom.migration.batches import BATCH, POSITION, Batch
 
 #: Bytes of a stored state at most, and the largest number in one.
 _MAX_STATE, _MANY = 1 << 16, 1 << 62
@@ -34,6 +34,7 @@ class State:
         incomplete: those that were cut off when a crawl was killed.
         run_only: URLs that no filter remembers.
         example: one that was rejected; "" if none was.
+        size: entries that the source had when it was begun; 0 if its identity tells of changes.
     """
 
     source: str
@@ -46,6 +47,7 @@ class State:
     incomplete: int = 0
     run_only: int = 0
     example: str = ""
+    size: int = 0
 
     @property
     def known(self) -> int:
@@ -96,12 +98,15 @@ def resume(stored: State | None, fresh: State) -> tuple[State, str]:
 
     Args:
         stored: what an earlier call has left.
-        fresh: the state of one that starts now; ``expected`` is what the filters have.
+        fresh: the state of one that starts now; ``expected`` is what the filters have, ``size``
+            what the source has.
     """
     if stored is None or not fresh.source:
         return fresh, ""
     if stored.source != fresh.source:
         return fresh, "the source has changed since, or its server was started anew"
+    if stored.size > fresh.size:
+        return fresh, "the source has lost entries since"
     if stored.target != fresh.target or stored.expected > fresh.expected:
         return fresh, "the filter has lost URLs since (cleared, rotated, or restored)"
     return stored, ""
@@ -134,7 +139,10 @@ class StateFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # A process that is killed leaves the old state or the new one.
         new = self._path.with_suffix(f".{os.getpid()}")
-        new.write_text(state.dump(), encoding="utf-8")
+        # An entry that was rejected is the user's, and nobody else's.
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(state.dump())
         new.replace(self._path)
 
     def delete(self) -> None:

@@ -15,6 +15,9 @@ WIDTH = 20
 #: Bytes that an entry takes at most.
 MAX_ENTRY = 2 * 0xFFFF + 2
 
+#: Bytes at the beginning of a file that tell how to read it.
+HEAD_BYTES = 1 << 16
+
 _SIZE_BYTES = 2
 _HEAD = WIDTH.to_bytes(_SIZE_BYTES, "big")
 #: What comes after a whole entry: the next one, the end (of one or two bytes of it), or one byte of
@@ -24,6 +27,9 @@ _LOOK_AHEAD = 8 * (_SIZE_BYTES + WIDTH)
 #: What no line has: the length of a fingerprint of less than 2,304 bytes.
 _NO_TEXT = re.compile(rb"[\x00-\x08]")
 _DIGITS = re.compile(rb"[0-9A-Fa-f]+")
+_USUAL_LINE = re.compile(rb"[0-9A-Fa-f]{40}(?:\r?\n|[\x00-\x08]|$)")
+#: The first one, or what follows one that was cut off, of either form.
+_USUAL_BINARY = re.compile(rb"[0-9A-Fa-f]{0,39}\x00?\x00\x14")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +46,25 @@ class Layout:
 
     @classmethod
     def of(cls, head: bytes) -> "Layout":
-        """Recognize a file by its first bytes; 64 are enough."""
-        if _NO_TEXT.match(head):
-            return cls(BINARY, WIDTH if head.startswith(_HEAD) else 0)
-        is_sha1 = re.match(rb"[0-9A-Fa-f]{40}(?:\r?\n|[\x00-\x08]|$)", head)
-        return cls(TEXT, WIDTH if is_sha1 else 0)
+        """Recognize a file by its first HEAD_BYTES bytes."""
+        form = BINARY if _NO_TEXT.match(head) else TEXT
+        return cls(form, WIDTH if _is_usual(head) else 0)
 
     @property
     def entry_bytes(self) -> int:
         """Bytes that an entry takes, about."""
         width = self.width or WIDTH
         return 2 * width + 1 if self.form == TEXT else _SIZE_BYTES + width
+
+
+def _is_usual(head: bytes) -> bool:
+    """Whether the fingerprints are SHA-1s: the first, or most, as a kill may cut off the first."""
+    if _USUAL_LINE.match(head) or _USUAL_BINARY.match(head):
+        return True
+    lines = [line.strip() for line in _NO_TEXT.split(head, maxsplit=1)[0].split(b"\n")[:-1]]
+    lengths = [len(line) for line in lines if _DIGITS.fullmatch(line)]
+    # The next entry follows on the same line, which is longer then, never shorter.
+    return 0 < len(lengths) <= 2 * lengths.count(2 * WIDTH) and min(lengths) == 2 * WIDTH
 
 
 @dataclass(slots=True)
@@ -105,8 +119,10 @@ def _read_lines(entries: Entries, data: bytes, width: int, *, is_last: bool) -> 
     # What has no end, but all its digits, is all there.
     if len(rest) == 2 * (width or WIDTH):
         _take_line(entries, rest, width)
-    elif rest.strip(b"\0\r\t "):
+    elif len(rest) <= MAX_ENTRY and _DIGITS.fullmatch(rest):
         entries.incomplete += 1
+    elif rest.strip(b"\0\r\t "):
+        entries.rejected.append(rest)
     entries.used = end
 
 

@@ -1,89 +1,35 @@
-"""Where a migration reads what was seen: batches, each with the position where the next begins."""
+"""Where a migration reads what was seen: a SET, Scrapy's requests.seen, lists of URLs."""
 
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 import redis
 
 from scrapy_bloom.crawl.windows import RUN
 from scrapy_bloom.errors import ConfigurationError, explain, showable, shown
-from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.migration.seen import Entries, Layout, read_entries
+from scrapy_bloom.migration.batches import BATCH, END, Batch
+from scrapy_bloom.migration.lines import Line, read_lines
+from scrapy_bloom.migration.seen import HEAD_BYTES, Entries, Layout, read_entries
 
 T = TypeVar("T")
 #: Returns a URL's window and item, or raises ConfigurationError if it is none.
 Identify = Callable[[str], tuple[str, bytes]]
 
-#: Entries of a batch, about: SSCAN holds a server for about a millisecond then.
-BATCH = 1_024
-#: The position of a source that was read to its end; the beginning is "".
-END = "end"
-#: Bytes of a line with a URL at most.
-MAX_LINE = 1 << 16
 #: Bytes of a file of URLs that are read at once to count its lines.
 _CHUNK = 1 << 20
 _FINGERPRINT = re.compile(rb"[0-9A-Fa-f]{40}")
-#: Any source's positions.
-POSITION = re.compile(rf"(?:(?:text |binary )?[0-9]{{1,20}}|{END}|)")
-
-
-@dataclass(slots=True)
-class Batch:
-    """Entries that were read together.
-
-    Args:
-        position: where the next batch begins; END after the last one.
-        items: what is to be recorded, by window.
-        read: entries read, those below included.
-        rejected: those that are no fingerprint or URL.
-        incomplete: those that were cut off when a crawl was killed.
-        run_only: URLs of the window "run", which no filter remembers.
-        example: one that was rejected; "" if none was.
-    """
-
-    position: str = END
-    items: dict[str, list[bytes]] = field(default_factory=dict)
-    read: int = 0
-    rejected: int = 0
-    incomplete: int = 0
-    run_only: int = 0
-    example: str = ""
-
-    def take(self, window: str, item: bytes) -> None:
-        """Add an item."""
-        self.items.setdefault(window, []).append(bounded(item))
-        self.read += 1
-
-    def reject(self, entry: object) -> None:
-        """Add an entry that is not what it should be."""
-        self.read += 1
-        self.rejected += 1
-        self.example = self.example or shown(entry, 60)
-
-
-class Source(Protocol):
-    """What was seen.
-
-    Attributes:
-        name: what it is and where, without credentials.
-        readable_again: whether it can be read more than once.
-    """
-
-    name: str
-    readable_again: bool
-
-    def identity(self) -> str:
-        """Return what changes when positions in it lose their meaning; "" if they have none."""
-
-    def total(self) -> int | None:
-        """Return how many entries it has, about; None if that is not known."""
-
-    def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
-        """Read it from a position on, in batches of about that size."""
+#: What errors of the SET's server name.
+OF_SETS = {
+    "credentials": "in --from-server (or REDIS_URL, REDIS_PARAMS)",
+    "elsewhere": "name the SET's with --from-server (or REDIS_URL)",
+    "rights": "the SET's key and the commands SSCAN, SCARD, TYPE and INFO",
+    "key": "the SET's key: name another one with --from-set KEY",
+}
+#: Bytes of a fingerprint at most, in a file that does not say by its form that it is Scrapy's.
+_LONG = 1 << 12
 
 
 class SetSource:
@@ -116,7 +62,7 @@ class SetSource:
             raise ConfigurationError(
                 f"the key {key!r} on {label} holds {found}, and scrapy-redis keeps fingerprints in "
                 "a SET: name its key with --from-set KEY (SCHEDULER_DUPEFILTER_KEY of the project) "
-                "and its server with --from-url"
+                "and its server with --from-server"
             )
 
     def identity(self) -> str:
@@ -128,6 +74,10 @@ class SetSource:
         """Return how many members the SET has."""
         return int(self._ask(lambda: self._client.scard(self._key)))
 
+    def size(self) -> int:
+        """Return the same: a SET may be deleted, or made anew, by whoever writes to it."""
+        return self.total()
+
     def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
         """Read the SET. A member may be in two batches."""
         cursor = int(position or 0)
@@ -138,7 +88,7 @@ class SetSource:
                 if _FINGERPRINT.fullmatch(member):
                     batch.take(self._window, bytes.fromhex(member.decode()))
                 else:
-                    batch.reject(member)
+                    batch.reject(shown(member, 60))
             yield batch
             if not cursor:
                 return
@@ -162,7 +112,7 @@ class SetSource:
         try:
             return command()
         except (redis.RedisError, OSError) as error:
-            raise explain(error, self._label) from showable(error)
+            raise explain(error, self._label, OF_SETS) from showable(error)
 
 
 class SeenSource:
@@ -173,7 +123,7 @@ class SeenSource:
         window: the window that its fingerprints are recorded for.
 
     Raises:
-        ConfigurationError: there is no such file, or it cannot be read.
+        ConfigurationError: there is no such file, it cannot be read, or holds something else.
     """
 
     readable_again = True
@@ -182,9 +132,33 @@ class SeenSource:
         self._path = path / "requests.seen" if path.is_dir() else path
         self._window = window
         self.name = f"the file {str(self._path)!r}"
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigurationError(
+                f"--from-seen {str(self._path)!r:.200} is no file: it is read more than once, so "
+                "copy what it gives to one"
+            )
         with open_file(self._path, "--from-seen") as file:
-            self._layout = Layout.of(file.read(64))
-            self._size = os.fstat(file.fileno()).st_size
+            self._layout = Layout.of(file.read(HEAD_BYTES))
+            self._bytes = os.fstat(file.fileno()).st_size
+        if self._bytes and not self._layout.width and not self._is_like_scrapys():
+            raise ConfigurationError(
+                f"--from-seen {str(self._path)!r:.200} is no requests.seen: what is in it does not "
+                "read as fingerprints from its beginning to its end"
+            )
+
+    def _is_like_scrapys(self) -> bool:
+        """Whether what may be fingerprints of any length are some: any bytes can be read as few."""
+        whole = cut = rejected = covered = 0
+        lengths: set[int] = set()
+        for entries, _ in self._read("", BATCH):
+            whole += len(entries.fingerprints)
+            cut += entries.incomplete
+            rejected += len(entries.rejected)
+            lengths.update(map(len, entries.fingerprints))
+            covered += sum(map(len, entries.fingerprints))
+        if not whole or max(lengths) > _LONG or 10 * rejected > whole or 4 * covered < self._bytes:
+            return False
+        return cut <= 1 or len(lengths) == 1
 
     def identity(self) -> str:
         """Return which file it is, and when it was written to last."""
@@ -192,10 +166,19 @@ class SeenSource:
 
     def total(self) -> int:
         """Return how many fingerprints fit into the file."""
-        return self._size // self._layout.entry_bytes
+        return self._bytes // self._layout.entry_bytes
+
+    def size(self) -> int:
+        """Return 0: any change of the file is told by its identity."""
+        return 0
 
     def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
         """Read the file."""
+        for entries, following in self._read(position, size):
+            yield self._batch(entries, following)
+        yield Batch()
+
+    def _read(self, position: str, size: int) -> Iterator[tuple[Entries, str]]:
         form, _, digits = (position or f"{self._layout.form} 0").partition(" ")
         offset, piece = int(digits), size * self._layout.entry_bytes
         with open_file(self._path, "--from-seen") as file:
@@ -207,15 +190,14 @@ class SeenSource:
                 entries = read_entries(data, form, self._layout.width, is_last=is_last)
                 form, data, offset = entries.form, data[entries.used :], offset + entries.used
                 if entries.used:
-                    yield self._batch(entries, f"{form} {offset}")
-        yield Batch()
+                    yield entries, f"{form} {offset}"
 
     def _batch(self, entries: Entries, position: str) -> Batch:
         batch = Batch(position, incomplete=entries.incomplete)
         for fingerprint in entries.fingerprints:
             batch.take(self._window, fingerprint)
         for entry in entries.rejected:
-            batch.reject(entry)
+            batch.reject(shown(entry, 60))
         return batch
 
 
@@ -245,6 +227,10 @@ class UrlSource:
         """Return how many lines the file has."""
         with open_file(self._path, "--from-urls") as file:
             return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK), b""))
+
+    def size(self) -> int:
+        """Return 0: any change of the file is told by its identity."""
+        return 0
 
     def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
         """Read the file."""
@@ -278,6 +264,10 @@ class UrlPipe:
         """Return that nobody knows."""
         return
 
+    def size(self) -> int:
+        """Return 0: the second pass reads a copy."""
+        return 0
+
     def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:  # noqa: ARG002
         """Read the stream; after that, the copy."""
         readline: Callable[[int], bytes] = self._stream.readline
@@ -300,17 +290,9 @@ def _read_urls(
     readline: Callable[[int], bytes], offset: int, identify: Identify, size: int
 ) -> Iterator[Batch]:
     batch = Batch()
-    while line := readline(MAX_LINE):
-        offset += len(line)
-        is_whole = line.endswith(b"\n") or len(line) < MAX_LINE
-        if is_whole:
-            _take_url(batch, line, identify)
-        else:
-            batch.reject(line)
-        while not is_whole:
-            rest = readline(MAX_LINE)
-            offset += len(rest)
-            is_whole = not rest or rest.endswith(b"\n")
+    for line in read_lines(readline):
+        offset += line.size
+        _take_url(batch, line, identify)
         if batch.read >= size:
             batch.position = str(offset)
             yield batch
@@ -318,12 +300,12 @@ def _read_urls(
     yield batch
 
 
-def _take_url(batch: Batch, line: bytes, identify: Identify) -> None:
+def _take_url(batch: Batch, line: Line, identify: Identify) -> None:
     try:
-        url = line.decode().strip("\ufeff \t\r\n")
+        url = line.url()
         window, item = identify(url) if url else ("", b"")
-    except (UnicodeDecodeError, ConfigurationError):
-        batch.reject(line)
+    except ConfigurationError as error:
+        batch.reject(f"{error!s:.200}")
         return
     if window == RUN:
         batch.read += 1

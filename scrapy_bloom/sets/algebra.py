@@ -7,7 +7,6 @@ in its result, and what is recorded meanwhile may be.
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum, isinf
@@ -19,12 +18,8 @@ from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import MAX_ROUNDS, Steps
 from scrapy_bloom.core.view import View
-from scrapy_bloom.errors import (
-    ConfigurationError,
-    FilterMismatchError,
-    SaturatedError,
-    StorageError,
-)
+from scrapy_bloom.errors import ConfigurationError, FilterMismatchError, SaturatedError
+from scrapy_bloom.files.installing import or_discard
 from scrapy_bloom.sets.building import Building, count_ones, merge_bits, read_block, try_block
 from scrapy_bloom.sets.combine import intersect, merge, unite, with_layers
 from scrapy_bloom.sets.contents import Contents, differences, estimated, repeats, shared, unlike
@@ -195,16 +190,15 @@ def _build(
     # What is on exact record for the audit stays with the filter in which it was claimed.
     header, number = replace(headers[0], id=secrets.token_hex(16), audit_rate=0.0), len(sources)
     building = Building(target, header, {other.id for other in headers}, replace=may_replace)
-    yield from on(number, building.begin())
-    try:
+
+    def build() -> Together[None]:
+        yield from on(number, building.check())
         for block in range(header.blocks):
             contents = yield from _read(sources, headers, block, _read_all)
             yield from on(number, building.put(make(contents, header)))
-        yield from on(number, building.finish())
-    except Exception:
-        with suppress(StorageError):
-            yield from on(number, building.discard())
-        raise
+        yield from on(number, building.put_in())
+
+    yield from or_discard(building, number, build())
 
 
 def _merge(view: View, header: Header, other: Contents) -> Steps[None]:

@@ -1,20 +1,19 @@
 """Blocks of a filter as they are read, changed and written whole. No I/O."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Layer
-from scrapy_bloom.core.header import UNFINISHED, Header
+from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import MAX_ROUNDS, Steps
 from scrapy_bloom.core.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.core.view import View
 from scrapy_bloom.errors import ConfigurationError, StorageError, shown
-from scrapy_bloom.files.archive import Block, Reader
-from scrapy_bloom.files.loading import Loading
+from scrapy_bloom.files.archive import Block
+from scrapy_bloom.files.installing import Installing
 from scrapy_bloom.sets.contents import Contents
 
 T = TypeVar("T")
@@ -125,10 +124,8 @@ def merge_bits(held: Held, token: str, layer: Layer, missing: int, more: int) ->
     yield from _all(calls, "ok")
 
 
-class Building(Loading):
-    """A filter that is written a block at a time, from memory.
-
-    Whatever ends it before its time: ``discard`` has to follow.
+class Building(Installing):
+    """A filter that is written a block at a time, from memory: to be run by ``or_discard``.
 
     Args:
         keys: the keys it is to have.
@@ -140,73 +137,30 @@ class Building(Loading):
     def __init__(
         self, keys: Keys, header: Header, sources: set[str], *, replace: bool = False
     ) -> None:
-        super().__init__(keys, cast("Reader", _Memory(header)), replace=replace)
-        self._new = header
+        super().__init__(keys, header, replace=replace)
         self._sources = sources
-        self._old: Header | None = None
-        #: When the header expires, 0 for never; None until rings are put in.
-        self._expiry: int | None = None
 
-    def _exists(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"there is a filter under the key {shown(self.keys.prefix)} already: choose another "
-            "key, or replace it (replace=True)"
-        )
-
-    def begin(self) -> Steps[None]:
+    def check(self) -> Steps[None]:
         """See what is under the keys.
 
         Raises:
             ConfigurationError: a filter is there, and it may not be replaced.
         """
-        self._old = yield from self._look(self._new)
-        if self._old is not None and self._old.id in self._sources:
+        there = yield from self.look()
+        if there.get("id") in self._sources:
             raise ConfigurationError(
                 f"the filter under the key {shown(self.keys.prefix)} cannot be replaced by what is "
                 "made of it: choose another key, or change it in place (update)"
             )
 
     def put(self, contents: Contents) -> Steps[None]:
-        """Write a block, beside the filter that is to be replaced."""
-        yield from self._begin(Block(contents.ring, contents.counts))
+        """Write a block, beside what is to be replaced."""
+        yield from self.begin(Block(contents.ring, contents.counts))
         for layer in contents.ring.layers:
             data = contents.bits[layer.name].to_bytes(layer.memory, "big")
             for start, end in _spans(layer, CHUNK):
                 if any(data[start:end]):
-                    yield from self._fill(layer, start, data[start:end])
-
-    def finish(self) -> Steps[None]:
-        """Put the filter into its place; until it is whole, nobody can open it."""
-        yield from self._send()
-        yield from self._renew()
-        yield from self._put_in(self._new, self._old)
-        self._replace = True
-        yield from super()._put_header_in(self._new, self._expiry or 0)
-
-    def discard(self) -> Steps[None]:
-        """Delete what was written."""
-        yield from super().discard()
-        if self._expiry is not None:
-            for block in reversed(range(self._new.blocks)):  # the header goes last
-                yield from self._remove(block)
-
-    def _put_header_in(self, header: Header, expiry: int) -> Steps[None]:
-        yield from super()._put_header_in(dataclasses.replace(header, format=UNFINISHED), expiry)
-        self._expiry = expiry
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Memory:
-    """Stands in for the file that ``Loading`` reads.
-
-    Args:
-        header: header of the filter.
-    """
-
-    header: Header
-
-    def error(self, problem: str) -> StorageError:
-        return StorageError(f"the filter cannot be written: {problem}")
+                    yield from self.fill(layer, start, data[start:end])
 
 
 def _read_layer(held: Held, layer: Layer) -> Steps[bytes]:

@@ -22,7 +22,8 @@ def run_together(operation: Together[T], run: Callable[[int, Steps[Any]], Any]) 
     """Run an operation on several filters, and return its result.
 
     Args:
-        operation: the operation. It is told of errors, and may clean up behind itself.
+        operation: the operation. It is told of whatever is raised, also of KeyboardInterrupt, and
+            may clean up behind itself.
         run: runs steps by the driver of the filter of that number.
     """
     go_on = partial(operation.send, None)
@@ -33,24 +34,34 @@ def run_together(operation: Together[T], run: Callable[[int, Steps[Any]], Any]) 
             return cast("T", stop.value)
         try:
             go_on = partial(operation.send, run(number, steps))
-        except Exception as error:
+        except BaseException as error:
             go_on = partial(operation.throw, error)
 
 
 async def run_together_async(
-    operation: Together[T], run: Callable[[int, Steps[Any]], Awaitable[Any]]
+    operation: Together[T],
+    run: Callable[[int, Steps[Any]], Awaitable[Any]],
+    clean_up: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
 ) -> T:
-    """Do as ``run_together`` with drivers that are awaited."""
-    go_on = partial(operation.send, None)
+    """Do as ``run_together`` with drivers that are awaited.
+
+    Args:
+        operation: the operation. It is told of its task's cancellation, too.
+        run: runs steps by the driver of the filter of that number.
+        clean_up: awaits what runs after something was raised, whose time has to be bounded, and
+            which a second cancellation must not end; None to await it as the rest.
+    """
+    go_on, wait = partial(operation.send, None), None
     while True:
         try:
             number, steps = go_on()
         except StopIteration as stop:
             return cast("T", stop.value)
         try:
-            go_on = partial(operation.send, await run(number, steps))
-        except Exception as error:
-            go_on = partial(operation.throw, error)
+            running = run(number, steps)
+            go_on = partial(operation.send, await (wait(running) if wait else running))
+        except BaseException as error:
+            go_on, wait = partial(operation.throw, error), clean_up
 
 
 def on(number: int, steps: Steps[S]) -> Together[S]:

@@ -1,0 +1,130 @@
+"""What a migration comes from, by the options and the project's settings."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, cast
+
+from scrapy.utils.misc import load_object
+
+from scrapy_bloom.cli.lookup import Identifier
+from scrapy_bloom.cli.session import Session
+from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.crawl.filters import data_directory
+from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
+from scrapy_bloom.migration.batches import Source
+from scrapy_bloom.migration.sources import SeenSource, SetSource, UrlPipe, UrlSource, open_file
+
+#: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY says otherwise.
+SET_KEY = "%(spider)s:dupefilter"
+OURS = "scrapy_bloom.ScrapyRedisFingerprinter"
+
+
+def open_source(session: Session, identifier: Identifier, stack: ExitStack) -> Source:
+    """Return what the options name; the stack closes it.
+
+    Raises:
+        ConfigurationError: it is not there, or is not what it is said to be.
+        StorageError: the SET's server did not answer.
+    """
+    opts = session.opts
+    if opts.from_set is not None:
+        key = opts.from_set or _set_key(session)
+        connection = _connect(session)
+        stack.callback(connection.close)
+        return SetSource(connection.client, key, connection.label, session.window)
+    if opts.from_seen is not None:
+        return SeenSource(Path(opts.from_seen), session.window)
+
+    def identify(url: str) -> tuple[str, bytes]:
+        try:
+            question = identifier.question("url", url)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            # A project's fingerprinter fails: no other URL is to be lost by that.
+            raise ConfigurationError(
+                f"{url!r:.80}, for which {identifier.name} fails with {type(error).__name__}: "
+                f"{error!s:.80}"
+            ) from error
+        return question.window, question.item
+
+    if opts.from_urls == "-":
+        stream, name = cast("IO[bytes]", sys.stdin.buffer), "the standard input"
+    else:
+        path = Path(opts.from_urls)
+        if path.is_file() or not path.exists():
+            return UrlSource(path, identify)
+        stream = stack.enter_context(open_file(path, "--from-urls"))
+        name = f"the pipe {str(path)!r}"
+    copy = None if opts.no_verify or opts.dry_run else stack.enter_context(_temporary_file())
+    return UrlPipe(stream, name, identify, copy)
+
+
+def _temporary_file() -> IO[bytes]:
+    """Return a file without a name beside the states, where there is room if there is any."""
+    directory = states()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryFile(dir=directory)
+    except OSError:
+        return tempfile.TemporaryFile()
+
+
+def states() -> Path:
+    """Return where the states of migrations are."""
+    return data_directory("bloom-migrate")
+
+
+def _set_key(session: Session) -> str:
+    """Return the key of the spider's SET, as scrapy-redis makes it."""
+    spider = getattr(session.crawler.spidercls, "name", None)
+    template = session.crawler.settings.get("SCHEDULER_DUPEFILTER_KEY") or SET_KEY
+    if spider is None and "%(spider)s" in str(template):
+        raise ConfigurationError(
+            "each spider has a SET of its own: say which with --spider, or --from-set KEY"
+        )
+    try:
+        return str(template % {"spider": spider})
+    except (TypeError, ValueError, KeyError):
+        raise ConfigurationError(
+            "SCHEDULER_DUPEFILTER_KEY is a string in which %(spider)s stands for the spider's "
+            f"name; got {template!r:.100}: correct it, or use --from-set KEY"
+        ) from None
+
+
+def _connect(session: Session) -> Connection:
+    timeout, url = session.settings.timeout, session.opts.from_server
+    if url is None:
+        return connect_scrapy_redis(session.crawler.settings, timeout=timeout)
+    return connect(url, timeout=timeout, setting="--from-server")
+
+
+def on_kind(session: Session, name: str) -> Iterator[str]:
+    """Refuse, or warn of, fingerprints of another kind than those that crawls will ask for."""
+    opts = session.opts
+    made = load_object(session.crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+    is_ours = isinstance(made, type) and issubclass(made, ScrapyRedisFingerprinter)
+    if opts.from_set is not None and not is_ours:
+        text = (
+            f"REQUEST_FINGERPRINTER_CLASS is {name}, whose fingerprints differ from scrapy-redis's:"
+            f" what is imported would never be found. Set it to {OURS!r}"
+        )
+        if not opts.any_fingerprinter:
+            raise ConfigurationError(
+                f"{text}; or add --any-fingerprinter, if that class does make what is in the SET"
+            )
+        yield text
+    if opts.from_seen is not None and is_ours:
+        yield (
+            f"REQUEST_FINGERPRINTER_CLASS is {name}: what a crawl with Scrapy's own fingerprinter "
+            "has left in requests.seen is never found with it"
+        )
+    if opts.from_urls is None and session.settings.window_rules and not session.is_chosen:
+        yield (
+            "BLOOM_WINDOW_RULES go by URLs, which fingerprints do not tell: all are recorded for "
+            f"the window {session.window!r}, and requests that have another one do not find them"
+        )
