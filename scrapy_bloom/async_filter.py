@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.base import CHUNK, BaseFilter, chunks
-from scrapy_bloom.clients.async_driver import AsyncDriver, timeout
+from scrapy_bloom.clients.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.core.hashing import Item
 from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.info import FilterInfo, ItemInfo
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import Snapshot, Steps
 from scrapy_bloom.core.view import View
-from scrapy_bloom.errors import BloomError, explain
-from scrapy_bloom.files.archive import MAX_MEMORY, Reader
-from scrapy_bloom.files.loading import Loading
+from scrapy_bloom.errors import explain
+from scrapy_bloom.files.archive import Reader
+from scrapy_bloom.files.loading import Loading, load_async
 from scrapy_bloom.files.places import Place, reading, writing
 from scrapy_bloom.files.saving import Progress, Saved
 from scrapy_bloom.sets.together import Together, run_together_async
@@ -161,7 +160,7 @@ class AsyncBloomFilter(BaseFilter):
     async def _together(self, operation: Together[T], *others: "AsyncBloomFilter") -> T:
         filters = (self, *others)
         return await run_together_async(
-            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True)
+            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True), finish
         )
 
     async def save(self, place: Place, progress: Progress | None = None) -> Saved:
@@ -178,7 +177,7 @@ class AsyncBloomFilter(BaseFilter):
         place: Place,
         *,
         replace: bool = False,
-        max_memory: int = MAX_MEMORY,
+        max_memory: int | None = None,
         progress: Progress | None = None,
         timeout: float | None = None,
     ) -> "AsyncBloomFilter":
@@ -187,12 +186,9 @@ class AsyncBloomFilter(BaseFilter):
         with reading(place) as file:
             reader = Reader(file, max_memory)
             loading = Loading(Keys(key), reader, replace=replace, progress=progress)
-            try:
-                await bloom.run(lambda _: loading.run(), on_all_blocks=True)
-            except BaseException:
-                with suppress(BloomError):
-                    await bloom.run(lambda _: loading.discard(), on_all_blocks=True)
-                raise
+            await load_async(
+                lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading, finish
+            )
         return bloom
 
     async def rotate(self) -> None:

@@ -15,7 +15,7 @@ from scrapy_bloom.core.rings import Snapshot, Steps
 from scrapy_bloom.core.scripts import Call
 from scrapy_bloom.core.view import View
 from scrapy_bloom.core.wanted import Wanted
-from scrapy_bloom.files.archive import MAX_MEMORY, Reader
+from scrapy_bloom.files.archive import Reader
 from scrapy_bloom.files.loading import Loading, load
 from scrapy_bloom.files.places import Place, reading, writing
 from scrapy_bloom.files.saving import Progress, Saved
@@ -355,7 +355,7 @@ class BloomFilter(BaseFilter):
         place: Place,
         *,
         replace: bool = False,
-        max_memory: int = MAX_MEMORY,
+        max_memory: int | None = None,
         progress: Progress | None = None,
         timeout: float | None = None,
     ) -> "BloomFilter":
@@ -366,7 +366,7 @@ class BloomFilter(BaseFilter):
             key: the prefix that its keys are to have.
             place: a path, or a file that is open in binary mode.
             replace: whether it may take the place of a filter that is there.
-            max_memory: bytes of bitmaps that it may have.
+            max_memory: bytes of bitmaps that it may have, 0 for any; None for 4 GiB.
             progress: as in ``save``.
             timeout: as for a new filter.
 

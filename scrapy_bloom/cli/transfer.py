@@ -3,14 +3,14 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 
 from scrapy_bloom.cli.session import Server, Session, complain, iso, print_json
 from scrapy_bloom.core import values
 from scrapy_bloom.core.info import describe
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import Snapshot
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.files.archive import MAX_MEMORY, Reader, Writer
 from scrapy_bloom.files.loading import Loading, load
 from scrapy_bloom.files.places import reading, writing
@@ -81,7 +81,10 @@ def import_filter(session: Session) -> bool:
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = Reader(file, limit)
         with session.connect() as server:
-            there = server.look(name)
+            # What cannot be read, or was never finished, holds nothing to be asked about.
+            there = None
+            with suppress(StorageError) if opts.replace else nullcontext():
+                there = server.look(name)
             if there is not None and opts.replace and not _confirm(session, server, reader, there):
                 return False
             bloom, keys = server.filter(name), Keys(server.key(name))

@@ -21,7 +21,7 @@ if sys.version_info >= (3, 11, 3):
 else:  # where redis-py needs it as well
     from async_timeout import timeout  # type: ignore[import-not-found,no-redef,unused-ignore]
 
-__all__ = ["AsyncDriver", "timeout"]
+__all__ = ["AsyncDriver", "finish", "timeout"]
 
 T = TypeVar("T")
 
