@@ -1109,6 +1109,14 @@ def test_garbage_in_a_count_is_named(client: redis.Redis) -> None:
         len(bloom)
 
 
+def test_any_count_that_can_be_is_shown(client: redis.Redis) -> None:
+    bloom = small(client, counting=True)
+    bloom.open()
+    client.hset("{shop:bloom:3}:ring", "n:0.0", "9" * 15)
+    assert len(bloom) == 999_999_999_999_999
+    assert bloom.info().estimated_error_rate <= 1
+
+
 @pytest.mark.parametrize("count", ["-5", "1e3", "9" * 30, "٣"])
 def test_a_count_that_cannot_be_is_named(client: redis.Redis, count: str) -> None:
     bloom = small(client, counting=True)

@@ -27,6 +27,8 @@ MAX_GROWN_BITS = 32 << 23
 DEFAULT_BLOCKS = 16
 #: Blocks at most: as many as a Redis Cluster has hash slots.
 MAX_BLOCKS = 16_384
+#: Hashes per counter beyond which all are as good as saturated (what is stored may say any count).
+MAX_LOAD = 500.0
 #: Smallest error rate that 64-bit hashes support.
 MIN_ERROR_RATE = 1e-15
 #: Seeds at most; 64 halvings of the error rate are more than 64-bit hashes can tell apart.
@@ -238,7 +240,7 @@ def saturated_counters(count: float, num_bits: int, num_hashes: int) -> float:
     Source: L. Fan, P. Cao, J. Almeida, A. Broder, Summary Cache: A Scalable Wide-Area Web Cache
     Sharing Protocol, IEEE/ACM Transactions on Networking 8(3), 2000, section V-C.
     """
-    load = num_hashes * count / num_bits
+    load = min(num_hashes * count / num_bits, MAX_LOAD)
     if not load:
         return 0.0
     hits = SATURATED
@@ -260,7 +262,7 @@ def lost_by_discard(count: float, num_bits: int, num_hashes: int) -> float:
     Source: that such discards are where false negatives come from is shown by D. Guo, Y. Liu,
     X. Li, P. Yang, False Negative Problem of Counting Bloom Filter, IEEE TKDE 22(5), 2010.
     """
-    load = num_hashes * count / num_bits
+    load = min(num_hashes * count / num_bits, MAX_LOAD)
     if not load:
         return 0.0
     alone = num_hashes * load / math.expm1(load)
