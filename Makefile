@@ -11,8 +11,8 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
 # Tests wait for servers and crawls most of the time. A file stays with one process, and each
-# process has servers of its own.
-PARALLEL ?= --numprocesses 3 --dist loadfile
+# process has servers of its own. In the order of their names, the longest ones come early.
+PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-lowest chaos lint format bench bench-full clean
 
