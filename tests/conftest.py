@@ -26,6 +26,8 @@ SLOTS, NODES = 16_384, 3
 if not os.environ.get("CI"):
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
+# pytest-xdist sets it: tables would be as wide as the terminal of the developer.
+os.environ.pop("COLUMNS", None)
 # What a Scrapy process does first; up to 2.14, a crawler cannot be built without.
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 

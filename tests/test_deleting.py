@@ -121,6 +121,15 @@ def test_what_cannot_be_read_can_be_deleted(
     assert some(client).add("a")
 
 
+def test_a_filter_of_which_nothing_can_be_read_can_be_deleted(client: redis.Redis) -> None:
+    some(client).extend(URLS)
+    client.delete("{shop:0}:header")
+    for block in range(3):
+        client.hset(f"{{shop:{block}}}:ring", "state", "garbage")
+    assert some(client).delete() is True
+    assert stored(client) == {f"{{shop:{block}}}:0.0" for block in range(3)}
+
+
 def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) -> None:
     """After any of its round trips."""
     for rounds in range(30):

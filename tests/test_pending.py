@@ -317,3 +317,15 @@ def test_a_server_without_memory_claims_nothing(full: BloomFilter, client: redis
         take(full, A, B)
     client.config_set("maxmemory", 0)
     assert not claims(full)
+
+
+def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) -> None:
+    """Its items are in other blocks, and no script compares the ring here."""
+    crawl, writer = BloomFilter(client, "shop"), BloomFilter(client, "shop")
+    writer.open()
+    crawl.delete()
+    items = [f"{number}".encode() for number in range(50)]
+    assert crawl.run(lambda view: pending.take(view, items, [""] * 50, "me", "1")) == "1" * 50
+    held = writer.run(lambda view: pending.hold(view, items, "me", "2"))
+    assert held == {field_of(item) for item in items}
+    assert writer.seeds == crawl.seeds

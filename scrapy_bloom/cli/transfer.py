@@ -3,13 +3,12 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 
 from scrapy_bloom.cli.session import Server, Session, complain, iso, print_json
 from scrapy_bloom.core import values
 from scrapy_bloom.core.info import describe
 from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.rings import Snapshot
 from scrapy_bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.files.archive import MAX_MEMORY, Reader, Writer
 from scrapy_bloom.files.loading import Loading, load
@@ -81,11 +80,7 @@ def import_filter(session: Session) -> bool:
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = Reader(file, limit)
         with session.connect() as server:
-            # What cannot be read, or was never finished, holds nothing to be asked about.
-            there = None
-            with suppress(StorageError) if opts.replace else nullcontext():
-                there = server.look(name)
-            if there is not None and opts.replace and not _confirm(session, server, reader, there):
+            if opts.replace and not _confirm(session, server, reader):
                 return False
             bloom, keys = server.filter(name), Keys(server.key(name))
             with _progress(session, "loaded", reader.memory) as progress:
@@ -95,12 +90,20 @@ def import_filter(session: Session) -> bool:
     return True
 
 
-def _confirm(session: Session, server: Server, reader: Reader, there: Snapshot) -> bool:
+def _confirm(session: Session, server: Server, reader: Reader) -> bool:
+    """Ask whether a filter that is there is to be replaced."""
     key = server.key(session.window)
-    count = describe(key, there).count
+    try:
+        there = server.look(session.window)
+    except StorageError as error:
+        loss = f"which cannot be read ({error})"
+    else:
+        if there is None:
+            return True
+        loss = f"which forgets its {describe(key, there).count:,} URLs"
     return session.confirm(
-        f"Replace {key!r} on {server.address}, which forgets its {count:,} URLs, by the filter "
-        f"that was saved {iso(reader.saved)}"
+        f"Replace {key!r} on {server.address}, {loss}, by the filter that was saved "
+        f"{iso(reader.saved)}"
     )
 
 

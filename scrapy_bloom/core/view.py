@@ -29,6 +29,7 @@ from scrapy_bloom.core.rings import (
 from scrapy_bloom.core.scripts import Argument, Call, Reply, load
 from scrapy_bloom.core.sizing import DEFAULT_BLOCKS, MAX_BLOCKS
 from scrapy_bloom.core.wanted import Wanted
+from scrapy_bloom.errors import StorageError
 
 #: Attempts to change a block that others keep changing.
 MAX_RACES = 10 * MAX_ROUNDS
@@ -130,7 +131,10 @@ class View(Rings):
             text = reply.fields.get("blocks", "")
             good = re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= MAX_BLOCKS
             return int(text) if good else DEFAULT_BLOCKS
-        ring = yield from self._surviving_ring(reply)
+        try:
+            ring = yield from self._surviving_ring(reply)
+        except StorageError:
+            return DEFAULT_BLOCKS  # there is one, and it cannot be read
         return ring.header.blocks if ring else 0
 
     def all_keys(self) -> Steps[list[str]]:

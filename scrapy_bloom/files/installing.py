@@ -118,8 +118,10 @@ class Installing(Staging):
 
     def discard(self) -> Steps[None]:
         """Delete what was written. If this fails, it expires or refuses to be opened."""
+        # First what is staged: an install that is still under way finds nothing to put in.
         for block in self._blocks.values():
-            yield from self._unstage(block)
+            with suppress(BloomError):
+                yield from self._unstage(block)
         if self._announced:
             yield from self._take_back()
 
@@ -229,7 +231,8 @@ class Installing(Staging):
         keys = [self.keys.ring(number), self.keys.staged(number, self._token, "free")]
         keys += [self.keys.claims(number), *staged, *own]
         keys += [key for key in there.keys if key not in own]
-        is_same = (replaced if there.id == "" else there.id) == self._new.id
+        # Of a ring that cannot be read, the header tells whose claims those are.
+        is_same = (there.id or replaced) == self._new.id
         arguments: list[Argument] = [there.v, self._v, state.dump(ring), ring.expiry, int(is_same)]
         for generation in ring.generations:
             time = ring.expires(generation)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from scrapy_bloom.core.generations import Layer
-from scrapy_bloom.core.header import Header
+from scrapy_bloom.core.header import Header, is_unfinished
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import MAX_ROUNDS, Rings, Steps
@@ -79,6 +79,7 @@ class Saving(Rings):
         self._writer.begin(header, now, self._total)
         for block in range(header.blocks):
             yield from self._save(block, like)
+        yield from self._make_sure_it_is_there()
         self._writer.end()
         return Saved(header, now, self._count, self._memory, self._lost)
 
@@ -179,8 +180,12 @@ class Saving(Rings):
 
     def _make_sure_it_is_there(self) -> Steps[None]:
         reply = yield from self._read_header("")
-        if self.header is None or reply.fields.get("id") != self.header.id:
-            raise StorageError(f"the filter {self.keys.prefix!r} was deleted while it was saved")
+        is_same = self.header is not None and reply.fields.get("id") == self.header.id
+        if not is_same or is_unfinished(reply.fields):
+            raise StorageError(
+                f"the filter {self.keys.prefix!r} was deleted or replaced while it was saved: save "
+                "it again"
+            )
 
     def _absent(self) -> StorageError:
         return StorageError(
