@@ -32,10 +32,7 @@ TARGETS = {"pyreBloom-ng": 1.0, "Scrapy-Redis-BloomFilter": 8.0}
 BLOCKS = (1, 16)
 
 WHATS = ("insert", "test, present", "test, absent")
-COLUMNS = (
-    "",
-    *(f"{what}: items/s, {part}" for what in WHATS for part in ("client µs", "server µs")),
-)
+COLUMNS = ("", *(text for what in WHATS for text in (f"{what}/s", "client µs", "server µs")))
 NOTES = (
     (
         f"Items are fingerprints of 20 bytes, in batches of {BATCH}; the filters are made for them "
