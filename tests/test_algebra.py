@@ -246,7 +246,7 @@ def test_filters_that_have_grown_are_united(client: redis.Redis) -> None:
     two.extend(items(range(2_000, 4_000)))
     made = make(union, "made", one, two)
     assert all(made.contains(items(range(4_000))))
-    assert made.extend(items(range(4_000, 5_000))) == 1_000
+    assert made.extend(items(range(4_000, 5_000))) > 990  # some may seem to be seen
     with pytest.raises(FilterMismatchError, match="none has grown"):
         make(intersection, "nothing", one, two)
     assert BloomFilter(client, "nothing").look() is None
