@@ -40,7 +40,6 @@ class AsyncBloomFilter(BaseFilter):
     is_async = True
 
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
-        self._client = client
         self._driver = AsyncDriver(client, label, timeout)
         # The view of a filter is for one operation at a time.
         self._lock = asyncio.Lock()
@@ -151,11 +150,6 @@ class AsyncBloomFilter(BaseFilter):
     async def update(self, *others: "AsyncBloomFilter") -> None:
         """See ``BloomFilter.update``."""
         await self._together(self._update(others), *others)
-
-    def _beside(self, key: str, client: Any = None) -> "AsyncBloomFilter":
-        if client is None:
-            return AsyncBloomFilter(self._client, key, label=self._label, timeout=self._timeout)
-        return AsyncBloomFilter(client, key, timeout=self._timeout)
 
     async def _together(self, operation: Together[T], *others: "AsyncBloomFilter") -> T:
         filters = (self, *others)

@@ -1,5 +1,6 @@
 """What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -25,6 +26,7 @@ from scrapy_bloom.sets.algebra import Overlap
 from scrapy_bloom.sets.together import Together
 
 T = TypeVar("T")
+S = TypeVar("S", bound="BaseFilter")
 
 #: What a filter is created with unless the user says otherwise.
 DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
@@ -32,7 +34,7 @@ DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 CHUNK = 8_192
 
 
-class BaseFilter:
+class BaseFilter(ABC):
     """A filter as one client knows it. Arguments: see ``BloomFilter``.
 
     The methods that begin with an underscore are operations, for a driver to run.
@@ -94,14 +96,20 @@ class BaseFilter:
         self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
-        self._label = label
+        self._client, self._label = client, label
         #: Seconds that an operation may take.
         self._timeout = _optional(partial(values.seconds, low=0.001, high=3600), "timeout", timeout)
         self._use(client, label, self._timeout)
 
+    @abstractmethod
     def _use(self, client: Any, label: str, timeout: float | None) -> None:
         """Make the driver."""
-        raise NotImplementedError
+
+    def _beside(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
+        """Return another filter on the same server, or on another one."""
+        if client is None:
+            return type(self)(self._client, key, label=self._label, timeout=self._timeout)
+        return type(self)(client, key, timeout=self._timeout)
 
     # -- operations --
 
@@ -248,8 +256,8 @@ class BaseFilter:
         return f"<{type(self).__name__} {self.key!r} on {self._label}>"
 
 
-def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
-    """Yield items in lists of a size.
+def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield items in lists of those that are sent together.
 
     Raises:
         TypeError: it is one item.
@@ -257,7 +265,7 @@ def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
     if isinstance(items, str | bytes):
         raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
     iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
+    while chunk := list(islice(iterator, CHUNK)):
         yield chunk
 
 

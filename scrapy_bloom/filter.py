@@ -318,12 +318,6 @@ class BloomFilter(BaseFilter):
         self.update(other)
         return self
 
-    def _beside(self, key: str, client: Any = None) -> "BloomFilter":
-        """Return a filter on the same server, or on another one."""
-        if client is None:
-            return BloomFilter(self._driver.client, key, label=self._label, timeout=self._timeout)
-        return BloomFilter(client, key, timeout=self._timeout)
-
     def _together(self, operation: Together[T], *others: "BloomFilter") -> T:
         """Run an operation on this filter, number 0, and others."""
         filters = (self, *others)

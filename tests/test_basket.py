@@ -475,8 +475,9 @@ async def test_closing_ends_a_callback_that_is_waiting() -> None:
 @in_loop
 async def test_closing_what_has_ended_does_nothing() -> None:
     batches = in_batches(produce("item"), 4, always)
-    await all_of(batches)
+    assert await all_of(batches) == [["item"]]
     await batches.aclose()
+    assert await all_of(batches) == []
 
 
 @in_loop

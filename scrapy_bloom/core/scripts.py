@@ -109,7 +109,7 @@ class Reply(NamedTuple):
 def load(name: str) -> Script:
     """Load ``lua/<name>.lua`` from the package."""
     text = resources.files("scrapy_bloom").joinpath("lua", f"{name}.lua").read_text("utf-8")
-    return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts so
+    return _script(name, text)
 
 
 @cache
@@ -119,7 +119,11 @@ def load_audited(name: str) -> Script:
     One text, because a script cannot call another one; put together, it is one atomic step.
     """
     text = f"local function claim()\n{load(name).text}\nend\n{load('audit').text}"
-    return Script(f"{name}, audited", text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - as above
+    return _script(f"{name}, audited", text)
+
+
+def _script(name: str, text: str) -> Script:
+    return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts so
 
 
 def _text(value: object) -> str:

@@ -83,7 +83,6 @@ class Writer:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._frames = FrameWriter(file)
-        self._layers = 0
 
     @property
     def size(self) -> int:
