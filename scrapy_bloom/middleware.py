@@ -13,7 +13,7 @@ from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.http import Response
 
 from scrapy_bloom.crawl.asking import Question
-from scrapy_bloom.crawl.basket import in_batches, in_batches_without_asyncio
+from scrapy_bloom.crawl.basket import Fate, in_batches, in_batches_without_asyncio
 from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.crawl.mainthread import has_asyncio
 from scrapy_bloom.crawl.windows import RUN
@@ -93,17 +93,23 @@ class BloomSpiderMiddleware:
         size = dupefilter.settings.batch
         asked: dict[Request, Question] = {}
 
-        def is_asked(request: Request) -> bool:
+        def decide(request: Request) -> Fate:
             question = dupefilter.question(request)
-            if question is None or not self._will_be_scheduled(request):
-                return False
+            if question is None:
+                return Fate.PASSED
+            if question.verdict and dupefilter.is_duplicate(request, question):
+                # At once: they are most links of a large site, and take memory while they wait.
+                self._drop(dupefilter, request)
+                return Fate.DROPPED
+            if not self._will_be_scheduled(request):
+                return Fate.PASSED
             asked[request] = question
-            return not question.verdict
+            return Fate.ASKED
 
         if has_asyncio():
-            batches = in_batches(outputs, size, is_asked, is_lazy=is_lazy)
+            batches = in_batches(outputs, size, decide, is_lazy=is_lazy)
         else:
-            batches = in_batches_without_asyncio(outputs, size, is_asked)
+            batches = in_batches_without_asyncio(outputs, size, decide)
         async for batch in batches:
             requests = [output for output in batch if isinstance(output, Request)]
             questions = _once_each([asked[request] for request in requests if request in asked])
@@ -138,9 +144,8 @@ class BloomSpiderMiddleware:
 
 
 def _once_each(questions: Sequence[Question]) -> Sequence[Question]:
-    """Return the first open question about each; on the others the scheduler decides."""
+    """Return the first question about each; on the others the scheduler decides."""
     first: dict[object, Question] = {}
     for question in questions:
-        if not question.verdict:
-            first.setdefault((question.window, question.item), question)
+        first.setdefault((question.window, question.item), question)
     return list(first.values())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Request
 
-from scrapy_bloom.crawl.basket import Basket, in_batches, in_batches_without_asyncio
+from scrapy_bloom.crawl.basket import IN_A_ROW, Basket, Fate, in_batches, in_batches_without_asyncio
 
 #: Seconds after which what waits would wait for ever.
 PATIENCE = 20.0
@@ -32,12 +32,16 @@ def link(number: int = 0) -> Request:
     return Request(f"https://example.com/{number}")
 
 
-def always(_: Request) -> bool:
-    return True
+def always(_: Request) -> Fate:
+    return Fate.ASKED
 
 
-def never(_: Request) -> bool:
-    return False
+def never(_: Request) -> Fate:
+    return Fate.PASSED
+
+
+def dropped(_: Request) -> Fate:
+    return Fate.DROPPED
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -77,41 +81,47 @@ async def rounds() -> None:
 
 # -- the basket itself --
 
-OUTPUTS = st.lists(st.sampled_from(["asked", "unasked", "item"]), max_size=40)
+OUTPUTS = st.lists(st.sampled_from([*Fate, "item"]), max_size=40)
+Kinds = list[Fate | str]
 
 
-def make(kinds: list[str]) -> tuple[list[Any], Callable[[Request], bool]]:
-    """Return outputs of these kinds, and which of the requests are asked about."""
+def make(kinds: Kinds) -> tuple[list[Any], Callable[[Request], Fate]]:
+    """Return outputs of these kinds, and what decides what becomes of the requests."""
     outputs = [{"item": n} if kind == "item" else link(n) for n, kind in enumerate(kinds)]
-    asked = {id(output) for output, kind in zip(outputs, kinds, strict=True) if kind == "asked"}
-    return outputs, lambda request: id(request) in asked
+    fates = {id(output): kind for output, kind in zip(outputs, kinds, strict=True)}
+    return outputs, lambda request: Fate(fates[id(request)])
 
 
 @given(kinds=OUTPUTS, size=st.integers(1, 8))
-def test_nothing_is_lost_and_requests_keep_their_order(kinds: list[str], size: int) -> None:
-    outputs, is_asked = make(kinds)
-    basket = Basket(size, is_asked)
+def test_all_is_passed_on_but_what_is_dropped_and_requests_keep_their_order(
+    kinds: Kinds, size: int
+) -> None:
+    outputs, decide = make(kinds)
+    basket = Basket(size, decide)
     passed = [one for output in outputs for one in basket.add(output)] + basket.empty()
-    requests = [output for output in outputs if isinstance(output, Request)]
-    assert [one for one in passed if isinstance(one, Request)] == requests
+    assert [one for one in passed if isinstance(one, Request)] == [
+        output
+        for output in outputs
+        if isinstance(output, Request) and decide(output) is not Fate.DROPPED
+    ]
     assert [one for one in passed if isinstance(one, dict)] == [
         output for output in outputs if isinstance(output, dict)
     ]
 
 
 @given(kinds=OUTPUTS, size=st.integers(1, 8))
-def test_what_is_no_request_is_passed_on_at_once_and_alone(kinds: list[str], size: int) -> None:
-    outputs, is_asked = make(kinds)
-    basket = Basket(size, is_asked)
+def test_what_is_no_request_is_passed_on_at_once_and_alone(kinds: Kinds, size: int) -> None:
+    outputs, decide = make(kinds)
+    basket = Basket(size, decide)
     for output in outputs:
         passed = basket.add(output)
         assert isinstance(output, Request) or passed == [output]
 
 
 @given(kinds=OUTPUTS, size=st.integers(1, 8))
-def test_there_are_never_more_requests_than_the_size(kinds: list[str], size: int) -> None:
-    outputs, is_asked = make(kinds)
-    basket = Basket(size, is_asked)
+def test_there_are_never_more_requests_than_the_size(kinds: Kinds, size: int) -> None:
+    outputs, decide = make(kinds)
+    basket = Basket(size, decide)
     for output in outputs:
         passed = basket.add(output)
         assert len(passed) <= size
@@ -119,12 +129,12 @@ def test_there_are_never_more_requests_than_the_size(kinds: list[str], size: int
 
 
 def test_what_is_held_begins_with_a_request_to_be_asked_about() -> None:
-    first, second, third = link(1), link(2), link(3)
-    basket = Basket(8, lambda request: request is second)
-    assert basket.add(first) == [first]
-    assert basket.add(second) == []
-    assert basket.add(third) == []
-    assert basket.empty() == [second, third]
+    outputs, decide = make([Fate.PASSED, Fate.ASKED, Fate.PASSED])
+    basket = Basket(8, decide)
+    assert basket.add(outputs[0]) == [outputs[0]]
+    assert basket.add(outputs[1]) == []
+    assert basket.add(outputs[2]) == []
+    assert basket.empty() == outputs[1:]
 
 
 def test_an_emptied_basket_holds_nothing() -> None:
@@ -201,6 +211,48 @@ async def test_requests_that_nothing_is_asked_about_are_passed_on_at_once(
 
 @ALL
 @in_loop
+async def test_what_is_dropped_makes_no_batch(collect: Collect) -> None:
+    links = [link(number) for number in range(3 * IN_A_ROW)]
+    assert await all_of(collect(produce(*links, "item"), 4, dropped)) == [["item"]]
+
+
+@in_loop
+async def test_others_have_their_turn_while_a_page_of_duplicates_is_dropped() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    assert not await all_of(in_batches(produce(*[link()] * 10 * IN_A_ROW), 4, dropped))
+    assert turns >= 10
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+@in_loop
+async def test_what_is_held_is_not_held_longer_while_duplicates_are_dropped() -> None:
+    first, second = link(1), link(2)
+    is_passed = False
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        while not is_passed:
+            yield second
+
+    decide = {first: Fate.ASKED, second: Fate.DROPPED}.__getitem__
+    batches = in_batches(callback(), 4, decide)
+    assert await anext(batches) == [first]
+    is_passed = True
+    assert await all_of(batches) == []
+
+
+@ALL
+@in_loop
 async def test_an_exception_comes_after_what_was_yielded_before(collect: Collect) -> None:
     first = link()
     batches = collect(produce(first, "item", ValueError("of the callback")), 4, always)
@@ -211,8 +263,8 @@ async def test_an_exception_comes_after_what_was_yielded_before(collect: Collect
 
 @ALL
 @in_loop
-async def test_an_exception_of_is_asked_is_raised(collect: Collect) -> None:
-    def broken(_: Request) -> bool:
+async def test_an_exception_of_the_decision_is_raised(collect: Collect) -> None:
+    def broken(_: Request) -> Fate:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):

@@ -1,5 +1,8 @@
 """What a process was told lately: the last so many at least, and not much more."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from scrapy_bloom.crawl.recent import Recent
 
 
@@ -24,3 +27,15 @@ def test_what_was_never_put_in_is_not_recent() -> None:
     recent.add(b"a")
     assert b"a" in recent
     assert b"b" not in recent
+
+
+@given(st.lists(st.binary(max_size=3)), st.integers(1, 20))
+def test_it_holds_what_two_sets_hold(items: list[bytes], capacity: int) -> None:
+    recent, young, old = Recent(capacity), set[bytes](), set[bytes]()
+    for item in items:
+        recent.add(item)
+        young.add(item)
+        if len(young) == capacity:
+            young, old = set(), young
+        assert all(one in recent for one in young | old)
+        assert sum(one in recent for one in set(items)) == len(young | old)

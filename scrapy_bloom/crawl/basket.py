@@ -8,15 +8,31 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 from scrapy import Request
 
 #: Seconds that a request is held at most, for more of them to come.
 HELD = 0.1
+#: Outputs that are produced one after the other, if most of them are dropped, before others have
+#: their turn.
+IN_A_ROW = 64
 
-#: Whether a request is to be asked about.
-IsAsked = Callable[[Request], bool]
+
+class Fate(Enum):
+    """What becomes of a request that a callback yields."""
+
+    #: It is to be asked about.
+    ASKED = "asked"
+    #: It goes on as it is; held only to keep the order.
+    PASSED = "passed"
+    #: It goes nowhere.
+    DROPPED = "dropped"
+
+
+#: Decides what becomes of a request.
+Decide = Callable[[Request], Fate]
 
 
 class Basket:
@@ -24,19 +40,21 @@ class Basket:
 
     Args:
         size: requests that are passed on together.
-        is_asked: whether a request is to be asked about; the others are held to keep the order.
+        decide: what becomes of each.
     """
 
-    def __init__(self, size: int, is_asked: IsAsked) -> None:
-        self._size, self._is_asked = size, is_asked
+    def __init__(self, size: int, decide: Decide) -> None:
+        self._size, self._decide = size, decide
         self._held: list[Any] = []
 
     def add(self, output: Any) -> list[Any]:
         """Take an output; return those that are to be passed on now."""
         if not isinstance(output, Request):
             return [output]
-        is_asked = self._is_asked(output)
-        if not self._held and not is_asked:
+        fate = self._decide(output)
+        if fate is Fate.DROPPED:
+            return []
+        if fate is Fate.PASSED and not self._held:
             return [output]
         self._held.append(output)
         return self.empty() if len(self._held) >= self._size else []
@@ -51,7 +69,7 @@ class Basket:
 
 
 async def in_batches(
-    outputs: AsyncIterator[Any], size: int, is_asked: IsAsked, *, is_lazy: bool = False
+    outputs: AsyncIterator[Any], size: int, decide: Decide, *, is_lazy: bool = False
 ) -> AsyncIterator[list[Any]]:
     """Yield outputs in lists, as they are to be passed on; needs a running asyncio loop.
 
@@ -61,10 +79,10 @@ async def in_batches(
     Args:
         outputs: what a callback or ``start()`` yields.
         size: outputs that are produced before the first of them is asked for, at most.
-        is_asked: whether a request is to be asked about.
+        decide: what becomes of each request.
         is_lazy: produce nothing ahead unless there are requests to be collected.
     """
-    pump = _Pump(outputs, Basket(size, is_asked), 1 if is_lazy else size)
+    pump = _Pump(outputs, Basket(size, decide), 1 if is_lazy else size)
     try:
         while batch := await pump.next():
             yield batch
@@ -73,10 +91,10 @@ async def in_batches(
 
 
 async def in_batches_without_asyncio(
-    outputs: AsyncIterator[Any], size: int, is_asked: IsAsked
+    outputs: AsyncIterator[Any], size: int, decide: Decide
 ) -> AsyncIterator[list[Any]]:
     """Do as ``in_batches``, save that nothing can be passed on while the next output takes long."""
-    basket, since = Basket(size, is_asked), 0.0
+    basket, since = Basket(size, decide), 0.0
     try:
         async for output in outputs:
             was_empty = not basket
@@ -142,15 +160,19 @@ class _Pump:
             await close()
 
     async def _run(self) -> None:
+        produced = 0
         try:
             async for output in self._outputs:
                 self._ready += self._basket.add(output)
                 if self._basket and self._timer is None:
                     self._timer = self._loop.call_later(HELD, self._is_late)
+                if self._ready:
+                    _resolve(self._news)
+                produced += 1
                 if len(self._ready) >= self._ahead:
                     await self._pause()
-                elif self._ready:
-                    _resolve(self._news)
+                elif produced % IN_A_ROW == 0:
+                    await asyncio.sleep(0)
         except BaseException as error:
             self._error = error  # it is raised where it belongs
             if not isinstance(error, Exception):
@@ -164,7 +186,6 @@ class _Pump:
         if not self._basket:
             self._stop_timer()
         self._demand = self._loop.create_future()
-        _resolve(self._news)
         await self._demand
 
     def _is_late(self) -> None:
