@@ -175,15 +175,14 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
-        args = {"request": request, "referer": referer_str(request)}
-        if self._debug:
+        if self._debug or self._log_next:
             message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
-            logger.debug(message, args, extra={"spider": spider})
-        elif self._log_next:
-            message = (
-                "Filtered duplicate request: %(request)s - no more duplicates will be shown "
-                "(see DUPEFILTER_DEBUG to show all duplicates)"
-            )
+            if not self._debug:
+                message = (
+                    "Filtered duplicate request: %(request)s - no more duplicates will be shown "
+                    "(see DUPEFILTER_DEBUG to show all duplicates)"
+                )
+            args = {"request": request, "referer": referer_str(request)}
             logger.debug(message, args, extra={"spider": spider})
             self._log_next = False
         self._stats.inc_value("dupefilter/filtered")

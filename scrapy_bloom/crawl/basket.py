@@ -15,9 +15,8 @@ from scrapy import Request
 
 #: Seconds that a request is held at most, for more of them to come.
 HELD = 0.1
-#: Outputs that are produced one after the other, if most of them are dropped, before others have
-#: their turn.
-IN_A_ROW = 64
+#: Seconds for which a callback's outputs are produced before others have their turn.
+TURN = 0.02
 
 
 class Fate(Enum):
@@ -160,7 +159,7 @@ class _Pump:
             await close()
 
     async def _run(self) -> None:
-        produced = 0
+        since = time.monotonic()
         try:
             async for output in self._outputs:
                 self._ready += self._basket.add(output)
@@ -168,11 +167,12 @@ class _Pump:
                     self._timer = self._loop.call_later(HELD, self._is_late)
                 if self._ready:
                     _resolve(self._news)
-                produced += 1
                 if len(self._ready) >= self._ahead:
                     await self._pause()
-                elif produced % IN_A_ROW == 0:
+                    since = time.monotonic()
+                elif time.monotonic() - since > TURN:
                     await asyncio.sleep(0)
+                    since = time.monotonic()
         except BaseException as error:
             self._error = error  # it is raised where it belongs
             if not isinstance(error, Exception):
