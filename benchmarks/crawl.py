@@ -198,12 +198,10 @@ class Site:
     Args:
         name: as it is in the tables.
         arguments: what ``benchmarks.site`` is told.
-        is_large: whether no peer has the patience for it, except next door.
     """
 
     name: str
     arguments: Sequence[str]
-    is_large: bool = False
 
 
 @dataclass
@@ -267,7 +265,7 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
         groups = runner.crawl_site(generated, CONTESTANTS, LATENCIES)
         if not quick:
             try:
-                real = Site(DOCUMENTATION, ("--directory", str(documentation())), is_large=True)
+                real = Site(DOCUMENTATION, ("--directory", str(documentation())))
                 groups += runner.crawl_site(real, CONTESTANTS if full else FEW, LATENCIES)
             except NoDocumentationError as error:
                 notes.append(f"The documentation of Python was not crawled: {error}.")
@@ -346,7 +344,7 @@ class _Runner:
         latency: int,
         bar: Progress,
     ) -> Group:
-        rounds = {one: self._rounds(one, site, latency) for one in contestants}
+        rounds = {one: self._rounds(one, latency) for one in contestants}
         task = bar.add_task(f"{site.name}, {latency} ms", total=sum(rounds.values()))
         with self._urls(latency) as urls:
             group = Group(site.name, latency, _ping(urls[False]))
@@ -359,14 +357,14 @@ class _Runner:
                         bar.advance(task)
         return group
 
-    def _rounds(self, contestant: Contestant, site: Site, latency: int) -> int:
-        """How often a contestant crawls a site, if at all."""
+    def _rounds(self, contestant: Contestant, latency: int) -> int:
+        """How often a contestant crawls, if at all."""
         if contestant.needs_module not in self._servers:
             return 0
         patience = PATIENCE
         if self.full:
             patience = FULL_PATIENCE
-        elif self.quick or site.is_large or contestant.needs_module:
+        elif self.quick or contestant.needs_module:
             patience = 0
         waits = contestant.trips * latency
         if waits > patience:

@@ -4,6 +4,7 @@ The same filter for 10^5, 10^6, ... URLs, filled to its capacity. The largest is
 URL: random bits are set in its bitmaps, as many as its URLs would have set.
 """
 
+import itertools
 import multiprocessing
 import random
 import statistics
@@ -37,7 +38,14 @@ PROBES = 1_000_000
 #: Items from here on are in no filter.
 ABSENT = 1 << 40
 
-COLUMNS = ("URLs", "new: server µs", "caller µs", "seen: server µs", "caller µs")
+COLUMNS = (
+    "URLs",
+    "new: server µs",
+    "caller µs",
+    "seen: server µs",
+    "caller µs",
+    "bits read: server µs",
+)
 MORE = ("MiB of bitmaps", "bits per URL", "measured rate", "filled in s")
 NOTES = (
     (
@@ -46,7 +54,10 @@ NOTES = (
         "medians; `server` is the server's CPU time (`INFO cpu`), `caller` what a claim takes in "
         "all. `measured rate` is that of URLs that are in no filter. Filters of "
         f"{RANDOM_FROM:,} URLs and more are filled with random bits instead, each set with the "
-        "probability that it has in a full filter; their `seen` URLs are those claimed just before."
+        "probability that it has in a full filter; their `seen` URLs are those claimed just "
+        "before. `bits read` is what the server needs to read as many random bits of the same "
+        "bitmaps as a URL has, by one BITFIELD_RO: it grows as bitmaps leave the processor's "
+        "caches."
     ),
 )
 
@@ -122,6 +133,7 @@ def _row(
     row = [
         f"{size:,}",
         *(f"{value:.2f}" for times in (new, seen) for value in (times.server, times.client)),
+        f"{_bits_read(bloom, client):.2f}",
         f"{info.memory / (1 << 20):.1f}",
         f"{info.memory * 8 / size:.1f}",
         f"{wrong / probes:.1e} ({wrong:,} of {probes:,})",
@@ -202,6 +214,26 @@ def _times(
         caller.append((time.perf_counter() - begin) * 1e6 / BATCH)
         server.append((server_cpu(client) - used) * 1e6 / BATCH)
     return Times(statistics.median(server[1:]), statistics.median(caller[1:]))
+
+
+def _bits_read(bloom: BloomFilter, client: redis.Redis) -> float:
+    """Return the median microseconds of the server for reading a URL's number of random bits."""
+    snapshot = bloom.look()
+    if snapshot is None:
+        raise RuntimeError("the filter is not there")
+    hashes, rng, server = len(snapshot.header.seeds), random.Random(0), []
+    for _ in range(ROUNDS + 1):
+        pipeline = client.pipeline(transaction=False)
+        for ring in snapshot.rings.values():
+            layer = ring.active.layers[0]
+            key = f"{{{KEY}:{ring.block}}}:{layer.name}"
+            for _ in range(BATCH // BLOCKS):
+                bits = [("GET", "u1", rng.randrange(layer.num_bits)) for _ in range(hashes)]
+                pipeline.execute_command("BITFIELD_RO", key, *itertools.chain.from_iterable(bits))
+        used = server_cpu(client)
+        pipeline.execute()
+        server.append((server_cpu(client) - used) * 1e6 / BATCH)
+    return statistics.median(server[1:])
 
 
 def _wrong(bloom: BloomFilter, probes: int) -> int:
