@@ -70,6 +70,8 @@ class BloomDupeFilter(BaseDupeFilter):
         self._spider_opened = False
         self._identify = crawler.request_fingerprinter.fingerprint
         self._stats: Any = crawler.stats
+        # Scrapy 2.19 takes longer to look the method up than to run it.
+        self._inc_value = self._stats.inc_value
         self._report = Report(crawler.stats)
         self._memory = Memory(crawler, self.settings, self._report)
         _running[crawler] = self
@@ -185,7 +187,7 @@ class BloomDupeFilter(BaseDupeFilter):
             args = {"request": request, "referer": referer_str(request)}
             logger.debug(message, args, extra={"spider": spider})
             self._log_next = False
-        self._stats.inc_value("dupefilter/filtered")
+        self._inc_value("dupefilter/filtered")
 
     def clear(self) -> None:
         """Forget everything, where ``BLOOM_FLUSH`` allows scrapy-redis to ask for it.

@@ -7,6 +7,7 @@ it finds seen is dropped here; what is new ``BloomDupeFilter.request_seen`` find
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
+from pydispatch.dispatcher import getAllReceivers, liveReceivers
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -92,6 +93,9 @@ class BloomSpiderMiddleware:
     ) -> AsyncIterator[Any]:
         size = dupefilter.settings.batch
         asked: dict[Request, Question] = {}
+        # Once a page: for each link, finding that there is nobody to be told takes longer than
+        # whatever else is done to drop it. Who connects later is told from the next page on.
+        is_told = self._has_receivers(signals.request_dropped)
 
         def decide(request: Request) -> Fate:
             question = dupefilter.question(request)
@@ -99,7 +103,7 @@ class BloomSpiderMiddleware:
                 return Fate.PASSED
             if question.verdict and dupefilter.is_duplicate(request, question):
                 # At once: they are most links of a large site, and take memory while they wait.
-                self._drop(dupefilter, request)
+                self._drop(dupefilter, request, is_told=is_told)
                 return Fate.DROPPED
             if not self._will_be_scheduled(request):
                 return Fate.PASSED
@@ -119,7 +123,7 @@ class BloomSpiderMiddleware:
                 if isinstance(output, Request) and dupefilter.is_duplicate(
                     output, asked.pop(output, None)
                 ):
-                    self._drop(dupefilter, output)
+                    self._drop(dupefilter, output, is_told=is_told)
                 else:
                     yield output
 
@@ -133,14 +137,19 @@ class BloomSpiderMiddleware:
         except Exception:
             return True
 
-    def _drop(self, dupefilter: BloomDupeFilter, request: Request) -> None:
+    def _drop(self, dupefilter: BloomDupeFilter, request: Request, *, is_told: bool) -> None:
         """Drop a duplicate, as the scheduler and the engine do."""
         spider = self._crawler.spider
         assert spider is not None  # noqa: S101 - it has yielded the request
         dupefilter.log(request, spider)
-        self._crawler.signals.send_catch_log(
-            signals.request_dropped, request=request, spider=spider
-        )
+        if is_told:
+            self._crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=spider
+            )
+
+    def _has_receivers(self, signal: object) -> bool:
+        receivers = getAllReceivers(self._crawler.signals.sender, signal)
+        return any(True for _ in liveReceivers(receivers))
 
 
 def _once_each(questions: Sequence[Question]) -> Sequence[Question]:

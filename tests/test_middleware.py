@@ -99,6 +99,22 @@ def test_a_duplicate_is_counted_logged_and_signalled(lab_of: LabOf, remember: st
     assert done.stats["bloom/new"] == PAGES
 
 
+def test_who_connects_during_the_crawl_is_told_of_what_later_pages_link(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page("/a", "/")})
+    code = spider("""
+@classmethod
+def from_crawler(cls, crawler, *args, **kwargs):
+    return super(CountingSpider, cls).from_crawler(crawler, *args, **kwargs)
+
+def parse(self, response):
+    yield from super().parse(response)
+    self.crawler.signals.connect(self.on_dropped, signals.request_dropped)
+""")
+    done = lab.crawl(code)
+    assert done.hits == Counter(["/", "/a"])
+    assert done.stats["test/dropped"] == done.stats["dupefilter/filtered"] >= 1
+
+
 def test_the_first_duplicate_only_is_logged_without_debug(lab_of: LabOf) -> None:
     done = lab_of(tree(PAGES)).crawl(COUNTING)
     assert done.log.count("Filtered duplicate request: <GET") == 1

@@ -31,6 +31,7 @@ class Report:
 
     def __init__(self, stats: Any) -> None:
         self._stats = stats
+        self._inc_value = stats.inc_value  # see BloomDupeFilter
         self._said: set[object] = set()
         #: What was said last of why the server cannot be used.
         self._trouble = ""
@@ -39,7 +40,7 @@ class Report:
 
     def count(self, name: str, window: str = LASTING, *, count: int = 1) -> None:
         """Add to a stat."""
-        self._stats.inc_value(_stat(window, name), count)
+        self._inc_value(_stat(window, name), count)
 
     def warn_once(self, topic: object, message: str) -> None:
         """Log a warning, unless there was one on that topic."""
@@ -159,8 +160,12 @@ class Report:
             values |= {"audited": info.audited.count, "audited_wrong": info.audited.wrong}
             if info.audited.rate is not None:
                 values["measured_error_rate"] = info.audited.rate
+            values["audit_records_lost"] = info.audited.lost
         for name, value in values.items():
             self._stats.set_value(_stat(window, name), value)
+        lost_records = advice.on_lost_records(info)
+        if lost_records:
+            self.warn_once(("audit", window), f"Bloom filter {info.key!r}: {lost_records}")
 
     def _advise(self, bloom: BloomFilter, sentence: str | None) -> None:
         if sentence:
