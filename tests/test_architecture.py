@@ -140,8 +140,8 @@ def test_scripts_are_part_of_the_package() -> None:
     names = {Path(str(file)).stem for file in files}
     assert names == {
         *("adopt", "audit", "beat", "claim", "contains", "count", "create", "discard", "drop"),
-        *("fetch", "fill", "header", "install", "merge", "ones", "read", "release", "scan"),
-        *("stage", "swap", "take"),
+        *("fetch", "fill", "header", "install", "merge", "ones", "read", "release"),
+        *("restore", "scan", "stage", "swap", "take"),
     }
     assert all(load(name).text for name in names)
 

@@ -545,6 +545,27 @@ def test_info_says_how_often_an_audited_filter_is_wrong(shop: Call, client: redi
     assert document["audited"]["bounds"] == list(audited.bounds)
 
 
+def test_info_says_which_exact_records_are_lost(shop: Call, client: redis.Redis) -> None:
+    options = {"blocks": 4, "audit_rate": 1.0}
+    for key, window, end in (
+        (KEY, "3 months", "their generations are forgotten"),
+        ("shop:other", None, "the filter is cleared (scrapy bloom clear)"),
+    ):
+        bloom = BloomFilter(client, key, window=window, **options)
+        bloom.extend(f"{number}" for number in range(500))
+        done = shop("info", BLOOM_KEY=key)
+        assert (done.code, "lost records" in done.out) == (0, False)
+        client.delete(f"{{{key}:2}}:0.audit")
+        text = " ".join(shop("info", BLOOM_KEY=key).out.split())
+        assert "exact record: 500; 0 of them were wrongly seen" in text
+        assert "lost records 1 of 4 exact records of the audit were lost (evicted or del" in text
+        assert f"no answer of their blocks is judged until {end}" in text
+        (document,) = shop("info", "-v", "--json", BLOOM_KEY=key).json["filters"]
+        assert (document["audited"]["records"], document["audited"]["lost"]) == (4, 1)
+        lost = [block["block"] for block in document["per_block"] if block["audited"]["lost"]]
+        assert lost == [2]
+
+
 def test_info_of_each_block(shop: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, blocks=3)
     bloom.extend(fingerprints(URLS))

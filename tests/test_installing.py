@@ -2,9 +2,10 @@
 
 import asyncio
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -103,10 +104,23 @@ def kept(client: redis.Redis) -> set[bytes]:
     return {key for key in client.keys("{new:*") if client.ttl(key) == -1}
 
 
-def round_trips(put: Put, client: redis.Redis, *, replace: bool) -> int:
-    seen: list[object] = []
-    put(client, seen.append, replace)
-    return len(seen)
+def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
+    """The filter whole: what each key holds, and when it expires."""
+    keys = [key for key in client.keys("{new:*") if b":load:" not in key]
+    return {
+        key: (
+            client.hgetall(key) if client.type(key) == b"hash" else client.get(key),
+            client.pexpiretime(key),
+        )
+        for key in keys
+    }
+
+
+def round_trips(put: Put, client: redis.Redis, *, replace: bool) -> list[str]:
+    """Return the scripts that are called first in each round trip."""
+    seen: list[str] = []
+    put(client, lambda calls: seen.append(calls[0].script.name), replace)
+    return seen
 
 
 class KilledError(BaseException):
@@ -129,7 +143,9 @@ def fail(after: int, error: BaseException, *, for_ever: bool) -> Between:
 # -- one, which is ended --
 
 
-@pytest.mark.parametrize("old", [None, {"blocks": 3}, {"blocks": 5, "audit_rate": 1.0}])
+@pytest.mark.parametrize(
+    "old", [None, {"window": "3 days", "period": "1 day"}, {"blocks": 5, "audit_rate": 1.0}]
+)
 @pytest.mark.parametrize("how", ["killed", "an error", "no server any more", "interrupted"])
 def test_whatever_ends_it_and_whenever_nobody_takes_a_part_for_the_whole(
     client: redis.Redis, put: Put, how: str, old: dict[str, Any] | None
@@ -142,21 +158,24 @@ def test_whatever_ends_it_and_whenever_nobody_takes_a_part_for_the_whole(
     }[how]
     if old:
         make(client, "new", OLD, **old)
-    total = round_trips(put, client, replace=old is not None)
-    outcomes = []
-    for after in range(total):
+    scripts = round_trips(put, client, replace=old is not None)
+    first, outcomes = scripts.index("install"), []
+    for after in range(len(scripts)):
         client.flushall()
         if old:
             make(client, "new", OLD, **old)
-        before = set(client.keys("{new:*"))
+        before = everything(client)
         with suppress(StorageError, KilledError, KeyboardInterrupt):
             put(client, fail(after, error, for_ever=for_ever), old is not None)
+        left = everything(client)
         found = outcome(client)
         outcomes.append(found)
-        if found in ("nothing", "old"):
-            assert kept(client) == (before if found == "old" else set())
+        if found == "old" or (after < first and not for_ever):
+            assert left == before
+        if found == "nothing":
+            assert not kept(client)
         if not for_ever and found == "refused":
-            pytest.fail(f"it can be cleaned up after {after} of {total}")
+            pytest.fail(f"it can be cleaned up after {after} of {len(scripts)}")
         # It can be put right: by repeating it, and by deleting it.
         repair(client, put, after, old)
     expected = ["old" if old else "nothing", "refused" if for_ever else "nothing", "new"]
@@ -164,6 +183,112 @@ def test_whatever_ends_it_and_whenever_nobody_takes_a_part_for_the_whole(
         [*dict.fromkeys(expected)],
         [*dict.fromkeys(expected[:2])],  # nothing follows the last header
     )
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_what_was_there_is_put_back_also_if_replies_are_lost(
+    client: redis.Redis, put: Put, old: bool
+) -> None:
+    """Nobody knows whether the unfinished header was put in, or told that rings are."""
+    if old:
+        make(client, "new", OLD, blocks=5, window="3 days", period="1 day")
+    before, count = everything(client), 0
+    scripts = round_trips(put, client, replace=old)
+    for after in range(scripts.index("install")):
+        client.flushall()
+        if old:
+            make(client, "new", OLD, blocks=5, window="3 days", period="1 day")
+        before, count = everything(client), 0
+
+        def lose(calls: list[Call], after: int = after) -> None:
+            nonlocal count
+            count += 1
+            if count == after + 1:
+                for call in calls:
+                    call.send(client, by_text=True)
+                raise redis.ConnectionError("gone")
+
+        with pytest.raises(StorageError, match="closed the connection"):
+            put(client, lose, old)
+        assert everything(client) == before
+        assert outcome(client) == ("old" if old else "nothing")
+
+
+@pytest.mark.parametrize("script", ["create", "read"])
+def test_a_server_that_is_out_of_memory_keeps_what_it_has(
+    client: redis.Redis, put: Put, script: str
+) -> None:
+    """Also if it has room for the unfinished header, and for nothing after it."""
+    make(client, "new", OLD)
+    client.pexpire(Keys("new").header(), 123_456_789)
+    before, announced = everything(client), False
+
+    def fill_up(calls: list[Call]) -> None:
+        nonlocal announced
+        if calls[0].script.name == script and (announced or script == "create"):
+            client.config_set("maxmemory", 1)
+        announced |= calls[0].script.name == "create"
+
+    try:
+        with pytest.raises(StorageError, match="memory"):
+            put(client, fill_up, True)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert everything(client) == before
+    assert outcome(client) == "old"
+
+
+@pytest.mark.parametrize("expiry", [None, 123_456_789])
+def test_any_header_is_put_back_as_it_was(
+    client: redis.Redis, data: bytes, expiry: int | None
+) -> None:
+    make(client, "new", OLD)
+    client.hset(Keys("new").header(), mapping={"format": "9", b"\xff\x00": bytes(range(256))})
+    if expiry:
+        client.pexpire(Keys("new").header(), expiry)
+    before = everything(client)
+    racer = begun(client, data, "read")
+    assert outcome(client) == "refused"
+    racer.end()
+    assert everything(client) == before
+
+
+def test_what_others_have_put_in_since_is_not_replaced_by_what_was_there(
+    client: redis.Redis, data: bytes
+) -> None:
+    make(client, "new", OLD)
+    racer = begun(client, data, "read")
+    load(Driver(client).run, Loading(Keys("new"), Reader(io.BytesIO(data)), replace=True))
+    now = everything(client)
+    racer.end()
+    assert everything(client) == now
+    assert outcome(client) == "new"
+
+
+def test_what_is_deleted_meanwhile_does_not_come_back(client: redis.Redis, data: bytes) -> None:
+    make(client, "new", OLD)
+    racer = begun(client, data, "read")
+    assert BloomFilter(client, "new").delete()
+    racer.end()
+    assert everything(client) == {}
+
+
+def test_what_an_interrupted_one_left_is_put_back_as_far_as_it_is_whole(
+    client: redis.Redis, put: Put, data: bytes
+) -> None:
+    """It knows by the unfinished header whether rings were put in."""
+    make(client, "new", OLD, blocks=5)
+    before = everything(client)
+    for stopped, expected in (("read", "old"), ("install", "refused")):
+        begun(client, data, stopped)
+        rings = {key: value for key, value in everything(client).items() if b"header" not in key}
+        racer = begun(client, data, "read")
+        racer.end()
+        assert outcome(client) == expected
+        assert {k: v for k, v in everything(client).items() if b"header" not in k} == rings
+    assert rings == {key: value for key, value in before.items() if b"header" not in key}
+    put(client, lambda _: None, True)
+    assert outcome(client) == "new"
 
 
 def repair(client: redis.Redis, put: Put, after: int, old: dict[str, Any] | None) -> None:
@@ -208,8 +333,9 @@ def test_an_end_whose_reply_is_lost_leaves_the_whole(client: redis.Redis, put: P
 
     def lose(calls: list[Call]) -> None:
         nonlocal count
-        count += calls[0].script.name == "create" and calls[0].args[0] != ""
-        if count == 1 and calls[0].script.name == "create" and calls[0].args[0] != "":
+        is_last = calls[0].script.name == "create" and "token" not in calls[0].args
+        count += is_last
+        if count == 1 and is_last:
             calls[0].send(client, by_text=True)
             raise redis.ConnectionError("gone")
 
@@ -225,8 +351,7 @@ def test_a_client_that_sends_commands_again_changes_nothing(
     """As redis-py 6 and later do, if nobody says otherwise; whatever it is that comes twice."""
     if replace:
         make(client, "new", OLD, blocks=5)
-    total = round_trips(put, client, replace=replace)
-    for number in range(total):
+    for number in range(len(round_trips(put, client, replace=replace))):
         client.flushall()
         if replace:
             make(client, "new", OLD, blocks=5)
@@ -263,13 +388,14 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
     async def attempt(after: int) -> str:
         """Cancel it at a round trip, and say what came of that."""
         async with redis.asyncio.Redis.from_url(server.url) as own:
-            bloom, count = AsyncBloomFilter(own, "source"), 0
+            bloom, count, installs = AsyncBloomFilter(own, "source"), 0, False
             task = asyncio.current_task()
             assert task is not None
 
-            def cancel(_: object) -> None:
-                nonlocal count
+            def cancel(calls: list[Call]) -> None:
+                nonlocal count, installs
                 count += 1
+                installs |= calls[0].script.name == "install"
                 if count == after or (again and count == after + 1):
                     task.cancel()
 
@@ -288,7 +414,7 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
             except asyncio.CancelledError:
                 while async_driver._cleaning:
                     await asyncio.sleep(0)
-                return "cancelled"
+                return "cancelled later" if installs else "cancelled"
             # redis-py swallows it where it looks for bytes that nobody asked for.
             return "ended before" if count < after else "swallowed"
 
@@ -297,9 +423,12 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
         client.flushall()
         make(client, "source")
         make(client, "new", OLD)
+        before = everything(client)
         result = asyncio.run(attempt(after))
-        found = outcome(client)
         if result == "cancelled":
+            assert everything(client) == before
+        found = outcome(client)
+        if result.startswith("cancelled"):
             outcomes.append(found)
         else:
             assert found == "new"
@@ -369,19 +498,29 @@ class Racer:
         self._steps = flat(operation)
         self._calls: list[Call] | None = None
         self.error: Exception | None = None
-        self.ended = False
+        self.ended = self.has_begun = False
 
-    def go_on(self) -> None:
-        """Make one round trip."""
+    def go_on(self, *, lost: bool = False) -> None:
+        """Make one round trip; its replies may be lost."""
         try:
             if self._calls is None:
                 self._calls = next(self._steps)
+            self.has_begun |= any("begun" in call.args for call in self._calls)
             replies = [Reply.parse(call.send(self._client, by_text=True)) for call in self._calls]
-            self._calls = self._steps.send(replies)
+            if lost:
+                self._calls = self._steps.throw(StorageError("the replies are lost"))
+            else:
+                self._calls = self._steps.send(replies)
         except StopIteration:
             self.ended = True
         except (StorageError, ConfigurationError) as error:
             self.ended, self.error = True, error
+
+    def end(self) -> None:
+        """Have an error, and clean up."""
+        self.go_on(lost=True)
+        while not self.ended:
+            self.go_on()
 
 
 def loading(data: bytes, *, replace: bool = True) -> Together[Any]:
@@ -436,6 +575,71 @@ def test_of_two_at_once_one_is_whole_and_nothing_is_mixed(
         if isinstance(racer.error, StorageError):
             assert "at the same time" in str(racer.error)
     assert replace or len(winners) == 1
+
+
+@given(
+    turns=st.lists(st.booleans(), max_size=60),
+    ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 30))] * 2),
+    chosen=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_of_two_at_once_that_end_none_is_taken_for_whole_and_none_is_lost(
+    arena: tuple[redis.Redis, list[bytes]],
+    turns: list[bool],
+    ends: tuple[int | None, int | None],
+    chosen: tuple[int, int],
+) -> None:
+    """What was there is whole until rings of one of them are put in."""
+    client, files = arena
+    client.flushall()
+    make(client, "new", ["before"], blocks=4, window="3 days", period="1 day")
+    before = everything(client)
+    racers = [Racer(client, loading(files[number])) for number in chosen]
+    turns, made = turns[:], [0, 0]
+    while not all(racer.ended for racer in racers):
+        index = turns.pop() if turns else not racers[1].ended
+        if racers[index].ended:
+            index = not index
+        racers[index].go_on(lost=made[index] == ends[index])
+        made[index] += 1
+    check_the_end(client, racers, before)
+
+
+def check_the_end(
+    client: redis.Redis, racers: Sequence[Racer], before: dict[bytes, tuple[object, int]]
+) -> None:
+    if not any(racer.has_begun for racer in racers):
+        assert everything(client) == before
+    elif everything(client) != before:
+        # "a part" would be one that opens, and holds neither.
+        assert outcome(client) in ("new", "old", "refused", "nothing")
+    for racer, other in (racers, racers[::-1]):
+        if not racer.error and not other.has_begun:
+            assert outcome(client) in ("new", "old")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_wherever_one_is_overtaken_by_one_that_ends(
+    arena: tuple[redis.Redis, list[bytes]], first: int
+) -> None:
+    """One stops anywhere, another one begins and ends anywhere; either is the first to clean up."""
+    client, files = arena
+    seen = set()
+    for when, until in product(range(8, 24), range(8, 24)):
+        client.flushall()
+        make(client, "new", ["before"], blocks=4, window="3 days", period="1 day")
+        before = everything(client)
+        racers = [Racer(client, loading(files[0])) for _ in range(2)]
+        for racer, number in zip(racers, (when, until), strict=True):
+            for _ in range(number):
+                if not racer.ended:
+                    racer.go_on()
+        for racer in (racers[first], racers[not first]):
+            if not racer.ended:
+                racer.end()
+        check_the_end(client, racers, before)
+        seen.add(tuple(racer.has_begun for racer in racers))
+    assert len(seen) == 4
 
 
 def test_wherever_one_is_overtaken(arena: tuple[redis.Redis, list[bytes]]) -> None:
@@ -506,11 +710,18 @@ def test_threads_that_replace_one_filter_leave_one_of_theirs(server: Server) -> 
 # -- who uses it meanwhile --
 
 
+def begun(client: redis.Redis, data: bytes, script: str) -> Racer:
+    """Return a load that has put in its unfinished header, and comes to a script."""
+    racer, announced = Racer(client, loading(data)), False
+    while not (announced and racer._calls and racer._calls[0].script.name == script):
+        announced |= bool(racer._calls) and racer._calls[0].script.name == "create"
+        racer.go_on()
+    return racer
+
+
 def half_way(client: redis.Redis, data: bytes) -> Racer:
     """Return a load whose rings are put in, and not its header."""
-    racer = Racer(client, loading(data))
-    while racer._calls is None or racer._calls[0].script.name != "install":
-        racer.go_on()
+    racer = begun(client, data, "install")
     racer.go_on()
     return racer
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from scrapy_bloom.core.forecast import Forecast, Load
 from scrapy_bloom.core.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.core.schedule import Schedule, parse_span
+from scrapy_bloom.crawl import advice
 
 #: Columns of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120
@@ -69,6 +70,9 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
         rows.append(("discards", _discards(info, "now")))
     if info.audit_rate:
         rows.append(("audit", _audit(info)))
+    lost_records = advice.on_lost_records(info)
+    if lost_records:
+        rows.append(("lost records", lost_records))
     pending = f"{info.claims:,} URLs claimed, not settled yet"
     if info.claims:
         pending += " (scrapy bloom pending shows whose)"

@@ -22,15 +22,25 @@ class Audited:
     """What the records of a filter say.
 
     Args:
-        count: items on record.
+        count: items that were judged, and are not forgotten.
         wrong: those that the filter said it had seen when they were claimed for the first time.
+        records: exact records: one for each generation of a block.
+        lost: records that have lost something (evicted, deleted). Until their generations are
+            forgotten, the blocks that these belong to judge nothing.
     """
 
     count: int = 0
     wrong: int = 0
+    records: int = 0
+    lost: int = 0
 
     def __add__(self, other: "Audited") -> "Audited":
-        return Audited(self.count + other.count, self.wrong + other.wrong)
+        return Audited(
+            self.count + other.count,
+            self.wrong + other.wrong,
+            self.records + other.records,
+            self.lost + other.lost,
+        )
 
     @property
     def rate(self) -> float | None:

@@ -69,7 +69,8 @@ class FilterInfo:
             count; 0 without counters.
         saturated: counters that are saturated, as expected if all items are different.
         audit_rate: share of the items that are kept on exact record; 0 for none.
-        audited: items on exact record, and those of them that it said it had seen, wrongly.
+        audited: items on exact record, those of them that it said it had seen, wrongly, and how
+            many of the records were lost.
         claims: items that are claimed, and not recorded yet; those that failed included.
         memory: bytes of its bitmaps.
         lost_blocks: blocks this client found lost (evicted, deleted) and made anew.

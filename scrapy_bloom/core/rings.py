@@ -132,8 +132,11 @@ class Rings:
 
     # -- reading --
 
-    def _read_call(self, block: int) -> Call:
-        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block)), ())
+    def _read_call(self, block: int, ring: Ring | None = None) -> Call:
+        """Return the call that reads a block, and says which of a ring's records are lost."""
+        names = () if ring is None else _records(ring)
+        records = (self.keys.layer(block, name) for name in names)
+        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block), *records), names)
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
         """Hold the ring in a reply; not one that is missing or belongs to another filter."""
@@ -182,12 +185,13 @@ class Rings:
         return {layer.name: self._number(ring, reply, f"n:{layer.name}") for layer in ring.layers}
 
     def _audited(self, ring: Ring, reply: Reply) -> Audited:
-        names = [record_name(generation.number) for generation in ring.generations]
+        names = _records(ring)
 
         def total(kind: str) -> int:
             return sum(self._number(ring, reply, f"{kind}:{name}") for name in names)
 
-        return Audited(max(0, total("n") - total("k")), total("f"))
+        lost = sum(f"lost:{name}" in reply.fields for name in names)
+        return Audited(max(0, total("n") - total("k")), total("f"), len(names), lost)
 
     def _number(self, ring: Ring, reply: Reply, field: str) -> int:
         return self._parse(_count, reply.fields.get(field, "0"), self.keys.ring(ring.block))
@@ -208,8 +212,8 @@ class Rings:
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()
         # What is lost goes too: its count, and whatever lies under its key.
         bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
-        if old and old.header.audit_rate:
-            bitmaps |= {record_name(generation.number): GONE for generation in old.generations}
+        if old:
+            bitmaps |= dict.fromkeys(_records(old), GONE)
         for generation in ring.generations:
             time = ring.expires(generation)
             if ring.header.audit_rate:
@@ -235,9 +239,7 @@ class Rings:
 
     def _kept(self, ring: Ring) -> list[str]:
         """Return the keys of what a ring keeps: bitmaps and exact records."""
-        names = [layer.name for layer in ring.layers]
-        if ring.header.audit_rate:
-            names += [record_name(generation.number) for generation in ring.generations]
+        names = (*(layer.name for layer in ring.layers), *_records(ring))
         return [self.keys.layer(ring.block, name) for name in names]
 
     def _remove(self, block: int) -> Steps[None]:
@@ -304,6 +306,13 @@ class Rings:
             f"the filter {self.keys.prefix!r} was different each of {MAX_ROUNDS} times it was "
             "read: does something else write or delete its keys?"
         )
+
+
+def _records(ring: Ring) -> tuple[str, ...]:
+    """Return the names of a ring's exact records."""
+    if not ring.header.audit_rate:
+        return ()
+    return tuple(record_name(generation.number) for generation in ring.generations)
 
 
 def _count(text: str) -> int:

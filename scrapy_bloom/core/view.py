@@ -160,7 +160,7 @@ class View(Rings):
             if not self.complete:
                 yield from self.open()
             known = {block: held.v for block, held in self.held.items()}
-            replies = yield [self._read_call(block) for block in known]
+            replies = yield [self._read_call(block, self.held[block].ring) for block in known]
             answers = dict(zip(known, replies, strict=True))
             changed = [b for b in known if answers[b].v != known[b] or self._is_due(b, answers[b])]
             if not changed and self.header is not None:
@@ -176,10 +176,13 @@ class View(Rings):
         if reply.status != "header":
             return None
         header = self._parse_header(reply)
-        replies = yield [self._read_call(block) for block in range(header.blocks)]
-        answers = dict(enumerate(replies))
-        found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
-        rings = {block: ring for block, ring in found.items() if ring is not None}
+        blocks, rings = range(header.blocks), dict[int, Ring]()
+        # Which exact records there are is known by the rings only.
+        for _ in range(2 if header.audit_rate else 1):
+            replies = yield [self._read_call(block, rings.get(block)) for block in blocks]
+            answers = dict(zip(blocks, replies, strict=True))
+            found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
+            rings = {block: ring for block, ring in found.items() if ring is not None}
         return self._snapshot(header, answers, rings)
 
     def refresh(self, block: int, v: str, reply: Reply) -> Steps[None]:

@@ -7,6 +7,9 @@ time, nobody takes a part for the whole.
 Of several that do so at once, the last to put in its unfinished header goes on. The others notice:
 a ring is put in only in the place of one that was read before the unfinished header was last seen
 to be the own one, and the header only in its place. So none of theirs comes after one of the last.
+
+The unfinished header keeps the one before, and is told when rings begin to be put in. Until then,
+the one before is put back if this ends.
 """
 
 import re
@@ -77,6 +80,8 @@ class Installing(Staging):
         self._span = header.blocks
         #: Whether an unfinished header was sent, and when it expires, 0 for never.
         self._announced, self._end = False, 0
+        #: Whether rings may have been put in.
+        self._begun = False
         #: What the rings have replaced: the key of the ring, and that of a bitmap or a record.
         self._left: list[tuple[str, str]] = []
 
@@ -130,22 +135,28 @@ class Installing(Staging):
     def _announce(self) -> Steps[str]:
         """Put the unfinished header in; return the id of what was there, the own if nothing was."""
         self._announced = True
-        before = yield from self._put_header(ANY if self._replace else NONE, self._token)
+        before = yield from self._put_header(ANY if self._replace else NONE, token=self._token)
         if before is None:
             self._announced = False
             raise self._taken({})
         if _blocks(before) > self._span:
             self._span = _blocks(before)
-            yield from self._put_header(f"={self._token}", self._token)
+            yield from self._put_header(f"={self._token}", token=self._token)
         return before.get("id", self._new.id)
 
-    def _put_header(self, expected: str, token: str = "") -> Steps[Mapping[str, str] | None]:
-        """Put a header in the place of the expected one: unfinished, if it is to have a token.
+    def _begin(self) -> Steps[None]:
+        """Have the header say that rings are put in, if it is still the own one."""
+        if (yield from self._put_header(f"={self._token}", token=self._token, begun="1")) is None:
+            raise self._superseded()
+        self._begun = True
+
+    def _put_header(self, expected: str, **further: str) -> Steps[Mapping[str, str] | None]:
+        """Put a header in the place of the expected one: unfinished, if it has further fields.
 
         Returns the fields of the one before; None if another one is there.
         """
-        header, further = self._new, {"token": token} if token else {}
-        if token:
+        header = self._new
+        if further:
             # With all blocks there are, for whoever replaces or deletes what is left of it.
             header = replace(header, format=UNFINISHED, blocks=self._span)
         fields = header.to_fields() | further
@@ -161,11 +172,6 @@ class Installing(Staging):
         keys = (self.keys.header(), self.keys.ring(0))
         (answer,) = yield [Call(load("create"), keys, (expected, self._end, *fields))]
         return answer
-
-    def _make_sure_it_is_ours(self, token: str) -> Steps[None]:
-        reply = yield from self._read_header("")
-        if reply.fields.get("token") != token:
-            raise self._superseded()
 
     # -- the rings --
 
@@ -193,7 +199,7 @@ class Installing(Staging):
         for _ in range(MAX_ROUNDS):
             # In this order: see above.
             there = yield from self._read_blocks(todo)
-            yield from self._make_sure_it_is_ours(self._token)
+            yield from self._begin()
             # A client that sends a command again is answered "stale", and finds its own ring.
             todo = {block: ring for block, ring in todo.items() if there[block].v != self._v}
             for batch in _batches(list(todo.values())):
@@ -257,9 +263,15 @@ class Installing(Staging):
     # -- what goes --
 
     def _take_back(self) -> Steps[None]:
-        """Delete what was put in; what was put in its place since stays."""
+        """Put back the header before, or, if rings may have been put in, delete those.
+
+        What was put in its place since stays.
+        """
+        if not self._begun:
+            yield [Call(load("restore"), (self.keys.header(),), (self._token,))]
+            return
         token = secrets.token_hex(8)  # from now on, the header is not put in by what is on its way
-        if (yield from self._put_header(f"={self._token}", token)) is not None:
+        if (yield from self._put_header(f"={self._token}", token=token)) is not None:
             yield from self._clear(range(self._span), token)
             yield from self._create(f"={token}")
             return
@@ -276,7 +288,9 @@ class Installing(Staging):
                 return
             # In this order, as rings are put in.
             there = yield from self._read_blocks(todo)
-            yield from self._make_sure_it_is_ours(token)
+            header = yield from self._read_header("")
+            if header.fields.get("token") != token:
+                raise self._superseded()
             for block, found in there.items():
                 if (yield from self._drop(block, found.v, found.keys)):
                     todo.remove(block)

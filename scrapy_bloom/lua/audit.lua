@@ -6,12 +6,12 @@
 -- KEYS[1]   HASH  the block's ring, as in that script
 -- KEYS[..]  HASH  exact records of the live generations, the active one's first: field = hash of a
 --                 URL, value = "1" if it was new, "0" if it was said to be seen and was not, "k" if
---                 it was on an older record already
+--                 it was on an older record already, or one of the records was lost
 -- ARGV[..]  names of these records; Unix time in seconds at which the first one expires, 0 for never;
 --           how many they are; "add" if URLs are recorded that are seen, too; and the sample:
 --           "<place in the call> <hash>" per URL
 --
--- In the ring, "n:<name>" is the number of fields in a record, "k:<name>" that of those already
+-- In the ring, "n:<name>" is the number of fields put into a record, "k:<name>" that of those already
 -- known, "f:<name>" that of those said to be seen wrongly.
 --
 -- Reply     as that script's
@@ -21,13 +21,14 @@ local size, expiry = tonumber(table.remove(ARGV)), table.remove(ARGV)
 local ring, records, names, whole = KEYS[1], {}, {}, true
 for i = size, 1, -1 do records[i], names[i] = table.remove(KEYS), table.remove(ARGV) end
 for i = 1, size do
-  -- A record that has lost something (evicted, deleted) would call true answers false.
+  -- A record that has lost something (evicted, deleted) would call true answers false: until its
+  -- generation is forgotten, URLs are recorded and not judged.
   local count = tonumber(redis.call('HGET', ring, 'n:' .. names[i]) or 0)
   whole = whole and redis.call('HLEN', records[i]) == count
 end
 
 local reply = claim()
-if reply[1] ~= 'ok' or not whole then return reply end
+if reply[1] ~= 'ok' then return reply end
 
 local function record(hash, value, mark)
   redis.call('HSET', records[1], hash, value)
@@ -37,7 +38,7 @@ end
 
 for place, hash in string.gmatch(sample, '(%d+) (%x+)') do
   local verdict = string.sub(reply[2], place, place)
-  local known = false
+  local known = not whole
   for i = 1, size do known = known or redis.call('HEXISTS', records[i], hash) == 1 end
   if known then
     -- Recorded (again) in the active generation, it outlives the older record.
