@@ -4,6 +4,7 @@ It stands nearest the engine, so that it sees what will be scheduled, and claims
 it finds seen is dropped here; what is new ``BloomDupeFilter.request_seen`` finds answered.
 """
 
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
@@ -14,14 +15,17 @@ from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.http import Response
 
 from scrapy_bloom.crawl.asking import Question
-from scrapy_bloom.crawl.basket import Fate, in_batches, in_batches_without_asyncio
+from scrapy_bloom.crawl.basket import Fate, in_batches_without_asyncio
 from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.crawl.mainthread import has_asyncio
+from scrapy_bloom.crawl.pump import Turn, in_batches
 from scrapy_bloom.crawl.windows import RUN
 from scrapy_bloom.dupefilter import BloomDupeFilter
 
 #: Its place in ``SPIDER_MIDDLEWARES``: nearer the engine than all of Scrapy's own.
 ORDER = 0
+#: Seconds after which whoever has connected to ``request_dropped`` is told, at the latest.
+LISTENERS = 0.1
 
 
 class BloomSpiderMiddleware:
@@ -40,6 +44,9 @@ class BloomSpiderMiddleware:
         self._crawler = crawler
         self._offsite: OffsiteMiddleware | None = None
         self._is_started = False
+        self._turn = Turn()
+        #: Whether anybody wants to be told of what is dropped, and until when that holds.
+        self._is_told, self._told_until = False, 0.0
         BloomDupeFilter.will_ask(crawler)
 
     @classmethod
@@ -93,9 +100,6 @@ class BloomSpiderMiddleware:
     ) -> AsyncIterator[Any]:
         size = dupefilter.settings.batch
         asked: dict[Request, Question] = {}
-        # Once a page: for each link, finding that there is nobody to be told takes longer than
-        # whatever else is done to drop it. Who connects later is told from the next page on.
-        is_told = self._has_receivers(signals.request_dropped)
 
         def decide(request: Request) -> Fate:
             question = dupefilter.question(request)
@@ -103,7 +107,7 @@ class BloomSpiderMiddleware:
                 return Fate.PASSED
             if question.verdict and dupefilter.is_duplicate(request, question):
                 # At once: they are most links of a large site, and take memory while they wait.
-                self._drop(dupefilter, request, is_told=is_told)
+                self._drop(dupefilter, request)
                 return Fate.DROPPED
             if not self._will_be_scheduled(request):
                 return Fate.PASSED
@@ -111,7 +115,7 @@ class BloomSpiderMiddleware:
             return Fate.ASKED
 
         if has_asyncio():
-            batches = in_batches(outputs, size, decide, is_lazy=is_lazy)
+            batches = in_batches(outputs, size, decide, self._turn, is_lazy=is_lazy)
         else:
             batches = in_batches_without_asyncio(outputs, size, decide)
         async for batch in batches:
@@ -123,7 +127,7 @@ class BloomSpiderMiddleware:
                 if isinstance(output, Request) and dupefilter.is_duplicate(
                     output, asked.pop(output, None)
                 ):
-                    self._drop(dupefilter, output, is_told=is_told)
+                    self._drop(dupefilter, output)
                 else:
                     yield output
 
@@ -137,19 +141,27 @@ class BloomSpiderMiddleware:
         except Exception:
             return True
 
-    def _drop(self, dupefilter: BloomDupeFilter, request: Request, *, is_told: bool) -> None:
+    def _drop(self, dupefilter: BloomDupeFilter, request: Request) -> None:
         """Drop a duplicate, as the scheduler and the engine do."""
         spider = self._crawler.spider
         assert spider is not None  # noqa: S101 - it has yielded the request
         dupefilter.log(request, spider)
-        if is_told:
+        if self._has_listeners():
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=spider
             )
 
-    def _has_receivers(self, signal: object) -> bool:
-        receivers = getAllReceivers(self._crawler.signals.sender, signal)
-        return any(True for _ in liveReceivers(receivers))
+    def _has_listeners(self) -> bool:
+        """Whether anybody wants to be told of a dropped request, as of a moment ago.
+
+        To look for each link takes longer than whatever else is done to drop it.
+        """
+        now = time.monotonic()
+        if now >= self._told_until:
+            receivers = getAllReceivers(self._crawler.signals.sender, signals.request_dropped)
+            self._is_told = any(True for _ in liveReceivers(receivers))
+            self._told_until = now + LISTENERS
+        return self._is_told
 
 
 def _once_each(questions: Sequence[Question]) -> Sequence[Question]:

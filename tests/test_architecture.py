@@ -47,6 +47,7 @@ ORDER = [
         fingerprinter
         crawl.windows crawl.queues crawl.known crawl.recent crawl.mainthread crawl.watch
         crawl.request_json crawl.basket crawl.workers
+        crawl.pump
         crawl.advice crawl.settings
         crawl.filters
         crawl.engine crawl.writer crawl.takeover

@@ -99,16 +99,18 @@ def test_a_duplicate_is_counted_logged_and_signalled(lab_of: LabOf, remember: st
     assert done.stats["bloom/new"] == PAGES
 
 
-def test_who_connects_during_the_crawl_is_told_of_what_later_pages_link(lab_of: LabOf) -> None:
+def test_who_connects_during_the_crawl_is_told_soon(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/a"), "/a": page("/a", "/")})
     code = spider("""
 @classmethod
 def from_crawler(cls, crawler, *args, **kwargs):
     return super(CountingSpider, cls).from_crawler(crawler, *args, **kwargs)
 
-def parse(self, response):
-    yield from super().parse(response)
+async def parse(self, response):
     self.crawler.signals.connect(self.on_dropped, signals.request_dropped)
+    await asyncio.sleep(0.2)
+    for request in super().parse(response):
+        yield request
 """)
     done = lab.crawl(code)
     assert done.hits == Counter(["/", "/a"])

@@ -40,7 +40,7 @@ class _Table:
     """
 
     def __init__(self, capacity: int) -> None:
-        size = 1 << (2 * capacity).bit_length()
+        size = max(2, 1 << (2 * capacity).bit_length())
         self._mask = size - 1
         self._slots = array("Q", bytes(8 * size))
         self._length = 0
