@@ -608,6 +608,7 @@ needs_time_outs = pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have their turn after each output."""
     monkeypatch.setattr(pump, "TURN", 0.0)
+    monkeypatch.setattr(pump, "PATIENCE", 0.0)
 
 
 @needs_time_outs
@@ -702,3 +703,27 @@ async def test_all_callbacks_together_have_one_turn_a_round(
     await watching
     # The first one has its turn, and each of the others an output.
     assert most <= 12 + 4
+
+
+@pytest.mark.parametrize(("patience", "is_first_done"), [(20.0, True), (0.0, False)])
+@in_loop
+async def test_a_callback_begins_when_others_leave_it_something_or_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, patience: float, is_first_done: bool
+) -> None:
+    clock, done, found = itertools.count(), list[str](), list[bool]()
+    monkeypatch.setattr(pump.time, "monotonic", lambda: next(clock) * pump.TURN / 10)
+    monkeypatch.setattr(pump, "PATIENCE", patience)
+
+    async def first() -> AsyncIterator[Any]:
+        for number in range(100):
+            yield link(number)
+        done.append("first")
+
+    async def second() -> AsyncIterator[Any]:
+        found.append(bool(done))
+        yield link()
+
+    turn = Turn()
+    pages = [all_of(in_batches(page(), 4, dropped, turn)) for page in (first, second)]
+    await asyncio.gather(*pages)
+    assert found == [is_first_done]

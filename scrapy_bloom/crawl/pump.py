@@ -14,13 +14,16 @@ from scrapy_bloom.crawl.basket import HELD, Basket, Decide
 
 #: Seconds of a round of the event loop in which outputs are produced.
 TURN = 0.02
+#: Seconds after which a callback begins although the turn is over.
+PATIENCE = 1.0
 
 
 class Turn:
     """What all callbacks together may take of a round of the event loop.
 
-    When it is over, each produces an output a round. The one that has begun goes first in the next
-    round, so pages are finished one after the other, and fewer of them take memory.
+    When it is over, each that has begun produces an output a round, and no other begins. The first
+    goes first in the next round, so pages are finished one after the other, and fewer of them are
+    parsed at the same time, which takes memory.
     """
 
     def __init__(self) -> None:
@@ -114,6 +117,7 @@ class _Pump:
 
     async def _run(self) -> None:
         try:
+            await self._begin()
             async for output in self._outputs:
                 if self._is_closing:
                     break  # it was cancelled, and goes on yielding
@@ -134,6 +138,12 @@ class _Pump:
             self._is_done = True
             self._stop_timer()
             _resolve(self._news)
+
+    async def _begin(self) -> None:
+        """Wait until others leave something of the turn; not where nothing is produced ahead."""
+        latest = self._loop.time() + PATIENCE
+        while self._ahead > 1 and self._turn.is_over() and self._loop.time() < latest:
+            await self._wait(asyncio.sleep(0))
 
     async def _wait(self, own: Awaitable[None]) -> None:
         """Wait for something that is not the callback's.
