@@ -20,12 +20,15 @@ from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import items, server_cpu
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.core.generations import Layer
+from scrapy_bloom.core.keys import Keys
 
 #: Largest part by which the server's time per claim may change, from the smallest to the largest.
 TARGET = 0.25
 BLOCKS = 64
 ERROR_RATE = 1e-5
 KEY = "size"
+KEYS = Keys(KEY)
 #: Processes that fill a filter, and URLs they add at a time.
 WORKERS = 2
 CHUNK = 20_000
@@ -175,20 +178,23 @@ def _extend(part: tuple[int, int]) -> int:
 
 def _fill_at_random(bloom: BloomFilter, client: redis.Redis, size: int) -> None:
     """Set bits of all bitmaps with the probability that they have in a full filter."""
+    with progress() as bar:
+        for block, layer in bar.track(
+            _layers(bloom), description=f"Size: random bits for {size:,}"
+        ):
+            filled = 1 - (1 - 1 / layer.num_bits) ** (bloom.num_hashes * size / BLOCKS)
+            bitmap = _random_bytes(layer.memory, filled)
+            client.set(KEYS.layer(block, layer.name), bitmap)
+            # Room for what is measured.
+            client.hset(KEYS.ring(block), f"n:{layer.name}", int(size / BLOCKS * 0.99))
+
+
+def _layers(bloom: BloomFilter) -> list[tuple[int, Layer]]:
+    """Return the blocks of a filter, and the layer of each that is written."""
     snapshot = bloom.look()
     if snapshot is None:
         raise RuntimeError("the filter is not there")
-    hashes = len(snapshot.header.seeds)
-    with progress() as bar:
-        rings = list(snapshot.rings.values())
-        for ring in bar.track(rings, description=f"Size: random bits for {size:,}"):
-            layer = ring.active.layers[0]
-            filled = 1 - (1 - 1 / layer.num_bits) ** (hashes * size / BLOCKS)
-            key = f"{{{KEY}:{ring.block}}}"
-            bitmap = _random_bytes(layer.memory, filled)
-            client.set(f"{key}:{layer.name}", bitmap)
-            # Room for what is measured.
-            client.hset(f"{key}:ring", f"n:{layer.name}", int(size / BLOCKS * 0.99))
+    return [(ring.block, ring.active.layers[0]) for ring in snapshot.rings.values()]
 
 
 def _random_bytes(length: int, filled: float) -> bytes:
@@ -218,17 +224,13 @@ def _times(
 
 def _bits_read(bloom: BloomFilter, client: redis.Redis) -> float:
     """Return the median microseconds of the server for reading a URL's number of random bits."""
-    snapshot = bloom.look()
-    if snapshot is None:
-        raise RuntimeError("the filter is not there")
-    hashes, rng, server = len(snapshot.header.seeds), random.Random(0), []
+    layers, rng, server = _layers(bloom), random.Random(0), []
     for _ in range(ROUNDS + 1):
         pipeline = client.pipeline(transaction=False)
-        for ring in snapshot.rings.values():
-            layer = ring.active.layers[0]
-            key = f"{{{KEY}:{ring.block}}}:{layer.name}"
+        for block, layer in layers:
+            key = KEYS.layer(block, layer.name)
             for _ in range(BATCH // BLOCKS):
-                bits = [("GET", "u1", rng.randrange(layer.num_bits)) for _ in range(hashes)]
+                bits = (("GET", "u1", rng.randrange(layer.num_bits)) for _ in bloom.seeds)
                 pipeline.execute_command("BITFIELD_RO", key, *itertools.chain.from_iterable(bits))
         used = server_cpu(client)
         pipeline.execute()
