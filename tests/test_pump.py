@@ -492,29 +492,46 @@ async def test_closing_ends_a_callback_that_is_waiting() -> None:
     assert is_closed
 
 
-@pytest.mark.parametrize("is_lazy", [False, True])
-@in_loop
-async def test_closing_ends_a_callback_that_goes_on_yielding(is_lazy: bool) -> None:
-    async def callback() -> AsyncIterator[Any]:
-        yield "first"
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                yield "more"
-
-    batches = in_batches(callback(), 4, always, is_lazy=is_lazy)
-    await anext(batches)
-    await rounds()
-    await batches.aclose()
-
-
 @in_loop
 async def test_closing_what_has_ended_does_nothing() -> None:
     batches = in_batches(produce("item"), 4, always)
     assert await all_of(batches) == [["item"]]
     await batches.aclose()
     assert await all_of(batches) == []
+
+
+async def cancel_consumer(
+    outputs: AsyncIterator[Any], is_waiting: asyncio.Event, *, is_lazy: bool = False
+) -> None:
+    """Cancel whoever takes the outputs, once the callback waits; that is raised there."""
+    task = asyncio.ensure_future(all_of(in_batches(outputs, 4, always, is_lazy=is_lazy)))
+    await is_waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@in_loop
+async def test_a_consumer_that_is_cancelled_ends_a_callback_that_goes_on_yielding(
+    is_lazy: bool,
+) -> None:
+    is_waiting, is_closed = asyncio.Event(), False
+
+    async def callback() -> AsyncIterator[Any]:
+        nonlocal is_closed
+        try:
+            while True:
+                is_waiting.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    yield "more"
+        finally:
+            is_closed = True
+
+    await cancel_consumer(callback(), is_waiting, is_lazy=is_lazy)
+    assert is_closed
 
 
 @in_loop
@@ -531,11 +548,7 @@ async def test_a_consumer_that_is_cancelled_ends_the_callback() -> None:
             was_cancelled = True
             raise
 
-    task = asyncio.ensure_future(all_of(in_batches(callback(), 4, always)))
-    await is_waiting.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_consumer(callback(), is_waiting)
     assert was_cancelled
 
 
@@ -552,11 +565,7 @@ async def test_a_consumer_that_is_cancelled_closes_a_callback_that_fails_to_stop
             raise ValueError
         yield
 
-    task = asyncio.ensure_future(all_of(in_batches(callback(), 4, always)))
-    await is_waiting.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_consumer(callback(), is_waiting)
 
 
 @ALL
