@@ -28,6 +28,10 @@ class StorageError(BloomError):
     """Redis cannot do what was asked: it is down, read-only, full, or refuses the password."""
 
 
+class ServerFullError(StorageError):
+    """Redis is out of memory, and refuses what may take more of it."""
+
+
 #: What remedies name, of the server of the filters: where its credentials are given, what to do if
 #: it is elsewhere, what a user needs, and what there is under a key.
 OF_FILTERS = {
@@ -36,6 +40,7 @@ OF_FILTERS = {
     "rights": "the filter's keys and the commands it needs",
     "key": "a key of the filter: choose another BLOOM_KEY",
 }
+_OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _START_ONE = "start a server there or {elsewhere}"
 #: What an error's class and text say -> the trouble and its remedy; the first that matches counts.
 _REMEDIES = (
@@ -55,7 +60,7 @@ _REMEDIES = (
         "is a read-only replica: use the address of its primary (after a failover, the new one)",
     ),
     (
-        r"^OutOfMemoryError|OOM command not allowed",
+        _OUT_OF_MEMORY,
         "is out of memory: raise its maxmemory, or give the filter a server of its own",
     ),
     (r"^BusyLoadingError|LOADING", "is still loading its data: wait, then try again"),
@@ -108,7 +113,8 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = OF_FILTERS)
     text = f"{type(error).__name__}: {error}"
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, text):
-            return StorageError(f"{label} {remedy.format_map(words)}")
+            kind = ServerFullError if pattern == _OUT_OF_MEMORY else StorageError
+            return kind(f"{label} {remedy.format_map(words)}")
     return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
 
 

@@ -437,6 +437,10 @@ class BloomFilter(BaseFilter):
         """Return what the server does when its memory is full; "" where it does not say."""
         return self._driver.eviction_policy()
 
+    def server_id(self) -> str:
+        """Return what names the server's process; "" where it does not say."""
+        return self._driver.server_id()
+
     @property
     def may_connect(self) -> bool:
         """Whether a connection may be made; if not, and there is none, operations fail at once."""

@@ -51,7 +51,7 @@ ORDER = [
         crawl.advice crawl.settings
         crawl.filters
         crawl.engine crawl.writer crawl.takeover
-        crawl.report
+        crawl.report crawl.flights
         crawl.crawled
         crawl.asking
         crawl.memory

@@ -130,7 +130,12 @@ class Crawl:
         self.ended = 0
         me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
         self.takeover = Takeover(
-            me, "shop", found=self._found, wanted=self._wanted, looked=self._looked
+            me,
+            "shop",
+            found=self._found,
+            dropped=self.dropped.append,
+            wanted=self._wanted,
+            looked=self._looked,
         )
         self.me = me
 

@@ -35,6 +35,7 @@ class FakeServer:
         self.calls: list[tuple[str, list[bytes]]] = []
         self.error: Exception | None = None
         self.seconds = 0.0
+        self.id = "first"
         #: Connections made, those that are open, and attempts to make one.
         self.made = self.open = self.attempts = 0
         self.on_call: Callable[[], object] = int
@@ -68,6 +69,10 @@ class FakeBloom:
         self._server.attempts += 1
         self._server.answer()
 
+    def server_id(self) -> str:
+        self._server.answer()
+        return self._server.id
+
     def run(self, operation: Callable[[str], tuple[str, Sequence[bytes]]]) -> str | set[str]:
         self.round_trips += 1
         self._server.answer()
@@ -85,6 +90,7 @@ class Crawl:
         self.told: list[str] = []
         self.late: list[bytes] = []
         self.unrecorded: list[bytes] = []
+        self.repeats: list[bytes] = []
         self.filters: list[Filters] = []
 
     def server_failed(self, error: BloomError) -> None:
@@ -100,6 +106,12 @@ class Crawl:
     def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
         self.late += [job.item for job in jobs]
         self.unrecorded += unrecorded
+
+    def server_restarted(self, epoch: int) -> None:
+        self.told.append(f"restarted: {epoch}")
+
+    def repeated(self, jobs: Sequence[Job]) -> None:
+        self.repeats += [job.item for job in jobs]
 
     def count(self, word: str) -> int:
         return sum(what.startswith(word) for what in self.told)
@@ -136,6 +148,9 @@ class Chores:
 
     def recovered(self) -> None:
         self.done.append("recovered")
+
+    def look_soon(self) -> None:
+        self.done.append("look soon")
 
     def end(self, filters: Filters) -> None:
         self.done.append("end")

@@ -101,16 +101,33 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
+        # INFO, because managed services refuse CONFIG.
+        return ",".join(self._info("memory", "maxmemory_policy"))
+
+    def server_id(self) -> str:
+        """Return what names the server's process, of a cluster all; "" where it does not say.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        return ",".join(self._info("server", "run_id"))
+
+    def _info(self, section: str, name: str) -> list[str]:
+        """Return the different values in INFO, of all nodes."""
         try:
             with within(self._timeout, connect=self.may_connect):
                 self._start_round_trip()
-                # INFO, because managed services refuse CONFIG.
-                memory = self.client.info("memory")
+                if isinstance(self.client, RedisCluster):
+                    nodes = self.client.info(section, target_nodes=RedisCluster.PRIMARIES)
+                    # Of a single node, without its name.
+                    infos = [nodes] if name in nodes else list(nodes.values())
+                else:
+                    infos = [self.client.info(section)]
         except redis.ResponseError:
-            return ""
+            return []
         except (redis.RedisError, OSError) as error:
             raise explain(error, self.label) from showable(error)
-        return str(memory.get("maxmemory_policy", ""))
+        return sorted({str(info[name]) for info in infos if name in info})
 
     def _start_round_trip(self) -> None:
         """Count a round trip, or raise TimeoutError: the connection can be used again then."""

@@ -118,7 +118,14 @@ class Held:
         return self._contains(self.ring.tested, packed)
 
     def take(
-        self, packed: bytes, owner: str, nonce: str, claims: Sequence[str], *, tested: bool = True
+        self,
+        packed: bytes,
+        owner: str,
+        nonce: str,
+        claims: Sequence[str],
+        *,
+        room: int = 0,
+        tested: bool = True,
     ) -> Call:
         """Return the call that claims URLs without recording them.
 
@@ -127,12 +134,13 @@ class Held:
             owner: whose the claims are to be.
             nonce: of this call.
             claims: for each URL the field of its claim, and its request.
+            room: bytes that the block's claims take at most with their requests; 0 for no limit.
             tested: whether URLs that are recorded already are to be left out.
         """
         layers = self.ring.tested if tested else ()
         ring, *bitmaps = _keys(self.keys, self.ring.block, layers)
         keys = (ring, self.keys.claims(self.ring.block), *bitmaps)
-        args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, *claims)
+        args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, room, *claims)
         return Call(load("take"), keys, args)
 
     def contains_in(self, generation: Generation, packed: bytes) -> Call:

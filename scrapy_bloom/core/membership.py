@@ -9,7 +9,7 @@ from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Generation
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import FILLING, MAX_ROUNDS, Steps
-from scrapy_bloom.core.scripts import Call, Reply
+from scrapy_bloom.core.scripts import Call, Reply, on_full_server
 from scrapy_bloom.core.view import View
 from scrapy_bloom.errors import StorageError
 
@@ -23,7 +23,7 @@ UNCOUNTED = "5"
 #: Verdicts for want of room.
 NO_ROOM = frozenset((UNRECORDED, UNCOUNTED))
 #: All verdicts there are, with those on claims in ``pending``.
-VERDICTS = "012345"
+VERDICTS = "0123456"
 #: Verdicts of contains.
 PRESENT, ABSENT = "1", "0"
 
@@ -49,11 +49,18 @@ Found = tuple[Ring, Generation | None]
 MakeCall = Callable[[Batch], Call]
 
 
-def claim(view: View, items: Sequence[bytes]) -> Steps[str]:
-    """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item."""
+def claim(view: View, items: Sequence[bytes], *, on_full: bool = False) -> Steps[str]:
+    """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item.
+
+    Args:
+        view: the filter.
+        items: the items.
+        on_full: whether a server without memory does it too; the bits are allocated already.
+    """
 
     def make_call(batch: Batch) -> Call:
-        return audited(items, batch, batch.held.claim(batch.packed))
+        call = audited(items, batch, batch.held.claim(batch.packed))
+        return call._replace(script=on_full_server(call.script)) if on_full else call
 
     return (yield from ask(view, items, make_call))
 

@@ -11,12 +11,14 @@ from hashlib import blake2b
 
 from scrapy_bloom.core.membership import Batch, ask, audited, is_answer, locate, verdict_on_one
 from scrapy_bloom.core.rings import Steps
-from scrapy_bloom.core.scripts import Call, load
+from scrapy_bloom.core.scripts import Call, Reply, load
 from scrapy_bloom.core.view import View
 
 #: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
 #: failed and is not due yet.
 MINE, OTHERS = "3", "4"
+#: Verdict of ``take``: new, and claimed without its request, because the block has no room for it.
+UNKEPT = "6"
 #: Claims ended in one call.
 MAX_ENDED_PER_CALL = 256
 #: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
@@ -107,9 +109,10 @@ def take(
     owner: str,
     nonce: str,
     *,
+    memory: int = 0,
     tested: bool = True,
 ) -> Steps[str]:
-    """Claim items without recording them: NEW, SEEN (recorded), MINE or OTHERS per item.
+    """Claim items without recording them: NEW, UNKEPT, SEEN (recorded), MINE or OTHERS per item.
 
     Args:
         view: the filter.
@@ -117,12 +120,15 @@ def take(
         requests: their requests as JSON, "" for those that are not kept.
         owner: whose the claims are to be.
         nonce: of this call; repeated with it, nothing changes.
+        memory: bytes that all claims on the filter take at most; 0 for no limit.
         tested: whether items that are recorded already are to be left out.
     """
 
     def make_call(batch: Batch) -> Call:
         claims = [text for place in batch.places for text in (fields[place], requests[place])]
-        call = batch.held.take(batch.packed, owner, nonce, claims, tested=tested)
+        call = batch.held.take(
+            batch.packed, owner, nonce, claims, room=_room(view, memory), tested=tested
+        )
         # What is not tested is not judged.
         return audited(items, batch, call) if tested else call
 
@@ -130,15 +136,24 @@ def take(
     return (yield from ask(view, items, make_call))
 
 
-def take_one(view: View, item: bytes, request: str, owner: str, nonce: str) -> Steps[str]:
+def take_one(
+    view: View, item: bytes, request: str, owner: str, nonce: str, *, memory: int = 0
+) -> Steps[str]:
     """Do as ``take`` with one item, without the bookkeeping of a batch."""
     if view.complete and not view.is_audited:
         held, packed = locate(view, item)
-        (reply,) = yield [held.take(packed, owner, nonce, (field_of(item), request))]
+        (reply,) = yield [
+            held.take(packed, owner, nonce, (field_of(item), request), room=_room(view, memory))
+        ]
         verdict = verdict_on_one(view, held, reply)
         if verdict is not None:
             return verdict
-    return (yield from take(view, [item], [request], owner, nonce))
+    return (yield from take(view, [item], [request], owner, nonce, memory=memory))
+
+
+def _room(view: View, memory: int) -> int:
+    """Return the bytes for the claims of one block."""
+    return 0 if not memory or view.header is None else max(1, memory // view.header.blocks)
 
 
 def release(
@@ -218,7 +233,19 @@ def adopt(
 
 def scan(view: View, block: int, cursor: str, count: int) -> Steps[Page]:
     """Return some claims of a block."""
-    (reply,) = yield [Call(load("scan"), (view.keys.claims(block),), (cursor, count))]
+    return (yield from scan_many(view, {block: cursor}, count))[block]
+
+
+def scan_many(view: View, cursors: Mapping[int, str], count: int) -> Steps[dict[int, Page]]:
+    """Return some claims of each of some blocks, from a cursor each."""
+    replies = yield [
+        Call(load("scan"), (view.keys.claims(block),), (cursor, count))
+        for block, cursor in cursors.items()
+    ]
+    return {block: _page(reply) for block, reply in zip(cursors, replies, strict=True)}
+
+
+def _page(reply: Reply) -> Page:
     found = {field: Claim.parse(field, head) for field, head in reply.fields.items()}
     claims = tuple(claim for claim in found.values() if claim is not None)
     damaged = tuple(field for field, claim in found.items() if claim is None)

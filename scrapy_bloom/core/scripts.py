@@ -16,6 +16,9 @@ from scrapy_bloom.errors import StorageError
 UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
 #: Status of a reply that holds bytes.
 BYTES = "bytes"
+#: Scripts that a server without memory carries out: they end claims, which gives memory back, or
+#: write a few bytes that keep a worker alive.
+_ON_FULL_SERVER = frozenset({"adopt", "beat", "header", "release"})
 #: What a script is called with.
 Argument = str | bytes | int
 
@@ -109,7 +112,13 @@ class Reply(NamedTuple):
 def load(name: str) -> Script:
     """Load ``lua/<name>.lua`` from the package."""
     text = resources.files("scrapy_bloom").joinpath("lua", f"{name}.lua").read_text("utf-8")
-    return _script(name, text)
+    return on_full_server(_script(name, text)) if name in _ON_FULL_SERVER else _script(name, text)
+
+
+@cache
+def on_full_server(script: Script) -> Script:
+    """Return a script that a server without memory carries out all the same."""
+    return _script(script.name, f"#!lua flags=allow-oom\n{script.text}")
 
 
 @cache

@@ -12,10 +12,12 @@ from scrapy import Request
 from scrapy_bloom.clients.async_driver import AsyncDriver
 from scrapy_bloom.clients.deadline import within
 from scrapy_bloom.core.membership import NEW, SEEN, UNRECORDED, claim
+from scrapy_bloom.core.pending import UNKEPT
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.view import View
-from scrapy_bloom.crawl.crawled import Claim, Crawled
+from scrapy_bloom.crawl.crawled import Crawled
 from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.flights import Claim
 from scrapy_bloom.crawl.known import Known, Place
 from scrapy_bloom.crawl.mainthread import has_asyncio
 from scrapy_bloom.crawl.recent import Recent
@@ -33,13 +35,16 @@ class Question:
         window: its window.
         item: its fingerprint.
         request: the request.
-        verdict: what they say: NEW, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until they do.
+        verdict: what they say: NEW, UNKEPT, SEEN, UNRECORDED, MINE, OTHERS or UNKNOWN; "" until
+            they do.
+        length: characters of the request that is kept with its claim.
     """
 
     window: str
     item: bytes
     request: Request
     verdict: str = ""
+    length: int = 0
 
 
 class Asking:
@@ -179,23 +184,28 @@ class Asking:
         items = [question.item for question in questions]
         if self._crawled is None:
             return lambda view: claim(view, items)
-        mark = self._crawled.mark
-        return self._crawled.taking(items, [mark(q.request, (q.window, q.item)) for q in questions])
+        texts = [self._crawled.mark(q.request, (q.window, q.item)) for q in questions]
+        for question, text in zip(questions, texts, strict=True):
+            question.length = len(text)
+        return self._crawled.taking(items, texts)
 
     def _answer(
         self, view: View, questions: Sequence[Question], verdicts: str, asked: float
     ) -> None:
         for question, verdict in zip(questions, verdicts, strict=True):
             question.verdict = verdict
+            if verdict != NEW:
+                question.length = 0
         self._note(view, questions, asked)
         if self._crawled is not None:
-            self._crawled.took(verdicts.count(NEW))
+            count = verdicts.count(NEW) + verdicts.count(UNKEPT)
+            self._crawled.took(count, sum(question.length for question in questions))
 
     def _note(self, view: View, questions: Sequence[Question], asked: float) -> None:
         """Keep verdicts; in the cache, only those that nobody else may change soon."""
         is_own = self._crawled is None or self._crawled.are_claims_own
         # Not MINE: it may be about to be ended.
-        certain = {SEEN, NEW} if is_own else {SEEN}
+        certain = {SEEN, NEW, UNKEPT} if is_own else {SEEN}
         for question in questions:
             block = view.hasher.block(question.item)
             held = view.held.get(block)

@@ -5,16 +5,19 @@ has yielded its last, and what it yielded is claimed as well, the claim is *sett
 recorded, or, if it failed, may be tried again later. What a dead worker had claimed is crawled by
 somebody else.
 
-A request carries its claims with it, in ``meta``: its own, and those of the requests it came of by
-redirects and retries, which are settled together with it.
+A request carries its claims into the scheduler's queue, in ``meta``: its own, and those of the
+requests it came of by redirects and retries, which are settled together with it.
+
+A request that cannot be kept is lost with this process, so the page that yielded it is not settled
+before: see ``flights.py``.
 """
 
 import logging
 import re
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import count, repeat
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider, IgnoreRequest
@@ -22,16 +25,18 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.core import pending
+from scrapy_bloom.core.header import in_range
 from scrapy_bloom.core.membership import NEW
-from scrapy_bloom.core.pending import KEPT, field_of
+from scrapy_bloom.core.pending import KEPT, UNKEPT, field_of
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.view import View
 from scrapy_bloom.crawl import request_json
+from scrapy_bloom.crawl.flights import MAX_UNKEPT, Claim, Claims, Flight, UnkeptRequests
 from scrapy_bloom.crawl.queues import Queue
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.takeover import Found
 from scrapy_bloom.crawl.windows import LASTING, is_start
-from scrapy_bloom.crawl.writer import CONFIRM, DROP, FAIL, HOLD, KEEP, RELEASE, TAKE, Job
+from scrapy_bloom.crawl.writer import CONFIRM, DONE, DROP, FAIL, HOLD, KEEP, RELEASE, TAKE, Job
 from scrapy_bloom.filter import BloomFilter
 
 logger = logging.getLogger(__name__)
@@ -44,23 +49,6 @@ MAX_CLAIMS = 50
 MAX_ATTEMPTS = 5
 
 _CLAIM = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,39}):((?:[0-9a-f]{2}){1,300})")
-#: A claim: the window of the filter, and the fingerprint.
-Claim = tuple[str, bytes]
-
-
-@dataclass(slots=True)
-class Flight:
-    """A request that is the engine's.
-
-    Args:
-        claims: what is settled with it.
-        error: what its callback raised.
-        times: how often it has to finish.
-    """
-
-    claims: list[Claim]
-    error: BaseException | None = None
-    times: int = 1
 
 
 class Crawled:
@@ -74,8 +62,9 @@ class Crawled:
         crawled_statuses: HTTP statuses of pages that count as crawled.
         put: has a job done by the writer.
         ignored: is told the fingerprint of what a middleware has dropped.
-        forget: is told which claims may be made again.
-        busy: is told that there is something to do.
+        forget: is called with claims that may be made again.
+        busy: is called when there is something to do.
+        memory: bytes that the claims on a filter take at most; a quarter of it for this process.
         report: counts and warns.
     """
 
@@ -91,6 +80,7 @@ class Crawled:
         ignored: Callable[[bytes], None],
         forget: Callable[[Claim], None],
         busy: Callable[[], None],
+        memory: int,
         report: Report,
     ) -> None:
         self._spider, self._owner, self._windows = spider, owner, windows
@@ -104,20 +94,34 @@ class Crawled:
         self._crawled_statuses = crawled_statuses
         self._put, self._ignored, self._forget = put, ignored, forget
         self._busy, self._report = busy, report
+        self._memory, self._max_kept = memory, memory // 4
+        #: The server's epoch as far as this thread knows, see ``Writer.epoch``.
+        self.epoch = 0
         #: One for each claim: another sighting by this process is "seen".
         self._nonces = map("{}.{:x}".format, repeat(secrets.token_hex(4)), count())
-        #: Claims that are this worker's, made or taken over and not settled; not if they are its
-        #: queue's: then, those of requests that were handed out, and that nobody will settle.
-        self._unsettled = 0
+        #: Claims that are this worker's, made or taken over and not settled, and the characters of
+        #: their requests; not if they are its queue's: then, those of requests that were handed
+        #: out, and that nobody will settle.
+        self._unsettled = self._kept = 0
+        #: Claims of this run's window "run" that will be taken up again: its set has them.
+        self.to_repeat: set[Claim] = set()
+        #: Why a request could not be kept.
+        self._not_kept_reason = ""
         #: Whether the scheduler was told that the request it was offered is seen.
         self.is_seen = False
+        #: The claims of requests in the queue. In the queue itself they are in ``meta``, and so are
+        #: those of a request that comes out of it as another object, from a disk or from Redis.
+        self._queued: WeakKeyDictionary[Request, list[Claims]] = WeakKeyDictionary()
         self._in_flight: dict[Request, Flight] = {}
+        #: Pages of requests that the scheduler has not been offered yet.
+        self._parents: WeakKeyDictionary[Request, Flight] = WeakKeyDictionary()
+        self._unkept = UnkeptRequests()
         #: What a request in flight has turned into, until the scheduler is offered it.
-        self._successors: dict[Request, list[Claim]] = {}
+        self._successors: dict[Request, Claims] = {}
         #: The request that the scheduler is being offered, if its claims came along rightfully.
-        self._inherited: list[Claim] = []
+        self._inherited: Claims = {}
         #: The claims it came with otherwise.
-        self._set_aside: object = None
+        self._set_aside: Claims = {}
         #: The request that is being put back, and whether it has come as far as the scheduler.
         self._restored: Request | None = None
         self._was_offered = False
@@ -136,27 +140,38 @@ class Crawled:
         """
         _, item = claim
         text, nonce = self.mark(request, claim), next(self._nonces)
-        verdict = bloom.run(lambda view: pending.take_one(view, item, text, self._owner, nonce))
-        self.took(verdict == NEW)
+        verdict = bloom.run(
+            lambda view: pending.take_one(view, item, text, self._owner, nonce, memory=self._memory)
+        )
+        if verdict == UNKEPT:
+            self._attach(request, claim, 0)
+            text, self._not_kept_reason = "", _NO_ROOM
+        if verdict in (NEW, UNKEPT):
+            self.took(1, len(text))
         return verdict
 
     def taking(self, items: Sequence[bytes], texts: Sequence[str]) -> Callable[[View], Steps[str]]:
         """Return the operation that claims many requests, which are marked; then say ``took``."""
         nonce = next(self._nonces)
-        return lambda view: pending.take(view, items, texts, self._owner, nonce)
+        return lambda view: pending.take(
+            view, items, texts, self._owner, nonce, memory=self._memory
+        )
 
-    def took(self, count: int) -> None:
-        """Take note of new claims."""
-        self._unsettled += count * (not self._is_queues)
+    def took(self, count: int, length: int) -> None:
+        """Take note of new claims, and of the length of their requests together."""
+        if not self._is_queues:
+            self._unsettled += count
+            self._kept += length
 
-    def give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: Claim, length: int) -> None:
         """End the claim of a request that was not scheduled."""
-        self._settle([claim], RELEASE)
+        self._settle({claim: length}, RELEASE)
 
     def take_later(self, claim: Claim, request: Request) -> None:
         """Claim a request when the server is back."""
-        self._put(Job(TAKE, *claim, self.mark(request, claim)))
-        self.took(1)
+        text = self.mark(request, claim)
+        self._put(Job(TAKE, *claim, text))
+        self.took(1, len(text))
 
     def keep_once(self, request: Request) -> None:
         """Keep a request that is not to be remembered, so that it is not lost in a crash.
@@ -166,96 +181,162 @@ class Crawled:
         if self._inherited or (is_start(request) and not self._pops_start_urls):
             return
         claim = LASTING, KEPT + secrets.token_bytes(8)
-        self._put(Job(KEEP, *claim, self.mark(request, claim)))
-        self.took(1)
+        text = self.mark(request, claim)
+        if text:
+            self._put(Job(KEEP, *claim, text))
+        self.took(1, len(text))
 
     @property
     def is_leaving_claims(self) -> bool:
         """Whether there are claims that this worker would leave behind now."""
-        return self._unsettled > 0 or bool(self._is_queues and self._in_flight)
+        if self._unsettled > 0:
+            return True
+        return self._is_queues and bool(self._in_flight or self._unkept)
 
     @property
     def are_claims_own(self) -> bool:
         """Whether only this worker ends the claims that it makes."""
         return not self._is_queues
 
-    def hand_over(self, request: Request, claim: Claim) -> None:
-        """Give a request its claims: this one, and those of what it came of."""
-        claims = [*self._inherited, claim]
-        # A chain of redirects that is longer than any should be.
-        self._settle(claims[:-MAX_CLAIMS], CONFIRM)
-        request.meta[META] = [_write(one) for one in claims[-MAX_CLAIMS:]]
+    def hand_over(self, request: Request, claim: Claim, *, is_kept: bool) -> None:
+        """Give a request its claims, of which one was made before."""
+        self._attach(request, claim, self._set_aside.get(claim, 0) if is_kept else 0)
 
     def mark(self, request: Request, claim: Claim) -> str:
         """Give a request its claims; return it as JSON, "" if it cannot be kept."""
-        self.hand_over(request, claim)
+        self._attach(request, claim, 0)
+        text = self._dump(request)
+        request.meta[META][_write(claim)] = len(text)
+        return text
+
+    def _attach(self, request: Request, claim: Claim, length: int) -> None:
+        """Give a request its claims: this one, and those of what it came of."""
+        claims = [*self._inherited.items(), (claim, length)]
+        # A chain of redirects that is longer than any should be.
+        self._settle(dict(claims[:-MAX_CLAIMS]), CONFIRM)
+        _put_in_meta(request, dict(claims[-MAX_CLAIMS:]))
+
+    def _dump(self, request: Request) -> str:
         try:
-            return request_json.dump(request, self._spider)
+            text = request_json.dump(request, self._spider)
         except request_json.NotKeepableError as error:
-            self._report.count("not_kept")
-            self._report.warn_once(
-                "not kept",
-                f"{request} cannot be kept as JSON: {error}. If this process is killed, requests "
-                "like it are not taken up by another one (bloom/not_kept counts them)",
-            )
+            self._not_kept_reason = f"{request} cannot be written as JSON: {error}"
             return ""
+        if not self._memory or self._kept + len(text) <= self._max_kept:
+            return text
+        self._not_kept_reason = _NO_ROOM
+        return ""
 
     # -- what the engine does: see ``watch.Listener`` --
 
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right, and keep what is not to be remembered."""
-        self.is_seen, self._set_aside = False, None
+        self.is_seen, self._set_aside = False, {}
         if request is self._restored:
             self._was_offered = True
             self._inherited = self._claims(request)
             return
-        self._inherited = self._successors.pop(request, [])
+        self._inherited = self._successors.pop(request, {})
         if self._inherited:
             if request.meta.get("redirect_urls") and request.meta.get("retry_times"):
                 # Of a retry, which is not to be filtered, a redirect takes that along.
                 request.dont_filter &= any(item.startswith(KEPT) for _, item in self._inherited)
-            request.meta[META] = [_write(claim) for claim in self._inherited]
-        else:  # came along with meta=response.meta: another page's
-            self._set_aside = request.meta.pop(META, None)
+            _put_in_meta(request, self._inherited)
+        else:  # made when it was asked about; or another request's, whose meta was copied
+            self._set_aside = self._claims(request)
+            request.meta.pop(META, None)
         if request.dont_filter:
             self.keep_once(request)
 
-    def accepted(self, request: Request) -> None:  # noqa: ARG002 - the listener's interface
-        """Nothing to do: the request will be handed out."""
-        self._inherited = []
+    def accepted(self, request: Request) -> None:
+        """Wait until the request is handed out; its page waits for it if it is not kept."""
+        parent, claims = self._parents.pop(request, None), self._claims(request)
+        if claims:
+            del request.meta[META]
+            self._queued.setdefault(request, []).append(claims)
+            if not self._inherited and not any(claims.values()):
+                self._hold_parent(next(iter(claims)), parent)
+        self._inherited = {}
+
+    def _hold_parent(self, claim: Claim, parent: Flight | None) -> None:
+        """Do not settle a page before a request that it yielded, and that is not kept."""
+        self._report.count("not_kept", claim[0])
+        self._report.warn_once(
+            "not kept",
+            f"{self._not_kept_reason or _NO_ROOM}. If the crawl stops before such a request is "
+            "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
+            "them)",
+        )
+        if parent is None:
+            return  # a start request, which the next run makes again
+        for flight in self._unkept.add(claim, parent):
+            if flight.kind:
+                self._leave(flight)
+            self._report.warn_once(
+                "given up",
+                f"{MAX_UNKEPT:,} requests that could not be kept are pending: pages that wait for "
+                "them are not recorded, and the next run fetches them again",
+            )
 
     def refused(self, request: Request) -> None:
         """Settle what it came of: the end of a redirect is known already."""
-        inherited, self._inherited = self._inherited, []
-        if self._set_aside is not None:
-            # Its own after all, if it is in the queue already and was yielded again.
-            request.meta[META] = self._set_aside
+        inherited, self._inherited = self._inherited, {}
+        claims = self._claims(request)
+        self._forget_offer(request)
         if self.is_seen:
-            self._settle(inherited, CONFIRM)
+            self._settle(inherited, CONFIRM, self.epoch)
         else:  # dropped by a scheduler of the user's
-            self._settle(self._claims(request), RELEASE)
+            self._settle(claims, RELEASE)
 
     def lost(self, request: Request) -> None:
-        """Have it tried again later: whoever links it may never do so again."""
-        self._inherited = []
+        """Have it tried again later: its page is settled by then, and does not yield it again."""
+        self._inherited = {}
+        parent, claims = self._parents.get(request), self._claims(request)
+        if parent is not None and not any(claims.values()):
+            parent.is_to_repeat = True
         if request is not self._restored:
-            self._settle(self._claims(request), FAIL)
+            self._forget_offer(request)
+            self._settle(claims, FAIL)
+
+    def _forget_offer(self, request: Request) -> None:
+        self._parents.pop(request, None)
+        request.meta.pop(META, None)
 
     def handed_out(self, request: Request) -> None:
         """Take note that a request is under way."""
         self._busy()
         self.sweep()
-        claims = self._claims(request)
+        claims = self._claims_out_of_queue(request)
         if not claims:
             return
         flight = self._in_flight.get(request)
         if flight is None:
-            self._in_flight[request] = Flight(claims)
+            self._in_flight[request] = Flight(claims, epoch=self.epoch)
         else:  # its callback has yielded it again
-            flight.claims += claims
+            flight.claims |= claims
             flight.times += 1
         for claim in claims if self._may_be_others else ():
             self._put(Job(HOLD, *claim))
+
+    def _claims_out_of_queue(self, request: Request) -> Claims:
+        queued = self._queued.get(request)
+        if queued:
+            return queued.pop()  # the same request may be in the queue twice, with other claims
+        claims = self._claims(request)
+        request.meta.pop(META, None)
+        return claims
+
+    def yields(self, request: Request) -> Callable[[Request], None] | None:
+        """Return what takes note of the requests that a page yields; None for nothing."""
+        flight = self._in_flight.get(request)
+        if flight is None:
+            return None
+        flight.epoch = self.epoch
+
+        def note(child: Request) -> None:
+            self._parents[child] = flight
+
+        return note
 
     def turned_into(self, request: Request, successor: Request) -> None:
         """Hand claims on to a redirect's target, or to a retry."""
@@ -269,7 +350,7 @@ class Crawled:
             self._in_flight[request].error = error
 
     def finished(self, request: Request, result: Response | Failure) -> None:
-        """Settle a request."""
+        """Settle a request, unless it waits for requests that it yielded and that are not kept."""
         flight = self._in_flight.get(request)
         if flight is None:
             return
@@ -278,14 +359,14 @@ class Crawled:
             return
         del self._in_flight[request]
         kind = self._outcome(flight, result)
-        if kind is None:
-            # The crawl is closing: the next one goes on from here.
-            self._unsettled += len(flight.claims) * self._is_queues
+        if kind is None or flight.is_given_up:
+            self._leave(flight)  # the next run goes on from here
             return
         if kind == RELEASE:
-            self._drop(flight.claims)
-        else:
-            self._settle(flight.claims, kind)
+            self._ignore(flight.claims)
+        flight.kind = kind
+        if flight.is_complete or kind == FAIL:
+            self._settle(flight.claims, flight.end(), flight.epoch)
 
     def _outcome(self, flight: Flight, result: Response | Failure) -> str | None:
         if isinstance(flight.error, CloseSpider):
@@ -295,21 +376,41 @@ class Crawled:
         is_crawled = flight.error is None and result.status in self._crawled_statuses
         return CONFIRM if is_crawled else FAIL
 
-    def _drop(self, claims: Sequence[Claim]) -> None:
-        """Settle what a middleware has dropped: it would drop it again in this run."""
+    def _leave(self, flight: Flight) -> None:
+        """Leave the claims of a page as they are, for the next run."""
+        self._unsettled += len(flight.claims) * self._is_queues
+
+    def _ignore(self, claims: Claims) -> None:
+        """Take note of what a middleware has dropped: it would drop it again in this run."""
         for _, item in claims:
             if not item.startswith(KEPT):
                 self._ignored(item)
-        self._settle(claims, RELEASE)
 
-    def _settle(self, claims: Sequence[Claim], kind: str) -> None:
-        for window, item in claims:
-            is_kept = item.startswith(KEPT)
-            self._put(Job(RELEASE if is_kept and kind == CONFIRM else kind, window, item))
-            if kind != CONFIRM:
-                self._forget((window, item))
-            self._unsettled -= not self._is_queues
-            self._report.count(_STATS[kind], window)
+    def _settle(self, claims: Claims, kind: str, epoch: int = 0) -> None:
+        """End claims, and then those of pages that waited for them only."""
+        ending = [(claims, kind, epoch)]
+        while ending:
+            claims, kind, epoch = ending.pop()
+            for claim, length in claims.items():
+                self._end_claim(claim, length, kind, epoch)
+                parent = self._unkept.settle(claim, has_failed=kind == FAIL)
+                if parent is not None:
+                    ending.append((parent.claims, parent.end(), parent.epoch))
+
+    def _end_claim(self, claim: Claim, length: int, kind: str, epoch: int) -> None:
+        window, item = claim
+        if item.startswith(KEPT):
+            if kind == FAIL:
+                self.to_repeat.add(claim)
+            self._put(Job(DONE if kind == CONFIRM else kind, window, item, epoch=epoch))
+        else:
+            self._put(Job(kind, window, item, epoch=epoch))
+        if kind != CONFIRM:
+            self._forget(claim)
+        if not self._is_queues:
+            self._unsettled -= 1
+            self._kept -= length
+        self._report.count(_STATS[kind], window)
 
     def sweep(self) -> None:
         """Settle what has turned into requests that were dropped on their way to the scheduler.
@@ -317,13 +418,14 @@ class Crawled:
         That way is one step of the engine: none is under way when this is called.
         """
         for claims in self._successors.values():
-            self._drop(claims)
+            self._ignore(claims)
+            self._settle(claims, RELEASE)
         self._successors.clear()
 
     # -- putting back --
 
     def restore(self, found: Found, crawl: Callable[[Request], None]) -> None:
-        """Put requests back that were taken over from somebody else.
+        """Put requests back that were taken over from another worker.
 
         Args:
             found: their claims.
@@ -334,7 +436,8 @@ class Crawled:
             if request is None:
                 self._put(Job(DROP, found.window, field.encode(), block=found.block))
                 continue
-            self._unsettled += not self._is_queues
+            # All, because all are settled together: those of a chain may be taken over one by one.
+            self.took(len(self._claims(request)), len(text))
             self._restored, self._was_offered = request, False
             try:
                 crawl(request)
@@ -349,13 +452,21 @@ class Crawled:
             if not self._was_offered:
                 self._settle(self._claims(request), RELEASE)  # offsite, by now
 
+    def is_repeated(self, request: Request) -> bool:
+        """Whether a request is put back that this process has crawled before, without success."""
+        repeated = self.to_repeat.intersection(self._inherited)
+        self.to_repeat -= repeated
+        return request is self._restored and bool(repeated)
+
     def _read(self, window: str, field: str, text: str) -> Request | None:
         reason = "it is not the request that was claimed"
         try:
             request = request_json.load(text, self._spider)
             claims = self._claims(request)
-            if any((window, field) == (name, field_of(item)) for name, item in claims):
-                return request
+            for name, item in claims:
+                if (window, field) == (name, field_of(item)):
+                    _put_in_meta(request, {**claims, (name, item): len(text)})
+                    return request
         except ValueError as error:
             reason = str(error)
         self._report.count("not_restored", window)
@@ -366,18 +477,29 @@ class Crawled:
         )
         return None
 
-    def _claims(self, request: Request) -> list[Claim]:
+    def _claims(self, request: Request) -> Claims:
         """Read a request's claims, trusting nothing."""
         given = request.meta.get(META)
-        if not isinstance(given, list) or len(given) > MAX_CLAIMS:
-            return []
-        matches = [_CLAIM.fullmatch(text) for text in given if isinstance(text, str)]
-        claims = [(match[1], bytes.fromhex(match[2])) for match in matches if match]
-        return [claim for claim in claims if claim[0] in self._windows]
+        if not isinstance(given, dict) or len(given) > MAX_CLAIMS:
+            return {}
+        claims: Claims = {}
+        for text, length in given.items():
+            match = _CLAIM.fullmatch(text) if isinstance(text, str) else None
+            if match and match[1] in self._windows and in_range(length, 0, request_json.MAX_LENGTH):
+                claims[match[1], bytes.fromhex(match[2])] = length
+        return claims
 
 
+_NO_ROOM = (
+    "there is no room for more pending requests (BLOOM_PENDING_MEMORY bytes for all workers, and a "
+    "quarter of it for each)"
+)
 #: What is counted when a claim is settled.
 _STATS = {CONFIRM: "crawled", RELEASE: "released", FAIL: "failed"}
+
+
+def _put_in_meta(request: Request, claims: Claims) -> None:
+    request.meta[META] = {_write(claim): length for claim, length in claims.items()}
 
 
 def _write(claim: Claim) -> str:

@@ -47,6 +47,14 @@ class Filters:
         for bloom in self.by_window.values():
             bloom.may_connect = not self.connection.resolves
 
+    def server_id(self) -> str:
+        """Return what names the server's process: another one may have lost what was written last.
+
+        Raises:
+            StorageError: the server does not answer.
+        """
+        return self.lasting.server_id()
+
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""
         self.connection.close()

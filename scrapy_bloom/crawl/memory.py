@@ -9,12 +9,13 @@ from scrapy.crawler import Crawler
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.core.membership import NEW, SEEN, UNRECORDED
-from scrapy_bloom.core.pending import Failure
+from scrapy_bloom.core.pending import UNKEPT, Failure
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.asking import UNKNOWN, Asking, Question
-from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Claim, Crawled
+from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Crawled
 from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.flights import Claim
 from scrapy_bloom.crawl.known import Known
 from scrapy_bloom.crawl.mainthread import has_asyncio, in_main
 from scrapy_bloom.crawl.queues import Queue
@@ -24,7 +25,7 @@ from scrapy_bloom.crawl.settings import CLOSE, CRAWLED, BloomSettings, need_run
 from scrapy_bloom.crawl.takeover import Found, Takeover
 from scrapy_bloom.crawl.windows import LASTING, RUN
 from scrapy_bloom.crawl.workers import Process, Worker
-from scrapy_bloom.crawl.writer import RECORD, Job, Writer
+from scrapy_bloom.crawl.writer import DONE, RECORD, Job, Writer
 from scrapy_bloom.errors import BloomError, shown
 from scrapy_bloom.filter import BloomFilter
 
@@ -67,8 +68,9 @@ class Memory:
         self._known = Known(settings.cache_size, forget_after=2 * settings.heartbeat)
         self._recent = Recent()
         self._asking: Asking | None = None
-        #: Verdicts on requests that the scheduler has not been offered yet.
-        self._unused: dict[Claim, str] = {}
+        #: Verdicts on requests that the scheduler has not been offered yet, and their lengths if
+        #: they are kept.
+        self._unused: dict[Claim, tuple[str, int]] = {}
         #: Whether the filters can be asked; else the writer looks for the server.
         self._is_up = True
         #: What was taken here, and is recorded in the filters by now.
@@ -99,8 +101,8 @@ class Memory:
         If the server does not answer, it is new, and from then on taken by this process.
         """
         if self._crawled is not None and self._crawled.is_claimed((window, item), request):
-            # What was kept in another run may have been taken in this one.
-            return window != RUN or self._take_once(item)
+            # What was kept in another run may have been taken in this one; not what failed in it.
+            return window != RUN or self._crawled.is_repeated(request) or self._take_once(item)
         new = self._is_new(item, window, request)
         if self._crawled is not None and not new:
             self._crawled.is_seen = True
@@ -200,9 +202,9 @@ class Memory:
     # -- taking --
 
     def _is_new(self, item: bytes, window: str, request: Request) -> bool:
-        verdict = self._unused.pop((window, item), None)
-        if verdict is not None:
-            return self._take_answered(verdict, (window, item), request)
+        answered = self._unused.pop((window, item), None)
+        if answered is not None:
+            return self._take_answered(answered[0], (window, item), request)
         if item in self._taken:
             self._report.count("seen", RUN)
             return False
@@ -238,7 +240,7 @@ class Memory:
             return self._take_unasked("unknown", (window, item), request)
         if verdict == UNRECORDED:
             self._not_recorded(item, window)
-        new = verdict in (NEW, UNRECORDED)
+        new = verdict in (NEW, UNKEPT, UNRECORDED)
         self._report.count("new" if new else "seen", window)
         return new
 
@@ -270,8 +272,8 @@ class Memory:
                 # Final: asked again, the one who has it now might be told "seen".
                 is_seen = self._asking is not None and self._asking.remembers(claim)
                 question.verdict = SEEN if is_seen else UNKNOWN
-            if question.verdict in (NEW, UNRECORDED, UNKNOWN):
-                self._unused[claim] = question.verdict
+            if question.verdict in (NEW, UNKEPT, UNRECORDED, UNKNOWN):
+                self._unused[claim] = question.verdict, question.length
         self._give_back(len(self._unused) - MAX_UNUSED)
 
     def _take_answered(self, verdict: str, claim: Claim, request: Request) -> bool:
@@ -286,7 +288,7 @@ class Memory:
         if verdict == UNRECORDED:
             self._not_recorded(item, window)
         if self._crawled is not None:
-            self._crawled.hand_over(request, claim)
+            self._crawled.hand_over(request, claim, is_kept=verdict != UNKEPT)
         self._report.count("new", window)
         return True
 
@@ -294,10 +296,10 @@ class Memory:
         """Give up the oldest that are new and were not scheduled."""
         for _ in range(count):
             claim = next(iter(self._unused))
-            verdict = self._unused.pop(claim)
-            if self._crawled is not None and verdict in (NEW, UNKNOWN):
-                self._crawled.took(verdict == UNKNOWN)  # it may be
-                self._crawled.give_back(claim)
+            verdict, length = self._unused.pop(claim)
+            if self._crawled is not None and verdict != UNRECORDED:
+                self._crawled.took(verdict == UNKNOWN, 0)  # it may be
+                self._crawled.give_back(claim, length)
 
     def _take_later(self, item: bytes, window: str, request: Request) -> None:
         assert self._writer is not None  # noqa: S101 - it is open
@@ -367,6 +369,20 @@ class Memory:
             self._recorded.discard(item)  # it stays taken here
             self._not_recorded(item, jobs[0].window)
 
+    def server_restarted(self, epoch: int) -> None:
+        """Ask again about what it may have lost."""
+        self._known.clear()
+        if self._crawled is not None:
+            self._crawled.epoch = epoch
+
+    def repeated(self, jobs: Sequence[Job]) -> None:
+        """Crawl pages again, of whose links the server may have lost the claims."""
+        self._report.repeated(len(jobs))
+        for job in jobs:
+            self._forget((job.window, job.item))
+            if self._crawled is not None and job.kind == DONE:
+                self._crawled.to_repeat.add((job.window, job.item))
+
     # -- claims --
 
     def _open_crawled(self, filters: Filters) -> None:
@@ -386,6 +402,7 @@ class Memory:
             me,
             spider.name,
             found=lambda found: self._in_main(partial(self._restore, found)),
+            dropped=lambda count: self._in_main(partial(self._report.dropped, count)),
             wanted=lambda: self._in_main(self._look_for_room),
             looked=lambda: self._in_main(self._engine.look),
         )
@@ -409,10 +426,12 @@ class Memory:
             ignored=self._taken.add,
             forget=self._forget,
             busy=self._takeover.be_busy,
+            memory=settings.pending_memory,
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
         self._takeover.beat(filters)
+        self._takeover.drop_dead(filters)
         self._engine.tell(self._crawled)
         self._writer.wake()
 

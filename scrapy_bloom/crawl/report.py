@@ -93,6 +93,25 @@ class Report:
         """Say that it does again."""
         logger.info("Bloom filter: the server is back, and has been told what was taken meanwhile")
 
+    def dropped(self, count: int) -> None:
+        """Say that claims of workers that are gone were ended without being crawled."""
+        self.count("dropped", count=count)
+        logger.info(
+            "Bloom filter: %s requests of crawls that have ended were not kept; the pages that "
+            "yielded them are crawled again",
+            f"{count:,}",
+        )
+
+    def repeated(self, count: int) -> None:
+        """Say that pages are crawled again, because the server may have lost claims."""
+        self.count("repeated", count=count)
+        self.warn_once(
+            "repeated",
+            "Bloom filter: the server was restarted or replaced while pages were crawled, and may "
+            "have lost what was claimed last: these pages are crawled again (bloom/repeated counts "
+            "them)",
+        )
+
     def paused(self, count: int) -> None:
         """Say that the crawl waits for the server."""
         logger.warning(

@@ -61,6 +61,8 @@ class BloomSettings:
         audit: share of the URLs that are kept on exact record; None as stored, else 0.
         growth: size of the next layer in sizes of the last one; None as stored, else 2.
         max_memory: bytes of a filter beyond which it does not grow; None as stored, else no limit.
+        pending_memory: bytes that claims and their requests take on the server at most; a process
+            has a quarter of it. 0 for no limit.
         remember: when a URL is remembered: once it is scheduled, or once it is crawled.
         heartbeat: seconds between a worker's signs of life; silent for twice this, it is dead.
         retry_after: seconds until a URL that failed may be crawled again.
@@ -91,6 +93,7 @@ class BloomSettings:
     audit: float | None
     growth: float | None
     max_memory: int | None
+    pending_memory: int
     remember: str
     heartbeat: float
     retry_after: int
@@ -300,6 +303,7 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_AUDIT": (None, values.share),
     "BLOOM_GROWTH": (None, values.growth),
     "BLOOM_MAX_MEMORY": (None, values.memory),
+    "BLOOM_PENDING_MEMORY": (512 << 20, values.memory),
     "BLOOM_REMEMBER": (CRAWLED, _one_of(SCHEDULED, CRAWLED)),
     "BLOOM_HEARTBEAT": (30.0, lambda name, value: values.seconds(name, value, 1, 3600)),
     "BLOOM_RETRY_AFTER": (86_400, _whole_seconds),

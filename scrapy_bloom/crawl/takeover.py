@@ -8,6 +8,7 @@ failed URLs that are due again, and those whose queue has lost them.
 import logging
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Claims looked at, and taken over, at once at most.
 PAGE = 128
+#: Claims of a block looked at in one call where only their heads are of interest.
+SCAN = 1_000
 #: Characters of requests that are asked for at once, about.
 MAX_REPLY = 1 << 18
 #: Seconds between looks while the crawl has nothing to do and waits.
@@ -132,6 +135,7 @@ class Takeover:
         me: this worker; ``until`` is of no meaning.
         spider: name of its spider.
         found: is called with what was taken over, in the writer's thread.
+        dropped: is called with the number of claims that were ended because they have no request.
         wanted: is called when there is more, to find out whether the crawl is hungry.
         looked: is called when that is done, or the crawl may end.
     """
@@ -142,11 +146,13 @@ class Takeover:
         spider: str,
         *,
         found: Callable[[Found], object],
+        dropped: Callable[[int], object],
         wanted: Callable[[], object],
         looked: Callable[[], object],
     ) -> None:
         self._me, self._spider = me, spider
         self._found, self._wanted, self._looked = found, wanted, looked
+        self._dropped = dropped
         #: Whether more can be crawled: set by the crawl when it has dealt with what was found.
         self.is_hungry = False
         #: Whether the crawl has nothing to do, and asks whether it may end.
@@ -216,6 +222,10 @@ class Takeover:
         # A look that was cut short is begun anew.
         self._next_beat = self._next_look = 0.0
         self._sweep, self.is_looking = None, False
+
+    def look_soon(self) -> None:
+        """Look at all claims as soon as there is time: some are free."""
+        self._next_look = 0.0
 
     def end(self, filters: Filters) -> None:
         """Leave: nobody has to wait for a sign of life any more."""
@@ -288,6 +298,7 @@ class Takeover:
 
     def _look(self, filters: Filters) -> Iterator[Found]:
         """Look at all claims; yield what was taken over, page by page."""
+        self.drop_unkept(filters, [*filters.by_window])
         for window, bloom in filters.by_window.items():
             dead = {worker.id for worker in self._crews[window].dead}
             for block in range(bloom.header.blocks if bloom.header else 0):
@@ -304,6 +315,36 @@ class Takeover:
                     entry = f"{worker.until} {worker.describe()}"
                     bloom.run(partial(pending.beat, worker=worker.id, life="", description=entry))
 
+    def drop_dead(self, filters: Filters) -> None:
+        """End claims of dead workers without a request, before the first page is looked at."""
+        self.drop_unkept(filters, [w for w in filters.by_window if self._crews[w].dead])
+
+    def drop_unkept(self, filters: Filters, windows: Collection[str]) -> None:
+        """End all free claims that have no request: nothing can be crawled for them.
+
+        The pages that yielded these requests are free as well, or are start pages. They yield them
+        again, and by then they have to be new: so this comes before anything is taken over.
+        """
+        dropped = sum(self._drop_unkept(filters.by_window[w], self._crews[w]) for w in windows)
+        if dropped:
+            self._dropped(dropped)
+
+    def _drop_unkept(self, bloom: BloomFilter, crew: Crew) -> int:
+        dropped, cursors = 0, dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
+        while cursors:
+            pages = bloom.run(partial(pending.scan_many, cursors=cursors, count=SCAN))
+            gone: dict[str, dict[int, list[str]]] = defaultdict(dict)
+            for block, page in pages.items():
+                for claim in page.claims:
+                    if not claim.length and crew.is_free(claim):
+                        gone[claim.owner].setdefault(block, []).append(claim.field)
+                if page.damaged:
+                    gone[""][block] = list(page.damaged)
+            for owner, fields in gone.items():
+                dropped += bloom.run(partial(pending.release_fields, fields=fields, owner=owner))
+            cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
+        return dropped
+
     def _note_unknown(self, crew: Crew, page: Page) -> None:
         for claim in page.claims:
             self._is_waiting |= crew.is_to_be_awaited(claim)
@@ -315,10 +356,6 @@ class Takeover:
         self, bloom: BloomFilter, window: str, block: int, page: Page
     ) -> Iterator[Found]:
         free = [claim for claim in page.claims if self._crews[window].is_free(claim)]
-        # Nobody can crawl these from here: to be found again, they have to be new.
-        gone = [(claim.owner, claim.field) for claim in free if not claim.length]
-        for owner, name in gone + [("", name) for name in page.damaged]:
-            bloom.run(partial(pending.release_fields, fields={block: [name]}, owner=owner))
         for claims in _bounded([claim for claim in free if claim.length]):
             nonce = secrets.token_hex(4)
             adopt = partial(

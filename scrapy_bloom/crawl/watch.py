@@ -2,9 +2,10 @@
 
 There is a signal when a request is offered, and one when a response comes. There is none when a
 request is dropped by a middleware, fails, turns into another one, or when its callback has yielded
-its last. So five public methods of the engine's parts are wrapped, on the objects of this crawl.
+its last. So six public methods of the engine's parts are wrapped, on the objects of this crawl.
 """
 
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Protocol
 
 from scrapy import Request
@@ -31,6 +32,12 @@ class Listener(Protocol):
 
     def handed_out(self, request: Request) -> None:
         """It has left the scheduler and is the engine's."""
+
+    def yields(self, request: Request) -> Callable[[Request], None] | None:
+        """Its callback or errback begins to yield: return what is called with each request of it.
+
+        None if these are of no interest.
+        """
 
     def turned_into(self, request: Request, successor: Request) -> None:
         """The downloader's middlewares made another request of it: a redirect, or a retry."""
@@ -117,3 +124,33 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
         return handle_spider_error(failure, request, *args)
 
     scraper.enqueue_scrape, scraper.handle_spider_error = scrape, handle_error
+    handle_output = scraper.handle_spider_output_async
+
+    async def handle_and_note(outputs: Any, request: Request, *args: Any) -> None:
+        note = listener.yields(request)
+        await handle_output(outputs if note is None else _noted(outputs, note), request, *args)
+
+    scraper.handle_spider_output_async = handle_and_note
+
+
+def _noted(outputs: Any, note: Callable[[Request], None]) -> Any:
+    """Return the outputs of a callback; each request is noted before it goes on."""
+    if isinstance(outputs, AsyncIterator):
+        return _each_noted_async(outputs, note)
+    return _each_noted(outputs, note)
+
+
+async def _each_noted_async(
+    outputs: AsyncIterator[Any], note: Callable[[Request], None]
+) -> AsyncIterator[Any]:
+    async for output in outputs:
+        if isinstance(output, Request):
+            note(output)
+        yield output
+
+
+def _each_noted(outputs: Iterable[Any], note: Callable[[Request], None]) -> Iterable[Any]:
+    for output in outputs:
+        if isinstance(output, Request):
+            note(output)
+        yield output

@@ -12,24 +12,31 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
-from typing import Protocol
+from itertools import groupby, takewhile
+from typing import Any, Protocol
 
+from scrapy_bloom.clients.deadline import within
 from scrapy_bloom.core import pending
 from scrapy_bloom.core.membership import UNRECORDED, claim
+from scrapy_bloom.core.rings import Steps
+from scrapy_bloom.core.view import View
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, ServerFullError
 
 logger = logging.getLogger(__name__)
 
 #: Kinds of jobs: record a URL; claim one; claim one untested; hold a claim that is in a queue;
-#: record a URL and end its claim; end its claim; end it with a cool-down; end a claim of which
-#: only the field is known.
-RECORD, TAKE, KEEP, HOLD, CONFIRM, RELEASE, FAIL, DROP = (
-    *("record", "take", "keep", "hold", "confirm", "release", "fail", "drop"),
+#: record a URL and end its claim; end the claim of a page that is crawled and not remembered; end
+#: a claim; end it with a cool-down; end a claim of which only the field is known.
+RECORD, TAKE, KEEP, HOLD, CONFIRM, DONE, RELEASE, FAIL, DROP = (
+    *("record", "take", "keep", "hold", "confirm", "done", "release", "fail", "drop"),
 )
+#: Those of pages that were crawled: not carried out if the server may have lost their links.
+CRAWLED = (CONFIRM, DONE)
+#: Those that take no memory on the server; most give some back.
+FREEING = (HOLD, CONFIRM, DONE, RELEASE, FAIL, DROP)
 #: Those that are put down because the server did not answer.
 REPLAYED = (RECORD, TAKE)
 #: Seconds in which jobs are collected: what a ``kill -9`` loses of them.
@@ -40,6 +47,11 @@ MAX_BATCH = 500
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 #: Seconds after which a server that stayed up counts as well again.
 RECOVERED_AFTER = 10.0
+#: Attempts after which the request of a page that did not fail is no longer kept: never.
+FOREVER = 1_000_000_000
+
+#: Runs an operation on a filter.
+Run = Callable[[Callable[[View], Steps[Any]]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,7 @@ class Job:
         item: the fingerprint; for DROP, the claim's field.
         request: the request as JSON, for TAKE and KEEP.
         block: the claim's block, for DROP.
+        epoch: the server's epoch when the page began to yield, for CONFIRM and DONE.
     """
 
     kind: str
@@ -59,6 +72,7 @@ class Job:
     item: bytes
     request: str = ""
     block: int = 0
+    epoch: int = 0
 
 
 class Events(Protocol):
@@ -76,6 +90,12 @@ class Events(Protocol):
     def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
         """Jobs have been carried out, save that some items could not be recorded."""
 
+    def server_restarted(self, epoch: int) -> None:
+        """It is another process than before, and may have lost what was written last."""
+
+    def repeated(self, jobs: Sequence[Job]) -> None:
+        """These pages will be crawled again, because the claims on their links may be lost."""
+
 
 class Chore(Protocol):
     """What the thread does beside its jobs."""
@@ -85,6 +105,9 @@ class Chore(Protocol):
 
     def recovered(self) -> None:
         """The server was away, and is back."""
+
+    def look_soon(self) -> None:
+        """There are claims to be taken over."""
 
     def end(self, filters: Filters) -> None:
         """Do what has to be done last."""
@@ -121,6 +144,9 @@ class Writer:
         self._worker = worker
         self._failure = failure
         self._chore = chore
+        #: How often the server was found to be another process than before.
+        self.epoch = 0
+        self._server_id = ""
         #: Jobs carried out, and round trips they took.
         self.done: Counter[str] = Counter()
         self.round_trips = 0
@@ -241,6 +267,10 @@ class Writer:
             jobs = self._next_batch()
             try:
                 unrecorded = self._carry_out(filters, jobs)
+            except ServerFullError:
+                if not self._free_memory(filters):
+                    raise
+                continue
             except BloomError:
                 raise  # they are done again, and may so be done twice, which does no harm
             except Exception:
@@ -258,15 +288,43 @@ class Writer:
         first = self._jobs[0]
         # By number: while it is iterated over, nothing could be put down.
         jobs = (self._jobs[number] for number in range(min(MAX_BATCH, len(self._jobs))))
-        return list(
-            takewhile(lambda job: (job.kind, job.window) == (first.kind, first.window), jobs)
-        )
+        return list(takewhile(lambda job: _group(job) == _group(first), jobs))
+
+    def _free_memory(self, filters: Filters) -> bool:
+        """Carry out the jobs that give memory back on a full server; whether there were any.
+
+        Jobs on one item keep their order.
+        """
+        waiting = [self._jobs.popleft() for _ in range(len(self._jobs))]
+        freeing, others, blocked = [], [], set[tuple[str, bytes]]()
+        for job in waiting:
+            if job.kind in FREEING and (job.window, job.item) not in blocked:
+                freeing.append(job)
+            else:
+                blocked.add((job.window, job.item))
+                others.append(job)
+        is_freed = False
+        try:
+            for _, group in groupby(freeing.copy(), _group):
+                jobs = list(group)
+                for start in range(0, len(jobs), MAX_BATCH):
+                    self._carry_out(filters, jobs[start : start + MAX_BATCH])
+                    del freeing[: len(jobs[start : start + MAX_BATCH])]
+                    is_freed = True
+        except ServerFullError:
+            pass  # a filter that has to grow first; the others have made room for it, perhaps
+        finally:
+            self._jobs.extendleft(reversed(freeing + others))
+        return is_freed
 
     def _carry_out(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
         """Carry out jobs of one kind and window; return the items that could not be recorded."""
         kind, run = jobs[0].kind, filters.by_window[jobs[0].window].run
         items, requests = [job.item for job in jobs], [job.request for job in jobs]
         nonce, worker = secrets.token_hex(4), self._worker
+        if kind == RECORD:
+            verdicts = run(lambda view: claim(view, items))
+            return [item for item, v in zip(items, verdicts, strict=True) if v == UNRECORDED]
         if kind in (TAKE, KEEP):
             untested = kind == KEEP
             run(lambda v: pending.take(v, items, requests, self._owner, nonce, tested=not untested))
@@ -279,17 +337,61 @@ class Writer:
                 fields = {job.block: [job.item.decode()]}
                 run(lambda view, fields=fields: pending.release_fields(view, fields, self._owner))  # type: ignore[misc]
         elif kind == RELEASE:
-            for owner in {worker, self._owner}:  # not that of somebody who has taken it over
-                run(lambda view, owner=owner: pending.release(view, items, owner))  # type: ignore[misc]
-        elif kind == CONFIRM:
-            # If its claim is lost, those of its links may be as well: it is to be crawled again.
-            there = run(lambda view: pending.hold(view, items, worker, nonce))
-            items = [item for item in items if pending.field_of(item) in there]
-        verdicts = run(lambda view: claim(view, items)) if kind in (RECORD, CONFIRM) else ""
-        if kind == CONFIRM:
-            # After it is recorded: at every moment it is seen by one or the other.
-            run(lambda view: pending.release(view, items))
-        return [item for item, v in zip(items, verdicts, strict=False) if v == UNRECORDED]
+            self._release(run, items)
+        elif kind in CRAWLED:
+            return self._settle_crawled(filters, jobs)
+        return []
+
+    def _release(self, run: Run, items: Sequence[bytes]) -> None:
+        for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
+            run(partial(pending.release, items=items, owner=owner))
+
+    # -- pages that are crawled --
+
+    def _settle_crawled(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
+        """Record pages and end their claims; return the items that could not be recorded.
+
+        A server that was restarted, or replaced by a replica, may have lost the claims on the links
+        of a page while the page's own, which are older, are there. So the pages that began before
+        are crawled again, and nothing may be sent to a server that was not looked at.
+        """
+        self._look_at_server(filters)
+        with within(None, connect=False):
+            run = filters.by_window[jobs[0].window].run
+            if repeated := [job for job in jobs if job.epoch < self.epoch]:
+                self._repeat(run, repeated)
+            crawled = [job.item for job in jobs if job.epoch >= self.epoch]
+            if jobs[0].kind == CONFIRM:
+                return self._confirm(run, crawled)
+            self._release(run, crawled)
+            return []
+
+    def _repeat(self, run: Run, jobs: Sequence[Job]) -> None:
+        assert self._failure is not None  # noqa: S101 - pages are claimed
+        due_now = replace(self._failure, seconds=0, attempts=FOREVER)
+        items = [job.item for job in jobs]
+        run(lambda view: pending.release(view, items, self._worker, due_now))
+        self._tell(partial(self._events.repeated, jobs))
+        if self._chore is not None:
+            self._chore.look_soon()
+
+    def _confirm(self, run: Run, items: Sequence[bytes]) -> list[bytes]:
+        nonce = secrets.token_hex(4)
+        # If its claim is lost, those of its links may be as well: it is to be crawled again.
+        there = run(lambda view: pending.hold(view, items, self._worker, nonce))
+        items = [item for item in items if pending.field_of(item) in there]
+        verdicts = run(lambda view: claim(view, items, on_full=True))
+        # After it is recorded: at every moment it is seen by one or the other.
+        run(lambda view: pending.release(view, items))
+        return [item for item, v in zip(items, verdicts, strict=True) if v == UNRECORDED]
+
+    def _look_at_server(self, filters: Filters) -> None:
+        """Begin another epoch if the server is another process than before."""
+        server_id = filters.server_id()
+        if self._server_id and server_id != self._server_id:
+            self.epoch += 1
+            self._tell(partial(self._events.server_restarted, self.epoch))
+        self._server_id = server_id
 
     # -- the server --
 
@@ -303,6 +405,7 @@ class Writer:
         try:
             for bloom in filters.by_window.values():
                 bloom.open()
+            self._look_at_server(filters)
         except BaseException:
             filters.close()
             raise
@@ -333,3 +436,7 @@ class Writer:
             # The crawl is over, and its event loop closed.
             return False
         return True
+
+
+def _group(job: Job) -> tuple[str, str]:
+    return job.kind, job.window

@@ -13,15 +13,18 @@
 -- ARGV[8]     Unix time in seconds at which the claims expire, 0 for never
 -- ARGV[9]     owner of the claims
 -- ARGV[10]    nonce of this call: repeated with the same one, it gives the same answers
--- ARGV[11..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
+-- ARGV[11]    bytes that the block's claims take at most; beyond, they are made without their
+--             requests. 0 for no limit
+-- ARGV[12..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
 --
--- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "0" recorded in a
---                                    bitmap, "3" the owner's already, "4" somebody else's, or one
---                                    that failed and is not due yet
+-- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "6" the caller's now
+--                                    without its request, for which there is no room, "0" recorded
+--                                    in a bitmap, "3" the owner's already, "4" another owner's, or
+--                                    one that failed and is not due yet
 --          {"stale", v, state, now}  as in claim.lua
 --          {"lost", v, "", now, "layers", names}  as in claim.lua
 -- Cost     O(URLs * layers * k) at most; a new URL costs about two GETBIT a layer (or one
---          BITFIELD_RO of four counters), HGET and HSET.
+--          BITFIELD_RO of four counters), HGET and HSET. With a limit, MEMORY USAGE of 20 claims.
 local ring, claims, k, groups, packed = KEYS[1], KEYS[2], tonumber(ARGV[3]), ARGV[4], ARGV[6]
 local ends, now = tonumber(ARGV[2]), redis.call('TIME')[1]
 
@@ -87,9 +90,22 @@ local function judge(claim)
   return nonce == ARGV[10] and '1' or '3', attempt
 end
 
+-- Bytes that the claims take, estimated from a few of them; measured when it is first needed. A user
+-- who may not call MEMORY has no limit.
+local room, used = tonumber(ARGV[11]), nil
+local function has_room_for(request)
+  if room == 0 or request == '' then return true end
+  if not used then
+    used = redis.pcall('MEMORY', 'USAGE', claims, 'SAMPLES', 20)
+    if type(used) ~= 'number' then used = 0 end
+  end
+  used = used + #request
+  return used <= room
+end
+
 local verdicts, width, taken = {}, 4 * k * tonumber(ARGV[5]), {}
-for url = 1, (#ARGV - 10) / 2 do
-  local field, request = ARGV[9 + 2 * url], ARGV[10 + 2 * url]
+for url = 1, (#ARGV - 11) / 2 do
+  local field, request = ARGV[10 + 2 * url], ARGV[11 + 2 * url]
   local verdict, attempt = '1', 0
   at, unpacked = (url - 1) * width, {}
   for i = 3, #KEYS do
@@ -102,6 +118,7 @@ for url = 1, (#ARGV - 10) / 2 do
     if taken[field] then verdict = '3' end
   end
   if verdict == '1' then
+    if not has_room_for(request) then request, verdict = '', '6' end
     local value = {ARGV[9], ARGV[10], now, attempt, request}
     redis.call('HSET', claims, field, table.concat(value, ' '))
     taken[field] = true
