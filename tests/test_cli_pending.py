@@ -628,7 +628,9 @@ def taken_over(bloom: BloomFilter, server: Server) -> Iterator[Callable[[], set[
     """Has a worker of the spider look; returns the fields of what it has taken over."""
     found: list[Found] = []
     me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own())
-    chore = Takeover(me, "shop", found=found.append, dropped=print, wanted=lambda: None, looked=lambda: None)
+    chore = Takeover(
+        me, "shop", found=found.append, dropped=print, wanted=lambda: None, looked=lambda: None
+    )
     filters = Filters({"lasting": bloom}, connect(server.url))
 
     def look() -> set[str]:

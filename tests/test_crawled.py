@@ -440,7 +440,7 @@ def test_a_request_that_is_yielded_again_is_settled_once(callbacks: Done) -> Non
 def test_what_cannot_be_kept_is_crawled_nevertheless(callbacks: Done) -> None:
     assert {"/unkept", "/lambda", "/object"} <= callbacks.recorded
     assert callbacks.stats["bloom/not_kept"] == 2
-    assert callbacks.log.count("cannot be kept as JSON") == 1
+    assert callbacks.log.count("cannot be written as JSON") == 1
 
 
 def test_after_all_that_nothing_is_claimed_but_what_failed(callbacks: Done) -> None:

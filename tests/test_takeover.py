@@ -128,6 +128,7 @@ class Crawl:
         self.filters = Filters({"lasting": bloom}, Connection(client, ""))
         self.found: dict[str, str] = {}
         self.ended = 0
+        self.dropped: list[int] = []
         me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
         self.takeover = Takeover(
             me,

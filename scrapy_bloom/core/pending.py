@@ -26,6 +26,8 @@ MAX_FIELD_BYTES = 32
 #: Fingerprints of requests that are kept, but not remembered, begin so.
 KEPT = b"kept:"
 
+#: How fields of the header begin that name a window.
+_WINDOW = "window:"
 _HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,60}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,9})")
 
 
@@ -154,6 +156,15 @@ def take_one(
 def _room(view: View, memory: int) -> int:
     """Return the bytes for the claims of one block."""
     return 0 if not memory or view.header is None else max(1, memory // view.header.blocks)
+
+
+def note_windows(view: View, names: Iterable[str]) -> Steps[set[str]]:
+    """Note the windows whose filters belong to this one; return all that were noted before."""
+    if not view.complete:
+        yield from view.open()
+    keys = (view.keys.header(), view.keys.ring(0))
+    (reply,) = yield [Call(load("header"), keys, ("", *names))]
+    return {name.removeprefix(_WINDOW) for name in reply.fields if name.startswith(_WINDOW)}
 
 
 def release(

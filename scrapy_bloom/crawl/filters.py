@@ -1,6 +1,6 @@
 """The filters of a crawl: the lasting one and one for each named window, on one connection."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,9 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.project import data_path
 
 from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.core import pending
 from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.view import View
 from scrapy_bloom.crawl.settings import BloomSettings, NamedWindow
 from scrapy_bloom.crawl.windows import LASTING
 from scrapy_bloom.filter import BloomFilter
@@ -55,6 +57,14 @@ class Filters:
         """
         return self.lasting.server_id()
 
+    def noted_windows(self, names: Collection[str]) -> set[str]:
+        """Note in the main filter which windows there are; return all that were noted before.
+
+        Raises:
+            StorageError: the server does not answer.
+        """
+        return self.lasting.run(partial(pending.note_windows, names=names))
+
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""
         self.connection.close()
@@ -64,24 +74,36 @@ def connect_filters(
     settings: BloomSettings,
     scrapy_settings: BaseSettings,
     *,
+    left: Collection[str] = (),
     fingerprinter: str = "",
     notify: Notify | None = None,
 ) -> Filters:
     """Return the filters that the settings describe; nothing is sent before their first use.
+
+    Args:
+        settings: ours.
+        scrapy_settings: Scrapy's.
+        left: windows that the settings no longer have; their filters stay as they are stored.
+        fingerprinter: import path of the class that makes the fingerprints.
+        notify: is called with what happens to the filters.
 
     Raises:
         ConfigurationError: the address or a client argument is wrong.
         StorageError: the embedded server does not start.
     """
     connection = _connect(settings, scrapy_settings)
-    named: dict[str, NamedWindow | None] = {LASTING: None, **settings.windows}
+    parameters = {
+        LASTING: _parameters(settings, None),
+        **{name: _parameters(settings, window) for name, window in settings.windows.items()},
+        **{name: {"run": settings.run} for name in left},
+    }
     blooms = {}
-    for name, window in named.items():
-        key = settings.key if window is None else f"{settings.key}:{name}"
+    for name, given in parameters.items():
+        key = settings.key if name == LASTING else f"{settings.key}:{name}"
         blooms[name] = BloomFilter(
             connection.client,
             key,
-            **_parameters(settings, window),
+            **given,
             notify=notify and partial(notify, key, name),
             fingerprinter=fingerprinter,
             label=connection.label,
@@ -131,3 +153,16 @@ def _parameters(settings: BloomSettings, window: NamedWindow | None) -> dict[str
         "window": settings.recrawl_after,
         "period": settings.rotate_every,
     }
+
+
+def count_claims(filters: Filters) -> dict[str, int]:
+    """Return how many claims there are in each window; no filter is created.
+
+    Raises:
+        StorageError: the server does not answer, or a filter cannot be read.
+    """
+    counts = {}
+    for window, bloom in filters.by_window.items():
+        snapshot = bloom.run(View.look)
+        counts[window] = sum(snapshot.claims.values()) if snapshot else 0
+    return counts

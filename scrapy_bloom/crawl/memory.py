@@ -1,7 +1,7 @@
 """What one crawl remembers: in the filters, and on its own while the server does not answer."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from scrapy import Request
@@ -14,7 +14,7 @@ from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.asking import UNKNOWN, Asking, Question
 from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Crawled
 from scrapy_bloom.crawl.engine import Engine
-from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, count_claims
 from scrapy_bloom.crawl.flights import Claim
 from scrapy_bloom.crawl.known import Known
 from scrapy_bloom.crawl.mainthread import has_asyncio, in_main
@@ -62,6 +62,8 @@ class Memory:
         self._takeover: Takeover | None = None
         self._queue = Queue.of(crawler.settings)
         self._engine = Engine(crawler)
+        #: Windows that the settings no longer have, and in which there are claims.
+        self._left: Collection[str] = ()
         #: Round trips of filters that were replaced by others.
         self._round_trips = self._async_round_trips = 0
         #: What the filters have said, forgotten when others may have taken over what is claimed.
@@ -83,14 +85,19 @@ class Memory:
         Raises:
             BloomError: a setting cannot work, or the server cannot be used.
         """
-        self.filters = filters = self._connect()
-        for bloom in filters.by_window.values():
-            bloom.open()
-            self._check_run(bloom)
+        self.filters = filters = self._open_all(self._connect())
+        left = self._find_left_windows(filters)
         self._in_main = in_main()
         if self._settings.remember == CRAWLED:
+            if left:
+                self._report.windows_left(left)
+                filters.close()
+                self._left = left.keys()
+                self.filters = filters = self._open_all(self._connect(left=self._left))
             self._open_crawled(filters)
         else:
+            claims = count_claims(filters) | left
+            self._report.claims_ignored(sum(claims.values()))
             self._writer = Writer(self._connect_beside, self._in_main, self)
         self._use(filters)
         return filters
@@ -420,7 +427,7 @@ class Memory:
             spider,
             owner,
             queue=queue,
-            windows=(LASTING, *settings.windows),
+            windows=tuple(filters.by_window),
             crawled_statuses=settings.crawled_statuses,
             put=self._writer.put,
             ignored=self._taken.add,
@@ -491,14 +498,39 @@ class Memory:
             if has_asyncio():
                 self._closing = asyncio.ensure_future(before.close())
 
+    def _find_left_windows(self, filters: Filters) -> dict[str, int]:
+        """Return the windows that the settings no longer have, with their claims."""
+        names = [name for name in filters.by_window if name != LASTING]
+        left = filters.noted_windows(names) - filters.by_window.keys()
+        if not left:
+            return {}
+        others = self._connect(left=left)
+        try:
+            claims = count_claims(others)
+        finally:
+            others.close()
+        return {window: claims[window] for window in left if claims[window]}
+
+    def _open_all(self, filters: Filters) -> Filters:
+        try:
+            for bloom in filters.by_window.values():
+                bloom.open()
+                self._check_run(bloom)
+        except BaseException:
+            filters.close()
+            raise
+        return filters
+
     def _connect_beside(self) -> Filters:
         """Connect in another thread: what is noticed there is reported in this one."""
-        return self._connect(lambda *what: self._in_main(partial(self._report.happened, *what)))
+        notify: Notify = lambda *what: self._in_main(partial(self._report.happened, *what))  # noqa: E731
+        return self._connect(notify, left=self._left)
 
-    def _connect(self, notify: Notify | None = None) -> Filters:
+    def _connect(self, notify: Notify | None = None, *, left: Collection[str] = ()) -> Filters:
         return connect_filters(
             self._settings,
             self._crawler.settings,
+            left=left,
             fingerprinter=global_object_name(type(self._crawler.request_fingerprinter)),
             notify=notify or self._report.happened,
         )

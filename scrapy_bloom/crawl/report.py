@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -92,6 +93,27 @@ class Report:
     def server_back(self) -> None:
         """Say that it does again."""
         logger.info("Bloom filter: the server is back, and has been told what was taken meanwhile")
+
+    def windows_left(self, claims: Mapping[str, int]) -> None:
+        """Say that requests of windows that are no longer set are crawled now."""
+        for window, count in claims.items():
+            logger.warning(
+                "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
+                "BLOOM_WINDOWS no longer has it: they are crawled now, and remembered as before",
+                f"{count:,}",
+                window,
+            )
+
+    def claims_ignored(self, count: int) -> None:
+        """Say that there are claims, and that this crawl does not take them over."""
+        if count:
+            logger.warning(
+                "Bloom filter: %s requests are claimed, and were not crawled when an earlier crawl "
+                'ended (or are being crawled by another one). BLOOM_REMEMBER = "scheduled" does '
+                "not take them over, and their pages may never be found again. Run the spider once "
+                "with -s BLOOM_REMEMBER=crawled, or end the claims: scrapy bloom pending --release",
+                f"{count:,}",
+            )
 
     def dropped(self, count: int) -> None:
         """Say that claims of workers that are gone were ended without being crawled."""

@@ -5,6 +5,8 @@
 -- ARGV[1]  "" changes nothing; else the Unix time in seconds until which the header has to live, 0
 --          for always (an end that is set is only ever put off), and the time of opening is written, so that a server
 --          that refuses writes (a replica, out of memory) says so before a crawl begins
+-- ARGV[2..]  names of windows whose filters belong to this one: noted as "window:<name>", so that a
+--           crawl finds what was claimed there when its settings no longer have them
 --
 -- Reply    {"header", v, state, now, field, value, ...}  the header's fields, beside block 0's ring
 --          {"missing", v, state, now}                    there is no header
@@ -13,6 +15,9 @@
 local now = redis.call('TIME')[1]
 local ring = redis.call('HMGET', KEYS[2], 'v', 'state')
 local fields = redis.call('HGETALL', KEYS[1])
+if #fields > 0 then
+  for i = 2, #ARGV do redis.call('HSET', KEYS[1], 'window:' .. ARGV[i], now) end
+end
 local reply = {#fields > 0 and 'header' or 'missing', ring[1] or '', ring[2] or '', now}
 for _, value in ipairs(fields) do reply[#reply + 1] = value end
 if #fields > 0 and ARGV[1] ~= '' then
