@@ -19,6 +19,7 @@ TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
 PRELOADED = [
     *("scrapy.cmdline", "scrapy.commands.crawl", "scrapy.commands.shell", "scrapy.core.scraper"),
+    *("scrapy.commands.runspider", "scrapy_redis.scheduler", "odd_site"),
     *("scrapy.downloadermiddlewares.redirect", "scrapy.linkextractors", "scrapy.spiders"),
     *("scrapy.pqueues", "scrapy.squeues", "scrapy.robotstxt", "scrapy.logformatter"),
     *("protego", "tldextract", "twisted.conch", "redis", "redis.cluster", "redis.asyncio"),
@@ -41,9 +42,9 @@ class Nursery:
             text=True,
         )
 
-    def start(self, arguments: list[str], log: Path) -> int:
-        """Run `scrapy` with these arguments; return the number of its process."""
-        return int(self._ask("start", arguments, str(log)))
+    def start(self, arguments: list[str], log: Path, directory: Path = PROJECT) -> int:
+        """Run `scrapy` with these arguments in a directory; return the process id."""
+        return int(self._ask("start", arguments, str(log), str(directory)))
 
     def kill(self, pid: int) -> None:
         """Kill -9 a crawler, unless it has ended."""
@@ -78,9 +79,10 @@ class _Children:
     def __init__(self) -> None:
         self.exit_codes: dict[int, int | None] = {}
 
-    def start(self, arguments: list[str], log: str) -> int:
+    def start(self, arguments: list[str], log: str, directory: str) -> int:
         pid = os.fork()
         if pid == 0:
+            os.chdir(directory)
             become_crawler(arguments, log)
         self.exit_codes[pid] = None
         return pid
