@@ -182,6 +182,13 @@ class FollowSpider(Base, Spider):
 }
 
 
+#: Waits 1 s, not 5 s, before it takes over what an empty queue should have.
+IMPATIENT = """
+from scrapy_bloom.crawl import takeover
+takeover.ORPHANED_AFTER = 1
+"""
+
+
 def binary_tree(count: int) -> Pages:
     """Return a site on which each page is linked once."""
     pages = {
@@ -362,7 +369,7 @@ def wait_until_due(lab: Lab) -> None:
 @pytest.mark.parametrize("spider", [RULES, DATACLASS], ids=["CrawlSpider", "dataclass"])
 def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, end: str) -> None:
     """No lambdas: scrapy-redis pickles each request, and fails to schedule those."""
-    lab = lab_of(tree(PAGES))
+    lab, spider = lab_of(tree(PAGES)), spider + IMPATIENT
     settings = {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
         "SCHEDULER_PERSIST": persist,

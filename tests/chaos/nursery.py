@@ -4,6 +4,7 @@ Each is what `scrapy crawl` would be, from its command line on. The parent talks
 lines of JSON; when the parent is gone, so are all of its crawlers.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos import PROJECT
+from scrapy.settings import default_settings
 
 TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
@@ -114,9 +116,17 @@ def become_crawler(arguments: list[str], log: str) -> None:
 
 def main() -> None:
     """Serve until the parent closes the pipe."""
-    for name in PRELOADED:
+    components = (
+        *default_settings.EXTENSIONS_BASE,
+        *default_settings.DOWNLOADER_MIDDLEWARES_BASE,
+        *default_settings.SPIDER_MIDDLEWARES_BASE,
+        *default_settings.DOWNLOAD_HANDLERS_BASE.values(),
+    )
+    modules = {path.rpartition(".")[0] for path in components}
+    for name in (*PRELOADED, *sorted(modules)):
         importlib.import_module(name)
     assert "twisted.internet.reactor" not in sys.modules
+    gc.freeze()  # else each child would copy all of it, when it collects garbage
     children = _Children()
     for line in sys.stdin:
         name, *arguments = json.loads(line)
