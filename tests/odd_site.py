@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urljoin
 
 import redis
+from chaos.nursery import Nursery
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
@@ -131,9 +132,10 @@ class OddSite(ThreadingHTTPServer):
             return Counter(fetch.path for fetch in self.fetches)
 
     def hold_after(self, count: int) -> None:
-        """Answer so many requests more, and hold back the answers to others."""
+        """Answer all requests until now and so many more; hold back the answers to others."""
         with self._changed:
             self._limit = len(self.fetches) + count
+            self._changed.notify_all()
 
     def release(self) -> None:
         """Hold back nothing."""
@@ -350,10 +352,31 @@ class Done:
     workers: dict[bytes, bytes]
 
 
+class Forked:
+    """A process that a nursery has started, with as much of Popen as a Crawl needs."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery, self._pid = nursery, pid
+
+    def poll(self) -> int | None:
+        return self._nursery.exit_code(self._pid)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self._pid, number)
+
+    def kill(self) -> None:
+        self._nursery.kill(self._pid)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        until(lambda: self.poll() is not None, "the process ends")
+        return cast("int", self.poll())
+
+
 class Crawl:
     """A crawl that is running."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | Forked", directory: Path) -> None:
         self._process, self._directory = process, directory
 
     @property
@@ -389,10 +412,14 @@ class Lab:
         site: the site.
         redis_url: address of the server.
         directory: where the processes may write.
+        nursery: starts the processes, within milliseconds; without, each imports Scrapy itself.
     """
 
-    def __init__(self, site: OddSite, redis_url: str, directory: Path) -> None:
+    def __init__(
+        self, site: OddSite, redis_url: str, directory: Path, nursery: Nursery | None = None
+    ) -> None:
         self.site, self.redis_url, self.directory = site, redis_url, directory
+        self.nursery = nursery
         self.client = redis.Redis.from_url(redis_url)
         self._crawls = 0
 
@@ -415,21 +442,27 @@ class Lab:
             "BLOOM_REDIS_URL": self.redis_url,
         } | settings
         options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
-        path = [Path(__file__).parent, *filter(None, [os.environ.get("PYTHONPATH")])]
-        with (directory / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", "runspider", "odd_spider.py", *options],
-                cwd=directory,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
-                stdout=log,
-                stderr=log,
-            )
-        crawl = Crawl(process, directory)
+        crawl = Crawl(self._start(["runspider", "odd_spider.py", *options], directory), directory)
         try:
             yield crawl
         finally:
             crawl.kill()
             self.site.drain()
+
+    def _start(self, arguments: list[str], directory: Path) -> "subprocess.Popen[bytes] | Forked":
+        (directory / "log").touch()
+        if self.nursery is not None:
+            pid = self.nursery.start(arguments, directory / "log", directory)
+            return Forked(self.nursery, pid)
+        path = [Path(__file__).parent, *filter(None, [os.environ.get("PYTHONPATH")])]
+        with (directory / "log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "scrapy", *arguments],
+                cwd=directory,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
+                stdout=log,
+                stderr=log,
+            )
 
     def crawl(self, spider: str = PLAIN, **settings: Any) -> Done:
         """Run a spider to its end."""
@@ -523,12 +556,15 @@ LabOf = Callable[[Pages], Lab]
 
 
 @contextmanager
-def labs(binary: str, directories: Callable[[str], Path]) -> Iterator[LabOf]:
+def labs(
+    binary: str, directories: Callable[[str], Path], nursery: Nursery | None = None
+) -> Iterator[LabOf]:
     """Yield a function that makes labs: sites with given pages, and databases of their own.
 
     Args:
         binary: of the Redis server.
         directories: makes them, by name.
+        nursery: starts the crawls, if given.
     """
     with ExitStack() as stack:
         server = stack.enter_context(Server(binary, "--databases", "100"))
@@ -537,6 +573,6 @@ def labs(binary: str, directories: Callable[[str], Path]) -> Iterator[LabOf]:
         def make(pages: Pages) -> Lab:
             url = server.url.removesuffix("/0") + f"/{next(databases)}"
             site = stack.enter_context(serve(pages))
-            return stack.enter_context(Lab(site, url, directories("lab")))
+            return stack.enter_context(Lab(site, url, directories("lab"), nursery))
 
         yield make

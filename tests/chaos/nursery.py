@@ -4,6 +4,7 @@ Each is what `scrapy crawl` would be, from its command line on. The parent talks
 lines of JSON; when the parent is gone, so are all of its crawlers.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from chaos import PROJECT
+from scrapy.settings import default_settings
 
 TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
 PRELOADED = [
     *("scrapy.cmdline", "scrapy.commands.crawl", "scrapy.commands.shell", "scrapy.core.scraper"),
+    *("scrapy.commands.runspider", "scrapy_redis.scheduler", "odd_site"),
     *("scrapy.downloadermiddlewares.redirect", "scrapy.linkextractors", "scrapy.spiders"),
     *("scrapy.pqueues", "scrapy.squeues", "scrapy.robotstxt", "scrapy.logformatter"),
     *("protego", "tldextract", "twisted.conch", "redis", "redis.cluster", "redis.asyncio"),
@@ -41,9 +44,9 @@ class Nursery:
             text=True,
         )
 
-    def start(self, arguments: list[str], log: Path) -> int:
-        """Run `scrapy` with these arguments; return the number of its process."""
-        return int(self._ask("start", arguments, str(log)))
+    def start(self, arguments: list[str], log: Path, directory: Path = PROJECT) -> int:
+        """Run `scrapy` with these arguments in a directory; return the process id."""
+        return int(self._ask("start", arguments, str(log), str(directory)))
 
     def kill(self, pid: int) -> None:
         """Kill -9 a crawler, unless it has ended."""
@@ -78,9 +81,10 @@ class _Children:
     def __init__(self) -> None:
         self.exit_codes: dict[int, int | None] = {}
 
-    def start(self, arguments: list[str], log: str) -> int:
+    def start(self, arguments: list[str], log: str, directory: str) -> int:
         pid = os.fork()
         if pid == 0:
+            os.chdir(directory)
             become_crawler(arguments, log)
         self.exit_codes[pid] = None
         return pid
@@ -112,9 +116,17 @@ def become_crawler(arguments: list[str], log: str) -> None:
 
 def main() -> None:
     """Serve until the parent closes the pipe."""
-    for name in PRELOADED:
+    components = (
+        *default_settings.EXTENSIONS_BASE,
+        *default_settings.DOWNLOADER_MIDDLEWARES_BASE,
+        *default_settings.SPIDER_MIDDLEWARES_BASE,
+        *default_settings.DOWNLOAD_HANDLERS_BASE.values(),
+    )
+    modules = {path.rpartition(".")[0] for path in components}
+    for name in (*PRELOADED, *sorted(modules)):
         importlib.import_module(name)
     assert "twisted.internet.reactor" not in sys.modules
+    gc.freeze()  # else each child would copy all of it, when it collects garbage
     children = _Children()
     for line in sys.stdin:
         name, *arguments = json.loads(line)

@@ -1,0 +1,380 @@
+"""Spiders whose requests cannot be stored as JSON, interrupted in every way: no page is lost.
+
+Such a request has a claim without the request, so no other worker can crawl it. The page that
+yielded it must be crawled again, and therefore keeps its own claim until the request is settled.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from signal import SIGTERM
+from typing import Any
+
+import pytest
+from chaos.nursery import Nursery
+from odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, until
+
+PAGES = 40
+#: Pages that a crawl gets before it is interrupted.
+MIDWAY = 12
+ALONE = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    """Makes labs whose crawls start at once: this file has 200 of them."""
+    with Nursery() as nursery, labs(any_binary, tmp_path_factory.mktemp, nursery) as make:
+        yield make
+
+
+# -- spiders as people write them --
+
+HEAD = """
+from dataclasses import dataclass
+from functools import partial
+
+from scrapy import FormRequest, Request, Spider
+from scrapy.exceptions import CloseSpider
+from scrapy.http import JsonRequest, XmlRpcRequest
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+
+
+class Base:
+    name = "odd"
+    allowed_domains = ("127.0.0.1",)
+    custom_settings = {"CONCURRENT_REQUESTS": 4}
+    pages = 0
+
+    async def start(self):
+        yield Request(self.settings["SITE_URL"] + "/", dont_filter=True)
+
+    def item(self, response):
+        yield {"url": response.url}
+        self.pages += 1
+        if self.pages == self.settings.getint("STOP_AT"):
+            raise CloseSpider("enough")
+
+    def number(self, url):
+        return int("0" + "".join(c for c in url.rpartition("/")[2] if c.isdigit()))
+"""
+
+
+def rules(body: str) -> str:
+    """Return a CrawlSpider."""
+    return f"{HEAD}\n\nclass RulesSpider(Base, CrawlSpider):\n{body}"
+
+
+def plain(request: str, more: str = "", top: str = "") -> str:
+    """Return a Spider that follows each link by a request.
+
+    Args:
+        request: expression that makes the request, of ``self``, ``response`` and ``url``.
+        more: further methods.
+        top: further classes and functions.
+    """
+    return f"""{HEAD}
+{top}
+
+class PlainSpider(Base, Spider):
+    def parse(self, response, *args, **kwargs):
+        for url in map(response.urljoin, response.css("a::attr(href)").getall()):
+            yield self.request(response, url)
+        yield from self.item(response)
+
+    def request(self, response, url):
+        return {request}
+{more}
+"""
+
+
+RULES = rules('    rules = (Rule(LinkExtractor(), callback="item", follow=True),)')
+LAMBDA = plain("Request(url, lambda response: self.parse(response))")
+DATACLASS = plain(
+    'Request(url, self.parse, cb_kwargs={"context": Context(response.url, len(url))})',
+    top="@dataclass\nclass Context:\n    source: str\n    size: int\n",
+)
+SPIDERS = {
+    "CrawlSpider, callback by name": RULES,
+    "CrawlSpider, callback by method": rules(
+        "    def __init__(self, *args, **kwargs):\n"
+        "        self.rules = (Rule(LinkExtractor(), callback=self.item, follow=True),)\n"
+        "        super().__init__(*args, **kwargs)\n"
+    ),
+    "CrawlSpider, callback by lambda": rules(
+        "    rules = (\n"
+        "        Rule(LinkExtractor(), callback=lambda r: [{'url': r.url}], follow=True),\n"
+        "    )\n"
+    ),
+    "CrawlSpider, process_links": rules(
+        "    rules = (\n"
+        "        Rule(LinkExtractor(), 'item', follow=True, process_links='chosen'),\n"
+        "    )\n"
+        "    def chosen(self, links):\n"
+        "        return sorted(links, key=lambda link: link.url)\n"
+    ),
+    "CrawlSpider, process_request": rules(
+        "    rules = (\n"
+        "        Rule(LinkExtractor(), 'item', follow=True, process_request='marked'),\n"
+        "    )\n"
+        "    def marked(self, request, response):\n"
+        "        return request.replace(priority=self.number(request.url) % 3)\n"
+    ),
+    "follow_all": f"""{HEAD}
+
+class FollowSpider(Base, Spider):
+    def parse(self, response):
+        yield from response.follow_all(css="a", callback=self.parse)
+        yield from self.item(response)
+""",
+    "lambda": LAMBDA,
+    "partial": plain("Request(url, partial(self.parse, response.url))").replace(
+        "def parse(self, response, *args", "def parse(self, *args"
+    ).replace("        for url in map(", "        response = args[-1]\n        for url in map("),
+    "closure": plain(
+        "self.followed(url)",
+        """
+    def followed(self, url):
+        def parse(response):
+            yield from self.parse(response)
+        return Request(url, parse)
+""",
+    ),
+    "dataclass in cb_kwargs": DATACLASS,
+    "object in meta": plain(
+        'Request(url, self.parse, meta={"page_methods": [PageMethod("wait", "a")]})',
+        top="class PageMethod:\n    def __init__(self, *args):\n        self.args = args\n",
+    ),
+    "forms": plain(
+        "self.form(self.number(url) % 3, url, lambda response: self.parse(response))",
+        """
+    def form(self, kind, url, callback):
+        if kind == 0:
+            return FormRequest(url, callback, formdata={"field": "value"})
+        if kind == 1:
+            return JsonRequest(url, callback, data={"field": ["value"]})
+        return XmlRpcRequest(url, callback, methodname="get", params=(1,), encoding="utf-8")
+""",
+    ),
+    "subclass of Request": plain(
+        "PageRequest(url, self.parse, source=object())",
+        top=(
+            "class PageRequest(Request):\n"
+            "    attributes = (*Request.attributes, 'source')\n"
+            "    def __init__(self, *args, source=None, **kwargs):\n"
+            "        self.source = source\n"
+            "        super().__init__(*args, **kwargs)\n"
+        ),
+    ),
+    "errback": plain("Request(url, self.parse, errback=lambda failure: None)"),
+    "some kept": plain(
+        "Request(url, (lambda r: self.parse(r)) if self.number(url) % 2 else self.parse)"
+    ),
+    "dont_filter": plain(
+        "Request(url, lambda r: self.parse(r), dont_filter=self.number(url) % 3 == 2)"
+    ),
+    "listings": plain(
+        "Request(url, lambda response: self.parse(response),"
+        ' meta={"bloom_window": "run"} if "/list" in url else {})'
+    ),
+    "chain": LAMBDA,
+    "redirects": LAMBDA,
+}
+
+
+#: Waits 1 s, not 5 s, before it takes over what an empty queue should have.
+IMPATIENT = """
+from scrapy_bloom.crawl import takeover
+takeover.ORPHANED_AFTER = 1
+"""
+
+
+def binary_tree(count: int) -> Pages:
+    """Return a site on which each page is linked once."""
+    pages = {
+        f"/{n}": page(*(f"/{m}" for m in (2 * n + 1, 2 * n + 2) if m < count)) for n in range(count)
+    }
+    return {"/": page("/0"), **pages}
+
+
+def listings(count: int) -> Pages:
+    """Return a site with listings, which each page of articles links the next one of."""
+    pages = {"/": page("/mid-0")}
+    for number in range(count // 8):
+        articles = [f"/article-{number}-{n}" for n in range(6)]
+        pages |= dict.fromkeys(articles, page())
+        pages[f"/mid-{number}"] = page(f"/list-{number}")
+        pages[f"/list-{number}"] = page(*articles, f"/mid-{number + 1}")
+    return pages | {f"/mid-{count // 8}": page()}
+
+
+def redirects(count: int) -> Pages:
+    """Return a tree in which each link leads to its page by a redirect."""
+    site: dict[str, Any] = {}
+    for path, reply in tree(count).items():
+        site[path] = page(*(f"/to{link}" for link in reply.links))
+        site[f"/to{path}"] = moved(path)
+    return {path: reply for path, reply in site.items() if path != "/to/"}
+
+
+def chain(count: int) -> Pages:
+    """Return a site on which each page links the next one only."""
+    pages = {f"/{n}": page(f"/{n + 1}") for n in range(count)}
+    return {"/": page("/0"), **pages, f"/{count}": page()}
+
+
+SITES: dict[str, Callable[[int], Pages]] = {
+    "dont_filter": binary_tree,
+    "listings": listings,
+    "redirects": redirects,
+    "chain": chain,
+}
+
+
+def site_of(spider: str) -> Pages:
+    count = PAGES // 2 if spider in ("redirects", "chain") else PAGES
+    return SITES.get(spider, tree)(count)
+
+
+# -- ends of a crawl --
+
+End = Callable[..., None]
+
+
+def kill(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.kill_midway(MIDWAY, spider, **settings)
+
+
+def stop(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.stop_midway(MIDWAY, spider, **settings)
+
+
+def terminate(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.stop_midway(MIDWAY, spider, SIGTERM, **settings)
+
+
+def stop_at_once(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.site.hold_after(MIDWAY)
+    with lab.start(spider, **settings) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+        crawl.ask_to_stop()
+        crawl.ask_to_stop(at_once=True)
+        crawl.wait()
+
+
+def stop_by(setting: str) -> End:
+    def stop(lab: Lab, spider: str, **settings: Any) -> None:
+        lab.crawl(spider, **settings, **{setting: MIDWAY})
+
+    return stop
+
+
+ENDS: dict[str, End] = {
+    "SIGKILL": kill,
+    "SIGINT": stop,
+    "SIGINT twice": stop_at_once,
+    "SIGTERM": terminate,
+    "page count": stop_by("CLOSESPIDER_PAGECOUNT"),
+    "item count": stop_by("CLOSESPIDER_ITEMCOUNT"),
+    "CloseSpider": stop_by("STOP_AT"),
+}
+
+
+def missing(lab: Lab) -> set[str]:
+    """The pages that no run has fetched."""
+    return lab.site.pages.keys() - lab.site.hits().keys()
+
+
+def assert_completes(lab: Lab, spider: str, *, reruns: int = 1, **settings: Any) -> None:
+    """After so many runs every page was fetched; one more finds nothing new or left behind."""
+    assert missing(lab)
+    for _ in range(reruns):
+        lab.crawl(spider, **settings)
+    assert not missing(lab)
+    done = lab.crawl(spider, **settings)
+    assert done.hits == Counter(["/"])
+    assert not done.claims
+    # A crawl in a JOBDIR leaves its own entry: its queue may not be empty.
+    assert all(b'"queue":"dir ' in entry for entry in done.workers.values())
+
+
+# -- spiders x ends x queues --
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("spider", SPIDERS)
+def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str, end: str) -> None:
+    lab, text = lab_of(site_of(spider)), SPIDERS[spider]
+    ENDS[end](lab, text)
+    assert_completes(lab, text)
+
+
+@pytest.mark.parametrize("end", [end for end in ENDS if end not in ("SIGKILL", "SIGINT")])
+@pytest.mark.parametrize(
+    "spider",
+    [
+        pytest.param(RULES, id="CrawlSpider"),
+        pytest.param(LAMBDA, id="lambda"),
+        pytest.param(DATACLASS, id="dataclass"),
+    ],
+)
+def test_however_the_crawl_has_ended(lab_of: LabOf, spider: str, end: str) -> None:
+    lab = lab_of(tree(PAGES))
+    ENDS[end](lab, spider)
+    assert_completes(lab, spider)
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
+def test_with_the_dupefilter_class_alone(lab_of: LabOf, spider: str, end: str) -> None:
+    lab = lab_of(tree(PAGES))
+    ENDS[end](lab, spider, **ALONE)
+    assert_completes(lab, spider, **ALONE)
+
+
+@pytest.mark.parametrize("end", ["SIGINT", "page count"])
+@pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
+def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> None:
+    """What Scrapy can pickle is in the JOBDIR's queue. What it cannot pickle is gone."""
+    lab = lab_of(tree(PAGES))
+    jobdir = {"JOBDIR": lab.directory / "job"}
+    ENDS[end](lab, spider, **jobdir)
+    assert_completes(lab, spider, reruns=2, **jobdir)
+
+
+@pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
+def test_in_a_jobdir_that_was_killed(lab_of: LabOf, spider: str) -> None:
+    """Scrapy fails to push to its damaged queues, so it is deleted after one more run."""
+    lab = lab_of(tree(PAGES))
+    jobdir = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
+    kill(lab, spider, **jobdir)
+    lab.crawl(spider, **jobdir)
+    shutil.rmtree(jobdir["JOBDIR"])
+    wait_until_due(lab)
+    lab.crawl(spider, **jobdir)
+    assert not missing(lab)
+    done = lab.crawl(spider, **jobdir)
+    assert done.hits == Counter(["/"])
+    assert not done.claims
+
+
+def wait_until_due(lab: Lab) -> None:
+    """Wait until all failed pages may be tried again."""
+    due = max((claim.time for claim in lab.claims().values() if claim.kind == "-"), default=0)
+    until(lambda: lab.now() > due, "what has failed is due")
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT", "CloseSpider"])
+@pytest.mark.parametrize("persist", [True, False], ids=["persistent", "wiped"])
+@pytest.mark.parametrize("spider", [RULES, DATACLASS], ids=["CrawlSpider", "dataclass"])
+def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, end: str) -> None:
+    """No lambdas: scrapy-redis pickles each request, and fails to schedule those."""
+    lab, spider = lab_of(tree(PAGES)), spider + IMPATIENT
+    settings = {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_PERSIST": persist,
+        "REDIS_URL": lab.redis_url,
+        "BLOOM_HEARTBEAT": 1,
+    }
+    ENDS[end](lab, spider, **settings)
+    assert_completes(lab, spider, reruns=2, **settings)
