@@ -46,6 +46,7 @@ ORDER = [
         filter async_filter
         fingerprinter
         crawl.windows crawl.queues crawl.known crawl.recent crawl.mainthread crawl.watch
+        crawl.request_values
         crawl.request_json crawl.basket crawl.workers
         crawl.pump
         crawl.advice crawl.settings

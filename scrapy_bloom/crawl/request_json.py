@@ -1,38 +1,40 @@
 """A pending request as the JSON text that Redis holds, and back, trusting nothing.
 
-What is kept comes back exactly as it was; ``dump`` refuses the rest. Stored text is data: reading
-it imports no class and evaluates no property.
+Requests come back exactly as they were, except that instances of subclasses of str, dict and the
+like become plain ones; ``dump`` refuses the rest. Stored text is data: reading it imports no class
+and evaluates no property.
 """
 
-import inspect
 import json
-import math
 import re
-import sys
+from bisect import bisect_right
 from collections.abc import Callable
-from contextlib import suppress
-from types import FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from types import FunctionType, MethodType
+from typing import Any
 
 from scrapy import Request, Spider
 from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 
 from scrapy_bloom.core.header import in_range
+from scrapy_bloom.crawl.request_values import (
+    Packer,
+    Unpacker,
+    class_path,
+    find_class,
+    held,
+    imported_class,
+    latin,
+    static_attribute,
+    to_json,
+    unfit,
+)
 from scrapy_bloom.errors import shown
 
-#: Characters of a stored request at most; this bounds its URL and the number of its values, too.
+#: Characters of a stored request at most; this bounds its URL, too.
 MAX_LENGTH = 65_536
-#: Containers within containers at most, in any attribute.
-MAX_DEPTH = 32
-#: Bits of an integer at most: Python reads and writes such numbers whatever its settings are.
-MAX_BITS = 2048
 #: Priorities at most, and the negative at least.
 MAX_PRIORITY = 1 << 31
-#: A dict of one item with such a key stands for what JSON does not know.
-_TAGS = frozenset({"bytes", "tuple", "dict"})
-#: JSON would read these two characters as one.
-_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class NotKeepableError(ValueError):
@@ -50,15 +52,17 @@ def dump(request: Request, spider: Spider | None) -> str:
         NotKeepableError: it would not come back exactly as it is.
     """
     try:
-        fields = _fields(request, spider)
-        text = _json(fields)
-        extras = _extras(request)
-        if type(request) is Request and request.encoding == "utf-8" and not extras:
-            # Nothing can come back otherwise: a trial would cost more than a round trip.
+        packer = Packer(spider)
+        fields = _fields(request, spider, packer)
+        text = to_json(fields)
+        extras = _extras(request, packer)
+        is_plain = type(request) is Request and request.encoding == "utf-8" and not extras
+        if is_plain and packer.is_certain:
+            # It comes back unchanged: a trial would cost more than a round trip.
             return _bounded(text)
         again = _read(text, spider)
-        lost = _changed(fields, _fields(again, spider))
-        lost += _changed(extras, _extras(again))
+        lost = _changed(fields, _fields(again, spider, packer))
+        lost += _changed(extras, _extras(again, packer))
     except Exception as error:  # a user's class may raise anything
         raise NotKeepableError(_reason(error)) from None
     if type(again) is not type(request) or lost:
@@ -86,9 +90,6 @@ def _reason(error: Exception) -> str:
     return f"{error!s:.200}" if type(error) is ValueError else shown(error)
 
 
-_json = json.JSONEncoder(separators=(",", ":")).encode
-
-
 def _defaults() -> dict[str, Any]:
     """Return what is left out; new containers each time, because a class may change them."""
     return {
@@ -111,7 +112,7 @@ def _defaults() -> dict[str, Any]:
 # -- writing --
 
 
-def _fields(request: Request, spider: Spider | None) -> dict[str, object]:
+def _fields(request: Request, spider: Spider | None, packer: Packer) -> dict[str, object]:
     cls, defaults = type(request), _defaults()
     values = {name: getattr(request, name) for name in defaults}
     values["headers"] = _header_lines(request)
@@ -119,11 +120,14 @@ def _fields(request: Request, spider: Spider | None) -> dict[str, object]:
     for name in ("callback", "errback"):
         values[name] = _method_name(name, values[name], spider)
     _check(values)
+    referer = _take_referer(values["headers"], values["url"])
     kept = {name: value for name, value in values.items() if value != defaults[name]}
-    fields = _pack_each(kept)
+    fields = packer.pack_each(kept)
+    if referer:
+        fields["referer"] = referer
     if cls is not Request:
-        fields["class"] = f"{cls.__module__}.{cls.__name__}"
-    if more := _pack_each({name: getattr(request, name) for name in _more(cls)}):
+        fields["class"] = _class_path(cls, spider)
+    if more := packer.pack_each({name: getattr(request, name) for name in _more(cls)}):
         fields["more"] = more
     return fields
 
@@ -144,26 +148,29 @@ def _header_lines(request: Request) -> list[list[str]]:
     return [[_latin("headers", text) for text in line] for line in lines]
 
 
+def _take_referer(lines: list[list[str]], url: str) -> list[object] | None:
+    """Remove the last header if it is a Referer: it begins as the URL does, in most requests.
+
+    For instance ``[20, "page/1"]``: the first 20 characters of the URL, then these.
+    """
+    if not lines or lines[-1][0] != "Referer" or len(lines[-1]) != 2:
+        return None
+    _, referer = lines.pop()
+    lengths = range(1, min(len(url), len(referer)) + 1)
+    shared = bisect_right(lengths, False, key=lambda length: url[:length] != referer[:length])
+    return [shared, referer[shared:]]
+
+
 def _latin(name: str, value: object) -> str:
     if type(value) is not bytes:
-        raise ValueError(_unfit(name, value))
+        raise unfit(name, value)
     return value.decode("latin-1")
 
 
-def _unfit(name: str, value: object) -> str:
-    # Not the value: it may be secret.
-    return f"{name} holds a value of type {type(value).__name__} that cannot be kept"
-
-
-def _extras(request: Request) -> dict[str, object]:
+def _extras(request: Request, packer: Packer) -> dict[str, object]:
     """Return what an instance holds and Request does not."""
-    state = {k: v for k, v in getattr(request, "__dict__", {}).items() if k not in _OWN}
-    for cls in set(type(request).__mro__) - set(Request.__mro__):
-        for name, slot in vars(cls).items():
-            if inspect.ismemberdescriptor(slot):
-                with suppress(AttributeError):  # it is empty
-                    state[name] = slot.__get__(request)
-    return _pack_each(state)
+    state = held(request, Request)
+    return packer.pack_each({name: state[name] for name in state if name not in _OWN})
 
 
 #: What Request holds in its dict; nothing where it has slots, as in Scrapy 2.19.
@@ -173,7 +180,7 @@ _OWN = frozenset(getattr(Request("http://localhost"), "__dict__", ()))
 def _changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
     # Compared as JSON, because True == 1 == 1.0.
     names = sorted(before.keys() | after.keys())
-    return [name for name in names if _json(before.get(name)) != _json(after.get(name))]
+    return [name for name in names if to_json(before.get(name)) != to_json(after.get(name))]
 
 
 # -- reading --
@@ -185,16 +192,20 @@ def _read(text: str, spider: Spider | None) -> Request:
     stored = json.loads(_bounded(text))
     if type(stored) is not dict:
         raise ValueError("it is not a JSON object")
-    values = _defaults() | {name: _unpack(value) for name, value in stored.items()}
-    cls = _class(values.pop("class", f"{Request.__module__}.Request"))
+    unpack = Unpacker(spider).unpack
+    values = _defaults() | {name: unpack(value) for name, value in stored.items()}
+    cls = _class(values.pop("class"), spider) if "class" in values else Request
+    referer = values.pop("referer", None)
     more = values.pop("more", {})
     if type(more) is not dict or not more.keys() <= set(_more(cls)):
         raise ValueError(f"more is not what {cls.__name__} takes")
     if unknown := values.keys() - _CHECKS.keys():
         raise ValueError(f"{shown(min(unknown), 40)} is unknown")
     _check(values)
-    values["headers"] = [(_bytes(name), [*map(_bytes, of)]) for name, *of in values["headers"]]
-    values["body"] = _bytes(values["body"])
+    if referer is not None:
+        values["headers"].append(["Referer", _referer(referer, values["url"])])
+    values["headers"] = [(latin(name), [*map(latin, of)]) for name, *of in values["headers"]]
+    values["body"] = latin(values["body"])
     for name in ("callback", "errback"):
         values[name] = _method(name, values[name], spider)
     request = cls(**values, **more)
@@ -209,22 +220,32 @@ def _bounded(text: str) -> str:
     return text
 
 
-def _bytes(text: str) -> bytes:
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ValueError("it holds bytes beyond 255") from None
+def _referer(stored: object, url: str) -> str:
+    if type(stored) is list and len(stored) == 2:
+        shared, rest = stored
+        if in_range(shared, 0, len(url)) and type(rest) is str:
+            return url[:shared] + rest
+    raise ValueError("referer is of a wrong type or out of bounds")
 
 
-def _class(name: object) -> type[Request]:
-    """Find a class that is imported already."""
-    module_name, _, class_name = name.rpartition(".") if type(name) is str else ("", "", "")
-    module = sys.modules.get(module_name)
-    # No getattr, and no modules of other types: theirs may import something.
-    found = vars(module).get(class_name) if type(module) is ModuleType else None
-    if issubclass(type(found), type) and issubclass(cls := cast("type", found), Request):
+# -- classes of requests: Scrapy's, and what the spider's module defines or imports --
+
+
+def _class_path(cls: type, spider: Spider | None) -> str:
+    if cls.__module__.startswith(_SCRAPY):
+        return f"{cls.__module__}:{cls.__qualname__}"
+    return class_path(cls, spider)
+
+
+def _class(path: object, spider: Spider | None) -> type[Request]:
+    is_scrapys = type(path) is str and path.startswith(_SCRAPY)
+    cls = imported_class(path) if is_scrapys else find_class(path, spider)
+    if issubclass(cls, Request):
         return cls
-    raise ValueError(f"class {shown(name, 60)} is no imported class of requests")
+    raise ValueError(f"class {shown(path, 60)} is not a class of requests")
+
+
+_SCRAPY = "scrapy."
 
 
 # -- checks, of what is to be written and of what was read --
@@ -306,76 +327,5 @@ def _method(name: str, value: str | bool | None, spider: Spider | None) -> objec
 
 def _function(name: str, spider: Spider | None) -> FunctionType | None:
     """Return the function of a method. No getattr: it would evaluate properties."""
-    found = next((vars(cls)[name] for cls in type(spider).__mro__ if name in vars(cls)), None)
+    found = static_attribute(type(spider), name)
     return found if type(found) is FunctionType else None
-
-
-# -- values: what JSON does not know is tagged --
-
-
-class _Packer:
-    """Turns the value of an attribute into what JSON knows, if it is not too large."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.parts = 0
-
-    def pack(self, value: object, depth: int = 0) -> Any:
-        self.parts += 1
-        if depth > MAX_DEPTH or self.parts > MAX_LENGTH:
-            raise ValueError(f"{self.name} is nested too deeply or too large")
-        if type(value) is list:
-            return [self.pack(item, depth + 1) for item in value]
-        if type(value) is tuple:
-            return {"tuple": [self.pack(item, depth + 1) for item in value]}
-        if type(value) is dict:
-            items = [(self.pack(k, depth + 1), self.pack(v, depth + 1)) for k, v in value.items()]
-            plain = all(type(key) is str for key in value) and not _is_tagged(value)
-            return dict(items) if plain else {"dict": items}
-        if type(value) is bytes:
-            return {"bytes": value.decode("latin-1")}
-        if not _is_scalar(value):
-            raise ValueError(_unfit(self.name, value))
-        return value
-
-
-def _pack_each(values: dict[str, Any]) -> dict[str, object]:
-    return {name: _Packer(name).pack(value) for name, value in values.items()}
-
-
-def _unpack(value: Any, depth: int = 0) -> Any:
-    if depth > MAX_DEPTH:
-        raise ValueError("it is nested too deeply")
-    if type(value) is list:
-        return [_unpack(item, depth + 1) for item in value]
-    if type(value) is dict:
-        if _is_tagged(value):
-            return _untag(*next(iter(value.items())), depth)
-        return {key: _unpack(item, depth + 1) for key, item in value.items()}
-    if not _is_scalar(value):
-        raise ValueError("it holds a number out of bounds")
-    return value
-
-
-def _untag(tag: str, value: Any, depth: int) -> Any:
-    if tag == "bytes" and type(value) is str:
-        return _bytes(value)
-    if tag == "tuple" and type(value) is list:
-        return tuple(_unpack(item, depth + 1) for item in value)
-    if tag == "dict" and type(value) is list:
-        return {_unpack(k, depth + 1): _unpack(v, depth + 1) for k, v in value}
-    raise ValueError(f"its {tag} is of a wrong type")
-
-
-def _is_tagged(value: dict[Any, Any]) -> bool:
-    return len(value) == 1 and not _TAGS.isdisjoint(value)
-
-
-def _is_scalar(value: object) -> bool:
-    if type(value) is int:
-        return value.bit_length() <= MAX_BITS
-    if type(value) is float:
-        return math.isfinite(value)
-    if type(value) is str:
-        return not _SURROGATE_PAIR.search(value)
-    return value is None or type(value) is bool
