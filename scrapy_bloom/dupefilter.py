@@ -15,8 +15,7 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.core.membership import NEW, UNRECORDED
-from scrapy_bloom.crawl.asking import UNKNOWN, Question
+from scrapy_bloom.crawl.asking import TO_SCHEDULER, Question
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.mainthread import has_asyncio
 from scrapy_bloom.crawl.memory import Memory
@@ -166,7 +165,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._closed or request.dont_filter or not request.meta.get("bloom_enabled", True):
             return False
         if question is not None and question.verdict:
-            if question.verdict in (NEW, UNRECORDED, UNKNOWN):
+            if question.verdict in TO_SCHEDULER:
                 return False
             self._memory.count_seen(question.window)
             return True

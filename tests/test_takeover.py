@@ -128,13 +128,13 @@ class Crawl:
         self.filters = Filters({"lasting": bloom}, Connection(client, ""))
         self.found: dict[str, str] = {}
         self.ended = 0
-        self.dropped: list[int] = []
+        self.dropped: list[str] = []
         me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
         self.takeover = Takeover(
             me,
             "shop",
             found=self._found,
-            dropped=self.dropped.append,
+            dropped=lambda _, fields: self.dropped.extend(fields),
             wanted=self._wanted,
             looked=self._looked,
         )

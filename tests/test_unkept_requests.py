@@ -128,9 +128,9 @@ class FollowSpider(Base, Spider):
         yield from self.item(response)
 """,
     "lambda": LAMBDA,
-    "partial": plain("Request(url, partial(self.parse, response.url))").replace(
-        "def parse(self, response, *args", "def parse(self, *args"
-    ).replace("        for url in map(", "        response = args[-1]\n        for url in map("),
+    "partial": plain("Request(url, partial(self.parse, response.url))")
+    .replace("def parse(self, response, *args", "def parse(self, *args")
+    .replace("        for url in map(", "        response = args[-1]\n        for url in map("),
     "closure": plain(
         "self.followed(url)",
         """
@@ -153,7 +153,7 @@ class FollowSpider(Base, Spider):
             return FormRequest(url, callback, formdata={"field": "value"})
         if kind == 1:
             return JsonRequest(url, callback, data={"field": ["value"]})
-        return XmlRpcRequest(url, callback, methodname="get", params=(1,), encoding="utf-8")
+        return XmlRpcRequest(url, callback, methodname="get", params=(1,), dont_filter=False)
 """,
     ),
     "subclass of Request": plain(

@@ -23,7 +23,7 @@ UNCOUNTED = "5"
 #: Verdicts for want of room.
 NO_ROOM = frozenset((UNRECORDED, UNCOUNTED))
 #: All verdicts there are, with those on claims in ``pending``.
-VERDICTS = "0123456"
+VERDICTS = "01234567"
 #: Verdicts of contains.
 PRESENT, ABSENT = "1", "0"
 

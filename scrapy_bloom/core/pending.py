@@ -19,6 +19,8 @@ from scrapy_bloom.core.view import View
 MINE, OTHERS = "3", "4"
 #: Verdict of ``take``: new, and claimed without its request, because the block has no room for it.
 UNKEPT = "6"
+#: Verdict of ``take``: the owner has it already, without its request.
+MINE_UNKEPT = "7"
 #: Claims ended in one call.
 MAX_ENDED_PER_CALL = 256
 #: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
@@ -114,7 +116,9 @@ def take(
     memory: int = 0,
     tested: bool = True,
 ) -> Steps[str]:
-    """Claim items without recording them: NEW, UNKEPT, SEEN (recorded), MINE or OTHERS per item.
+    """Claim items without recording them.
+
+    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT or OTHERS.
 
     Args:
         view: the filter.

@@ -12,7 +12,7 @@ from scrapy import Request
 from scrapy_bloom.clients.async_driver import AsyncDriver
 from scrapy_bloom.clients.deadline import within
 from scrapy_bloom.core.membership import NEW, SEEN, UNRECORDED, claim
-from scrapy_bloom.core.pending import UNKEPT
+from scrapy_bloom.core.pending import MINE_UNKEPT, UNKEPT
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.view import View
 from scrapy_bloom.crawl.crawled import Crawled
@@ -25,6 +25,8 @@ from scrapy_bloom.filter import BloomFilter
 
 #: The verdict where the server did not answer.
 UNKNOWN = "?"
+#: Verdicts with which a request goes on to the scheduler: all others are duplicates.
+TO_SCHEDULER = frozenset((NEW, UNKEPT, UNRECORDED, UNKNOWN, MINE_UNKEPT))
 
 
 @dataclass(slots=True)

@@ -36,7 +36,18 @@ from scrapy_bloom.crawl.queues import Queue
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.takeover import Found
 from scrapy_bloom.crawl.windows import LASTING, is_start
-from scrapy_bloom.crawl.writer import CONFIRM, DONE, DROP, FAIL, HOLD, KEEP, RELEASE, TAKE, Job
+from scrapy_bloom.crawl.writer import (
+    CONFIRM,
+    DONE,
+    DROP,
+    FAIL,
+    HOLD,
+    KEEP,
+    RELEASE,
+    REPEAT,
+    TAKE,
+    Job,
+)
 from scrapy_bloom.filter import BloomFilter
 
 logger = logging.getLogger(__name__)
@@ -107,8 +118,10 @@ class Crawled:
         self.to_repeat: set[Claim] = set()
         #: Why a request could not be kept.
         self._not_kept_reason = ""
-        #: Whether the scheduler was told that the request it was offered is seen.
+        #: Whether the scheduler was told that the request it was offered is seen; and its claim if
+        #: that is in the queue without its request, where it may be lost.
         self.is_seen = False
+        self.unkept_claim: Claim | None = None
         #: The claims of requests in the queue. In the queue itself they are in ``meta``, and so are
         #: those of a request that comes out of it as another object, from a disk or from Redis.
         self._queued: WeakKeyDictionary[Request, list[Claims]] = WeakKeyDictionary()
@@ -231,7 +244,7 @@ class Crawled:
 
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right, and keep what is not to be remembered."""
-        self.is_seen, self._set_aside = False, {}
+        self.is_seen, self.unkept_claim, self._set_aside = False, None, {}
         if request is self._restored:
             self._was_offered = True
             self._inherited = self._claims(request)
@@ -255,11 +268,11 @@ class Crawled:
             del request.meta[META]
             self._queued.setdefault(request, []).append(claims)
             if not self._inherited and not any(claims.values()):
-                self._hold_parent(next(iter(claims)), parent)
+                self._note_unkept(next(iter(claims)), parent)
         self._inherited = {}
 
-    def _hold_parent(self, claim: Claim, parent: Flight | None) -> None:
-        """Do not settle a page before a request that it yielded, and that is not kept."""
+    def _note_unkept(self, claim: Claim, parent: Flight | None) -> None:
+        """Take note of a request that is not kept."""
         self._report.count("not_kept", claim[0])
         self._report.warn_once(
             "not kept",
@@ -267,8 +280,11 @@ class Crawled:
             "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
             "them)",
         )
-        if parent is None:
-            return  # a start request, which the next run makes again
+        if parent is not None:  # else it is a start request, which the next run makes again
+            self._wait_for(claim, parent)
+
+    def _wait_for(self, claim: Claim, parent: Flight) -> None:
+        """Do not settle a page before a request that it yielded, and that is not kept."""
         for flight in self._unkept.add(claim, parent):
             if flight.kind:
                 self._leave(flight)
@@ -281,8 +297,10 @@ class Crawled:
     def refused(self, request: Request) -> None:
         """Settle what it came of: the end of a redirect is known already."""
         inherited, self._inherited = self._inherited, {}
-        claims = self._claims(request)
+        parent, claims = self._parents.get(request), self._claims(request)
         self._forget_offer(request)
+        if self.unkept_claim is not None and parent is not None:
+            self._wait_for(self.unkept_claim, parent)
         if self.is_seen:
             self._settle(inherited, CONFIRM, self.epoch)
         else:  # dropped by a scheduler of the user's
@@ -293,7 +311,7 @@ class Crawled:
         self._inherited = {}
         parent, claims = self._parents.get(request), self._claims(request)
         if parent is not None and not any(claims.values()):
-            parent.is_to_repeat = True
+            parent.instead = FAIL
         if request is not self._restored:
             self._forget_offer(request)
             self._settle(claims, FAIL)
@@ -393,14 +411,14 @@ class Crawled:
             claims, kind, epoch = ending.pop()
             for claim, length in claims.items():
                 self._end_claim(claim, length, kind, epoch)
-                parent = self._unkept.settle(claim, has_failed=kind == FAIL)
+                parent = self._unkept.settle(claim, kind)
                 if parent is not None:
                     ending.append((parent.claims, parent.end(), parent.epoch))
 
     def _end_claim(self, claim: Claim, length: int, kind: str, epoch: int) -> None:
         window, item = claim
         if item.startswith(KEPT):
-            if kind == FAIL:
+            if kind in (FAIL, REPEAT):
                 self.to_repeat.add(claim)
             self._put(Job(DONE if kind == CONFIRM else kind, window, item, epoch=epoch))
         else:
@@ -452,6 +470,14 @@ class Crawled:
             if not self._was_offered:
                 self._settle(self._claims(request), RELEASE)  # offsite, by now
 
+    def dropped(self, window: str, fields: Collection[str]) -> None:
+        """Crawl the pages again that wait for requests which are lost: their claims were ended."""
+        for claim in self._unkept.find(window, fields):
+            self._forget(claim)
+            parent = self._unkept.settle(claim, REPEAT)
+            if parent is not None:
+                self._settle(parent.claims, parent.end(), parent.epoch)
+
     def is_repeated(self, request: Request) -> bool:
         """Whether a request is put back that this process has crawled before, without success."""
         repeated = self.to_repeat.intersection(self._inherited)
@@ -495,7 +521,7 @@ _NO_ROOM = (
     "quarter of it for each)"
 )
 #: What is counted when a claim is settled.
-_STATS = {CONFIRM: "crawled", RELEASE: "released", FAIL: "failed"}
+_STATS = {CONFIRM: "crawled", RELEASE: "released", FAIL: "failed", REPEAT: "repeated"}
 
 
 def _put_in_meta(request: Request, claims: Claims) -> None:

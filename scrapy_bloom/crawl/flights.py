@@ -5,9 +5,11 @@ page that yielded it: so that page is not settled before such a request is. A ch
 cannot be kept leads up to a start request, which the next run makes anyway.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from scrapy_bloom.crawl.writer import CONFIRM, FAIL
+from scrapy_bloom.core.pending import field_of
+from scrapy_bloom.crawl.writer import CONFIRM, FAIL, REPEAT
 
 #: A claim: the window of the filter, and the fingerprint.
 Claim = tuple[str, bytes]
@@ -29,7 +31,8 @@ class Flight:
         epoch: the server's epoch when its callback began to yield, see ``Writer.epoch``.
         kind: how it is settled as soon as it waits for nothing; "" until its callback is done.
         unkept: requests it yielded that are neither kept nor settled.
-        is_to_repeat: whether one of these has failed, so that the page has to yield it again.
+        instead: how it is settled instead of being recorded, because it has to yield one of these
+            again: FAIL if that has failed, REPEAT if it is lost; "" for neither.
         is_given_up: whether its claims stay as they are, for the next run.
     """
 
@@ -39,7 +42,7 @@ class Flight:
     epoch: int = 0
     kind: str = ""
     unkept: int = 0
-    is_to_repeat: bool = False
+    instead: str = ""
     is_given_up: bool = False
 
     @property
@@ -50,7 +53,7 @@ class Flight:
     def end(self) -> str:
         """Return how it is settled: once."""
         kind, self.kind = self.kind, ""
-        return FAIL if kind == CONFIRM and self.is_to_repeat else kind
+        return self.instead if kind == CONFIRM and self.instead else kind
 
 
 class UnkeptRequests:
@@ -75,14 +78,19 @@ class UnkeptRequests:
         parent.unkept += 1
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
-    def settle(self, claim: Claim, *, has_failed: bool) -> Flight | None:
-        """Note that a claim is settled; return the page that can be settled now, if one can."""
+    def settle(self, claim: Claim, kind: str) -> Flight | None:
+        """Note how a claim is settled; return the page that can be settled now, if one can."""
         parent = self._parents.pop(claim, None)
         if parent is None:
             return None
         parent.unkept -= 1
-        parent.is_to_repeat |= has_failed
+        if kind in (FAIL, REPEAT):
+            parent.instead = kind
         return parent if parent.is_complete else None
+
+    def find(self, window: str, fields: Collection[str]) -> list[Claim]:
+        """Return the claims of a window that have one of these fields on the server."""
+        return [c for c in self._parents if c[0] == window and field_of(c[1]) in fields]
 
     def _give_up_oldest(self) -> list[Flight]:
         """Give up the page that waits longest, and all pages that wait for it."""

@@ -9,9 +9,9 @@ from scrapy.crawler import Crawler
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.core.membership import NEW, SEEN, UNRECORDED
-from scrapy_bloom.core.pending import UNKEPT, Failure
+from scrapy_bloom.core.pending import MINE_UNKEPT, UNKEPT, Failure
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.asking import UNKNOWN, Asking, Question
+from scrapy_bloom.crawl.asking import TO_SCHEDULER, UNKNOWN, Asking, Question
 from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Crawled
 from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, count_claims
@@ -247,6 +247,8 @@ class Memory:
             return self._take_unasked("unknown", (window, item), request)
         if verdict == UNRECORDED:
             self._not_recorded(item, window)
+        if verdict == MINE_UNKEPT:
+            self._note_unkept_claim((window, item))
         new = verdict in (NEW, UNKEPT, UNRECORDED)
         self._report.count("new" if new else "seen", window)
         return new
@@ -279,7 +281,7 @@ class Memory:
                 # Final: asked again, the one who has it now might be told "seen".
                 is_seen = self._asking is not None and self._asking.remembers(claim)
                 question.verdict = SEEN if is_seen else UNKNOWN
-            if question.verdict in (NEW, UNKEPT, UNRECORDED, UNKNOWN):
+            if question.verdict in TO_SCHEDULER:
                 self._unused[claim] = question.verdict, question.length
         self._give_back(len(self._unused) - MAX_UNUSED)
 
@@ -292,6 +294,10 @@ class Memory:
         if verdict == UNKNOWN:
             self._take_alone("unknown", claim, request)
             return True
+        if verdict == MINE_UNKEPT:
+            self._note_unkept_claim(claim)
+            self._report.count("seen", window)
+            return False
         if verdict == UNRECORDED:
             self._not_recorded(item, window)
         if self._crawled is not None:
@@ -299,12 +305,16 @@ class Memory:
         self._report.count("new", window)
         return True
 
+    def _note_unkept_claim(self, claim: Claim) -> None:
+        if self._crawled is not None:
+            self._crawled.unkept_claim = claim
+
     def _give_back(self, count: int) -> None:
         """Give up the oldest that are new and were not scheduled."""
         for _ in range(count):
             claim = next(iter(self._unused))
             verdict, length = self._unused.pop(claim)
-            if self._crawled is not None and verdict != UNRECORDED:
+            if self._crawled is not None and verdict in (NEW, UNKEPT, UNKNOWN):
                 self._crawled.took(verdict == UNKNOWN, 0)  # it may be
                 self._crawled.give_back(claim, length)
 
@@ -409,7 +419,7 @@ class Memory:
             me,
             spider.name,
             found=lambda found: self._in_main(partial(self._restore, found)),
-            dropped=lambda count: self._in_main(partial(self._report.dropped, count)),
+            dropped=lambda *what: self._in_main(partial(self._note_dropped, *what)),
             wanted=lambda: self._in_main(self._look_for_room),
             looked=lambda: self._in_main(self._engine.look),
         )
@@ -466,6 +476,11 @@ class Memory:
         self._takeover.be_busy()
         self._crawled.restore(found, self._engine.crawl)
         self._look_for_room()
+
+    def _note_dropped(self, window: str, fields: Collection[str]) -> None:
+        self._report.dropped(len(fields))
+        if self._crawled is not None:
+            self._crawled.dropped(window, fields)
 
     def _look_for_room(self) -> None:
         if self._takeover is not None and self._writer is not None and self._engine.has_room():

@@ -135,7 +135,8 @@ class Takeover:
         me: this worker; ``until`` is of no meaning.
         spider: name of its spider.
         found: is called with what was taken over, in the writer's thread.
-        dropped: is called with the number of claims that were ended because they have no request.
+        dropped: is called with a window and the fields of claims that were ended without being
+            crawled, because they have no request.
         wanted: is called when there is more, to find out whether the crawl is hungry.
         looked: is called when that is done, or the crawl may end.
     """
@@ -146,7 +147,7 @@ class Takeover:
         spider: str,
         *,
         found: Callable[[Found], object],
-        dropped: Callable[[int], object],
+        dropped: Callable[[str, Collection[str]], object],
         wanted: Callable[[], object],
         looked: Callable[[], object],
     ) -> None:
@@ -325,12 +326,16 @@ class Takeover:
         The pages that yielded these requests are free as well, or are start pages. They yield them
         again, and by then they have to be new: so this comes before anything is taken over.
         """
-        dropped = sum(self._drop_unkept(filters.by_window[w], self._crews[w]) for w in windows)
-        if dropped:
-            self._dropped(dropped)
+        for window in windows:
+            fields = self._drop_unkept(filters.by_window[window], self._crews[window])
+            if fields:
+                # Pages of this worker that wait for them will be free soon.
+                self._is_waiting = True
+                self._dropped(window, fields)
 
-    def _drop_unkept(self, bloom: BloomFilter, crew: Crew) -> int:
-        dropped, cursors = 0, dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
+    def _drop_unkept(self, bloom: BloomFilter, crew: Crew) -> set[str]:
+        dropped = set[str]()
+        cursors = dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
         while cursors:
             pages = bloom.run(partial(pending.scan_many, cursors=cursors, count=SCAN))
             gone: dict[str, dict[int, list[str]]] = defaultdict(dict)
@@ -341,7 +346,8 @@ class Takeover:
                 if page.damaged:
                     gone[""][block] = list(page.damaged)
             for owner, fields in gone.items():
-                dropped += bloom.run(partial(pending.release_fields, fields=fields, owner=owner))
+                bloom.run(partial(pending.release_fields, fields=fields, owner=owner))
+                dropped.update(*fields.values())
             cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
         return dropped
 

@@ -29,14 +29,15 @@ logger = logging.getLogger(__name__)
 
 #: Kinds of jobs: record a URL; claim one; claim one untested; hold a claim that is in a queue;
 #: record a URL and end its claim; end the claim of a page that is crawled and not remembered; end
-#: a claim; end it with a cool-down; end a claim of which only the field is known.
-RECORD, TAKE, KEEP, HOLD, CONFIRM, DONE, RELEASE, FAIL, DROP = (
-    *("record", "take", "keep", "hold", "confirm", "done", "release", "fail", "drop"),
+#: a claim; end it with a cool-down; have its page crawled again; end a claim of which only the
+#: field is known.
+RECORD, TAKE, KEEP, HOLD, CONFIRM, DONE, RELEASE, FAIL, REPEAT, DROP = (
+    *("record", "take", "keep", "hold", "confirm", "done", "release", "fail", "repeat", "drop"),
 )
 #: Those of pages that were crawled: not carried out if the server may have lost their links.
 CRAWLED = (CONFIRM, DONE)
 #: Those that take no memory on the server; most give some back.
-FREEING = (HOLD, CONFIRM, DONE, RELEASE, FAIL, DROP)
+FREEING = (HOLD, CONFIRM, DONE, RELEASE, FAIL, REPEAT, DROP)
 #: Those that are put down because the server did not answer.
 REPLAYED = (RECORD, TAKE)
 #: Seconds in which jobs are collected: what a ``kill -9`` loses of them.
@@ -338,6 +339,8 @@ class Writer:
                 run(lambda view, fields=fields: pending.release_fields(view, fields, self._owner))  # type: ignore[misc]
         elif kind == RELEASE:
             self._release(run, items)
+        elif kind == REPEAT:
+            self._repeat(run, items)
         elif kind in CRAWLED:
             return self._settle_crawled(filters, jobs)
         return []
@@ -359,19 +362,19 @@ class Writer:
         with within(None, connect=False):
             run = filters.by_window[jobs[0].window].run
             if repeated := [job for job in jobs if job.epoch < self.epoch]:
-                self._repeat(run, repeated)
+                self._repeat(run, [job.item for job in repeated])
+                self._tell(partial(self._events.repeated, repeated))
             crawled = [job.item for job in jobs if job.epoch >= self.epoch]
             if jobs[0].kind == CONFIRM:
                 return self._confirm(run, crawled)
             self._release(run, crawled)
             return []
 
-    def _repeat(self, run: Run, jobs: Sequence[Job]) -> None:
+    def _repeat(self, run: Run, items: Sequence[bytes]) -> None:
+        """Leave pages to the next look at claims, which is soon."""
         assert self._failure is not None  # noqa: S101 - pages are claimed
         due_now = replace(self._failure, seconds=0, attempts=FOREVER)
-        items = [job.item for job in jobs]
         run(lambda view: pending.release(view, items, self._worker, due_now))
-        self._tell(partial(self._events.repeated, jobs))
         if self._chore is not None:
             self._chore.look_soon()
 

@@ -19,8 +19,9 @@
 --
 -- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "6" the caller's now
 --                                    without its request, for which there is no room, "0" recorded
---                                    in a bitmap, "3" the owner's already, "4" another owner's, or
---                                    one that failed and is not due yet
+--                                    in a bitmap, "3" the owner's already, "7" the same without its
+--                                    request, "4" another owner's, or one that failed and is not
+--                                    due yet
 --          {"stale", v, state, now}  as in claim.lua
 --          {"lost", v, "", now, "layers", names}  as in claim.lua
 -- Cost     O(URLs * layers * k) at most; a new URL costs about two GETBIT a layer (or one
@@ -81,13 +82,14 @@ end
 
 -- What is to be said of a URL with a claim; '1' and the attempts so far, if it may be taken.
 local function judge(claim)
-  local owner, nonce, time, attempt = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) ')
+  local owner, nonce, time, attempt, request = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) (.?)')
   if not owner then return '1', 0 end  -- not ours to read: damaged
   if string.sub(owner, 1, 1) == '-' then
     return tonumber(time) <= tonumber(now) and '1' or '4', attempt
   end
   if owner ~= ARGV[9] then return '4' end
-  return nonce == ARGV[10] and '1' or '3', attempt
+  if nonce == ARGV[10] then return '1', attempt end
+  return request == '' and '7' or '3'
 end
 
 -- Bytes that the claims take, estimated from a few of them; measured when it is first needed. A user
