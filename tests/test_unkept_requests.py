@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from chaos.nursery import Nursery
-from odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, until
+from odd_site import Lab, LabOf, Pages, labs, moved, page, tree, until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
@@ -339,7 +339,7 @@ def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> N
     lab = lab_of(tree(PAGES))
     jobdir = {"JOBDIR": lab.directory / "job"}
     ENDS[end](lab, spider, **jobdir)
-    assert_completes(lab, spider, reruns=2, **jobdir)
+    assert_completes(lab, spider, **jobdir)
 
 
 @pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])

@@ -91,6 +91,11 @@ class Crew:
         """Workers whose claims are to be taken over."""
         return [w for w in self.others.values() if self._is_kin(w.id) and self.is_dead(w)]
 
+    @property
+    def has_lost_workers(self) -> bool:
+        """Whether workers are dead or have stopped."""
+        return bool(self.dead) or any(w.until == 0 for w in self.others.values())
+
     def is_free(self, claim: Claim) -> bool:
         """Whether nobody will settle a claim any more."""
         owner = claim.owner
@@ -105,6 +110,16 @@ class Crew:
         if owner in self.others:
             return self.is_dead(self.others[owner])
         return self.unknown.get(owner, 0.0) >= 2 * self.me.heartbeat
+
+    def is_unkept_lost(self, claim: Claim) -> bool:
+        """Whether a claim without its request is to be ended.
+
+        Also if its worker has stopped and left its queue in a JOBDIR: what JSON cannot hold, Scrapy
+        most often cannot pickle. What it can is fetched twice if it is found again.
+        """
+        worker = self.others.get(claim.owner)
+        has_stopped = worker is not None and worker.until == 0 and self._is_kin(claim.owner)
+        return has_stopped or self.is_free(claim)
 
     def _has_left_queue(self, claim: Claim) -> bool:
         if claim.owner == self.me.shared_queue:
@@ -318,7 +333,7 @@ class Takeover:
 
     def drop_dead(self, filters: Filters) -> None:
         """End claims of dead workers without a request, before the first page is looked at."""
-        self.drop_unkept(filters, [w for w in filters.by_window if self._crews[w].dead])
+        self.drop_unkept(filters, [w for w in filters.by_window if self._crews[w].has_lost_workers])
 
     def drop_unkept(self, filters: Filters, windows: Collection[str]) -> None:
         """End all free claims that have no request: nothing can be crawled for them.
@@ -329,9 +344,10 @@ class Takeover:
         for window in windows:
             fields = self._drop_unkept(filters.by_window[window], self._crews[window])
             if fields:
-                # Pages of this worker that wait for them will be free soon.
-                self._is_waiting = True
                 self._dropped(window, fields)
+                # Pages of this worker that wait for them will be free soon: look once more.
+                self._is_waiting = True
+                self.look_soon()
 
     def _drop_unkept(self, bloom: BloomFilter, crew: Crew) -> set[str]:
         dropped = set[str]()
@@ -341,7 +357,7 @@ class Takeover:
             gone: dict[str, dict[int, list[str]]] = defaultdict(dict)
             for block, page in pages.items():
                 for claim in page.claims:
-                    if not claim.length and crew.is_free(claim):
+                    if not claim.length and crew.is_unkept_lost(claim):
                         gone[claim.owner].setdefault(block, []).append(claim.field)
                 if page.damaged:
                     gone[""][block] = list(page.damaged)
