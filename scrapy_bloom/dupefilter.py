@@ -109,7 +109,8 @@ class BloomDupeFilter(BaseDupeFilter):
                 filters, self.crawler.settings, fingerprinter, self.settings.remember
             )
         except BaseException:
-            self._disconnect()
+            self._closed = True
+            self._memory.close()
             raise
         self._count_round_trips()
 
@@ -218,13 +219,15 @@ class BloomDupeFilter(BaseDupeFilter):
         """Close; return what is left to be waited for."""
         if self._closed:
             return None
-        self._disconnect()
-        self._count_round_trips()
-        return asyncio.ensure_future(self._memory.aclose()) if has_asyncio() else None
-
-    def _disconnect(self) -> None:
         self._closed = True
-        self._memory.close()
+        if not self._memory.is_asking:  # nothing to wait for
+            self._memory.close()
+            self._count_round_trips()
+        return asyncio.ensure_future(self._aclose()) if has_asyncio() else None
+
+    async def _aclose(self) -> None:
+        await self._memory.aclose()
+        self._count_round_trips()
 
     @property
     def filters(self) -> Filters | None:

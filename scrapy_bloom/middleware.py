@@ -6,6 +6,7 @@ it finds seen is dropped here; what is new ``BloomDupeFilter.request_seen`` find
 
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
@@ -118,18 +119,20 @@ class BloomSpiderMiddleware:
             batches = in_batches(outputs, size, decide, self._turn, is_lazy=is_lazy)
         else:
             batches = in_batches_without_asyncio(outputs, size, decide)
-        async for batch in batches:
-            requests = [output for output in batch if isinstance(output, Request)]
-            questions = _once_each([asked[request] for request in requests if request in asked])
-            if questions:
-                await dupefilter.ask(questions)
-            for output in batch:
-                if isinstance(output, Request) and dupefilter.is_duplicate(
-                    output, asked.pop(output, None)
-                ):
-                    self._drop(dupefilter, output)
-                else:
-                    yield output
+        # If this is cancelled, the callback ends now, not when its generator is collected.
+        async with aclosing(batches):
+            async for batch in batches:
+                requests = [output for output in batch if isinstance(output, Request)]
+                questions = _once_each([asked[request] for request in requests if request in asked])
+                if questions:
+                    await dupefilter.ask(questions)
+                for output in batch:
+                    if isinstance(output, Request) and dupefilter.is_duplicate(
+                        output, asked.pop(output, None)
+                    ):
+                        self._drop(dupefilter, output)
+                    else:
+                        yield output
 
     def _will_be_scheduled(self, request: Request) -> bool:
         """Whether Scrapy will not find it offsite, which it says after it has left this place."""

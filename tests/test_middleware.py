@@ -530,6 +530,59 @@ def test_no_page_is_hidden_by_a_server_that_fails_midway(
     assert not lab.claims()
 
 
+STOPPED = """
+import os
+from signal import SIGTERM
+from scrapy_bloom import BloomDupeFilter
+
+""" + spider("""
+custom_settings = {"BLOOM_START_WINDOW": "lasting"}
+
+async def start(self):
+    self.is_there = asyncio.Event()
+    yield self.at("/")
+    await self.is_there.wait()
+    asking = BloomDupeFilter.of(self.crawler)._memory._asking
+    while asking._round is None:
+        await asyncio.sleep(0)
+    self.stopping = asyncio.ensure_future(self.stop(asking))
+    yield self.at("/never")
+
+def parse(self, response):
+    self.is_there.set()
+    return super().parse(response)
+
+async def stop(self, asking):
+    while not asking._waiting:
+        await asyncio.sleep(0)
+    print("start() waits:", asking._round is not None)
+    os.kill(os.getpid(), SIGTERM)
+""")
+
+
+@REMEMBER
+def test_one_signal_ends_a_crawl_whose_start_waits_for_another_pages_answer(
+    lab_of: LabOf, remember: str
+) -> None:
+    lab = lab_of({"/": page("/a", "/b"), "/never": page()})
+    address, _, database = lab.redis_url.rpartition("/")
+    with Proxy(int(address.rpartition(":")[2])) as proxy:
+        settings = {
+            "BLOOM_REDIS_URL": proxy.url.removesuffix("/0") + f"/{database}",
+            "BLOOM_REMEMBER": remember,
+        }
+        lab.site.hold_after(0)
+        with lab.start(STOPPED, **settings) as crawl:
+            until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+            proxy.fault = Fault(Kind.DELAY, seconds=0.3)
+            lab.site.release()
+            stats = crawl.wait()
+            assert "start() waits: True" in crawl.log
+            assert "ERROR" not in crawl.log
+    assert stats["finish_reason"] == "shutdown"
+    assert "/never" not in lab.claims().keys() | lab.recorded()
+
+
 @REMEMBER
 @pytest.mark.skipif(version_info < (2, 13), reason="start() is new")
 def test_two_workers_with_scrapy_redis_fetch_every_page_once_in_total(

@@ -74,6 +74,8 @@ class Memory:
         #: What was taken here, and is recorded in the filters by now.
         self._recorded: set[bytes] = set()
         self._is_paused = self._is_closing = False
+        #: Whether the crawl has ended: nothing is put back into its queue any more.
+        self._is_over = False
 
     def open(self) -> Filters:
         """Connect, read or create the filters, and begin to watch over them.
@@ -129,8 +131,6 @@ class Memory:
         except Exception as error:
             if asking is self._asking:  # else the server has been found again meanwhile
                 self._fail(_as_bloom_error(error))
-        finally:
-            self._keep(questions)
 
     def is_seen(self, item: bytes, window: str) -> bool:
         """Whether a request is known to be seen; if it is, it counts as seen again."""
@@ -153,8 +153,22 @@ class Memory:
         if self._crawled is not None:
             self._crawled.keep_once(request)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a round of questions is under way, without blocking."""
+        return self._asking is not None and self._asking.is_busy
+
+    async def aclose(self) -> None:
+        """Close after the round that is under way, so that what it claims is given back."""
+        self._is_over = True
+        while self._asking is not None:  # one that is replaced here is not used any more
+            asking, self._asking = self._asking, None
+            await asking.close()
+            self._async_round_trips += asking.round_trips
+        self.close()
+
     def close(self) -> None:
-        """Write what is left to be written, and close the connections."""
+        """Write what is left to be written, and close the connections that block."""
         filters, writer = self.filters, self._writer
         self.filters = self._writer = None
         if writer is not None:
@@ -182,13 +196,6 @@ class Memory:
         """Times that the crawl sent commands and went on while the replies were on their way."""
         now = 0 if self._asking is None else self._asking.round_trips
         return self._async_round_trips + now
-
-    async def aclose(self) -> None:
-        """Close the connection that does not block."""
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            self._async_round_trips += asking.round_trips
-            await asking.close()
 
     def clear(self) -> None:
         """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
@@ -260,13 +267,11 @@ class Memory:
 
     def _keep(self, questions: Sequence[Question]) -> None:
         """Keep what is new, or may be, until the scheduler is offered it."""
-        if self._writer is None:
-            return  # the crawl is over: what was claimed too late is taken over by the next one
         for question in questions:
             claim = question.window, question.item
             if question.item in self._taken:  # meanwhile
                 question.verdict = SEEN
-            elif question.verdict in ("", UNKNOWN):
+            elif question.verdict == UNKNOWN:
                 # Final: asked again, the one who has it now might be told "seen".
                 is_seen = self._asking is not None and self._asking.remembers(claim)
                 question.verdict = SEEN if is_seen else UNKNOWN
@@ -437,6 +442,9 @@ class Memory:
     def _restore(self, found: Found) -> None:
         if self._crawled is None or self._takeover is None or self._writer is None:
             return
+        if self._is_over:
+            self._takeover.is_leaving_claims = True
+            return
         self._takeover.be_busy()
         self._crawled.restore(found, self._engine.crawl)
         self._look_for_room()
@@ -450,7 +458,7 @@ class Memory:
         if self._crawled is not None and self._takeover is not None:
             self._crawled.sweep()
             in_jobdir = bool(self._queue.name) and not self._queue.is_shared
-            self._takeover.is_leaving_claims = (
+            self._takeover.is_leaving_claims |= (
                 in_jobdir or self._crawled.is_leaving_claims or self._takeover.is_looking
             )
 
@@ -465,7 +473,12 @@ class Memory:
         filters.stay_quick()
         before = self._asking
         self._asking = Asking(
-            filters, self._known, self._recent, self._crawled, self._settings.timeout
+            filters,
+            self._known,
+            self._recent,
+            self._crawled,
+            self._settings.timeout,
+            answered=self._keep,
         )
         if before is not None:
             self._async_round_trips += before.round_trips
