@@ -671,6 +671,41 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
     assert lab.recorded() == {"/a"}
 
 
+# -- a downloader of one's own --
+
+DOWNLOADER = """
+from odd_site import OddSpider
+from scrapy import Request
+from scrapy.core.downloader import Downloader
+from scrapy.http import HtmlResponse
+
+class AtOnce(Downloader):
+    def fetch(self, request, spider=None):
+        if request.url.endswith("/raises"):
+            raise ValueError("of the downloader")
+        if request.url.endswith("/wrong"):
+            return "not a response"
+        if request.url.endswith("/moved"):
+            return request.replace(url=request.url.replace("moved", "there"))
+        links = "".join(f'<a href="/{link}">' for link in ("raises", "wrong", "moved"))
+        return HtmlResponse(request.url, body=links.encode())
+
+class AtOnceSpider(OddSpider):
+    custom_settings = {"DOWNLOADER": AtOnce}
+"""
+
+
+@pytest.mark.skipif(version_info < (2, 14), reason="Scrapy 2.13 takes nothing but a Deferred")
+def test_a_downloader_that_answers_at_once_is_followed(lab_of: LabOf) -> None:
+    lab = lab_of({path: page() for path in ("/", "/raises", "/wrong", "/moved", "/there")})
+    done = lab.crawl(DOWNLOADER)
+    assert done.recorded == {"/moved", "/there"}
+    assert done.claims.keys() == {"/raises", "/wrong"}
+    assert "expected Response or Request, got <class 'str'>" in done.log
+    assert "ValueError: of the downloader" in done.log
+    assert "addCallback" not in done.log
+
+
 # -- two spiders --
 
 
