@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from scrapy import Request
@@ -147,6 +148,18 @@ class Memory:
     def count_seen(self, window: str) -> None:
         """Count a request that the filters were asked about and that is not new."""
         self._report.count("seen", window)
+
+    def take_here(self, item: bytes, request: Request) -> bool:
+        """Take a request by this process alone, because ``is_new`` failed; return if it is new."""
+        new = self._take_once(item)
+        with suppress(Exception):  # the same may be wrong with it
+            self.let_pass(request)
+        return new
+
+    def page_failed(self, page: Request | None, error: Exception) -> None:
+        """Take note that not all links of a page can be scheduled."""
+        if self._crawled is not None and page is not None:
+            self._crawled.raised(page, error)
 
     def let_pass(self, request: Request) -> None:
         """Take note of a request that is neither tested nor remembered."""

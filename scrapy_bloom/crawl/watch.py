@@ -154,8 +154,9 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
 
         try:
             scraping = enqueue_scrape(result, request, *args)
-        except BaseException:
-            tell(Failure())
+        except BaseException as error:
+            listener.raised(request, error)
+            listener.finished(request, result)
             raise
         return scraping.addBoth(tell)
 
