@@ -726,3 +726,45 @@ def test_a_spider_never_takes_up_what_another_one_has_left(lab_of: LabOf) -> Non
     assert lab.recorded("common") == lab.site.pages.keys() - {"/"}
     assert not lab.claims("common")
     assert not lab.workers("common")
+
+
+# -- an idle spider --
+
+IDLE = """
+from odd_site import OddSpider
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
+
+class IdleSpider(OddSpider):
+    idles = 0
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.on_idle, signals.spider_idle)
+        return self
+
+    def on_idle(self):
+        self.crawler.stats.inc_value("test/idles")
+        self.idles += 1
+        if self.idles <= 2:
+            url = f"{self.settings['SITE_URL']}/{self.idles}"
+            self.crawler.engine.crawl(Request(url, dont_filter=True))
+            raise DontCloseSpider
+"""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("start", [page(), page("/a", "/missing")], ids=["nothing", "links"])
+def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(
+    lab_of: LabOf, start: Reply, runs: int
+) -> None:
+    """Also in a second run, which finds the claim of what has failed: it is not due."""
+    lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/missing": MISSING})
+    plain = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    with lab.start(IDLE, **plain) as crawl:
+        assert crawl.wait()["test/idles"] == 3
+    for _ in range(runs):
+        done = lab.crawl(IDLE)
+    assert done.stats["test/idles"] == 3
+    assert done.stats["finish_reason"] == "finished"

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from scrapy_bloom.core.membership import Batch, ask, audited, is_answer, locate, verdict_on_one
 from scrapy_bloom.core.rings import Steps
-from scrapy_bloom.core.scripts import Call, load
+from scrapy_bloom.core.scripts import Call, Reply, load
 from scrapy_bloom.core.view import View
 
 #: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
@@ -219,6 +219,19 @@ def adopt(
 def scan(view: View, block: int, cursor: str, count: int) -> Steps[Page]:
     """Return some claims of a block."""
     (reply,) = yield [Call(load("scan"), (view.keys.claims(block),), (cursor, count))]
+    return _page(reply)
+
+
+def scan_all(view: View, count: int) -> Steps[list[Page]]:
+    """Return the first claims of each block, in one round trip."""
+    if not view.complete:
+        yield from view.open()
+    blocks = range(view.header.blocks if view.header else 0)
+    replies = yield [Call(load("scan"), (view.keys.claims(b),), ("0", count)) for b in blocks]
+    return [_page(reply) for reply in replies]
+
+
+def _page(reply: Reply) -> Page:
     found = {field: Claim.parse(field, head) for field, head in reply.fields.items()}
     claims = tuple(claim for claim in found.values() if claim is not None)
     damaged = tuple(field for field, claim in found.items() if claim is None)

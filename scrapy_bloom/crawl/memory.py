@@ -75,6 +75,8 @@ class Memory:
         #: What was taken here, and is recorded in the filters by now.
         self._recorded: set[bytes] = set()
         self._is_paused = self._is_closing = False
+        #: Whether the spider is idle, and waits to hear whether there is something to take over.
+        self._is_awaited = False
         #: Whether the crawl has ended: nothing is put back into its queue any more.
         self._is_over = False
 
@@ -405,7 +407,7 @@ class Memory:
             spider.name,
             found=lambda found: self._in_main(partial(self._restore, found)),
             wanted=lambda: self._in_main(self._look_for_room),
-            looked=lambda: self._in_main(self._engine.look),
+            looked=lambda: self._in_main(self._looked),
         )
         failure = Failure(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self._writer = Writer(
@@ -430,7 +432,7 @@ class Memory:
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
-        self._takeover.beat(filters)
+        self._takeover.begin(filters)
         self._engine.tell(self._crawled)
         self._writer.wake()
 
@@ -441,16 +443,22 @@ class Memory:
         self._crawled.sweep()
         if not self._is_up or self._is_closing:
             return False
-        if not self._takeover.has_looked or self._takeover.is_looking:
-            return True
-        if not self._takeover.has_company:
-            return False
-        if self._takeover.may_end:
-            self._takeover.may_end = False
-            return False
-        self._takeover.is_idle = True
-        self._writer.wake()
+        if self._takeover.has_looked and not self._takeover.is_looking:
+            if not self._takeover.has_company:
+                return False
+            if self._takeover.may_end:
+                self._takeover.may_end = False
+                return False
+            self._takeover.is_idle = True
+            self._writer.wake()
+        self._is_awaited = True
         return True
+
+    def _looked(self) -> None:
+        # Not unless the crawl waits for it: each look of the engine is one more ``spider_idle``.
+        if self._is_awaited:
+            self._is_awaited = False
+            self._engine.look()
 
     def _restore(self, found: Found) -> None:
         if self._crawled is None or self._takeover is None or self._writer is None:

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Claims looked at, and taken over, at once at most.
 PAGE = 128
+#: Claims looked at when the crawl opens, in all blocks of a filter together, about.
+FEW = 2_048
 #: Characters of requests that are asked for at once, about.
 MAX_REPLY = 1 << 18
 #: Seconds between looks while the crawl has nothing to do and waits.
@@ -176,6 +178,27 @@ class Takeover:
         #: Signs of life when the crawl had nothing to do any more: who shows another one is alive.
         self._proven: dict[str, dict[str, int]] = {}
         self._distrusts_until = 0.0
+
+    def begin(self, filters: Filters) -> None:
+        """Show that this worker is alive; look at few claims at once, at more of them in ``run``.
+
+        Called when the crawl opens: where there is nothing to take over, as for most crawls, an
+        idle spider then need not wait for the first look.
+        """
+        self.beat(filters)
+        for window, bloom in filters.by_window.items():
+            crew = self._crews[window]
+            if crew.dead:
+                return
+            blocks = bloom.header.blocks if bloom.header else 1
+            pages = bloom.run(partial(pending.scan_all, count=max(1, FEW // blocks)))
+            claims = [claim for page in pages for claim in page.claims]
+            if any(page.cursor != "0" or page.damaged for page in pages):
+                return
+            if any(crew.is_free(claim) or crew.is_to_be_awaited(claim) for claim in claims):
+                return
+        self.has_looked = True
+        self._next_look = time.monotonic() + LOOK_INTERVAL
 
     def run(self, filters: Filters) -> float:
         """Beat if it is due, and go on looking; return the seconds until there is more to do."""
