@@ -51,13 +51,15 @@ class BloomDupeFilter(BaseDupeFilter):
 
     Args:
         crawler: the running crawler.
+        spider: its spider, where the crawler does not know it.
 
     Raises:
         ConfigurationError: a ``BLOOM_*`` setting is unknown or its value is no good.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
+    def __init__(self, crawler: Crawler, spider: Spider | None = None) -> None:
+        spider = crawler.spider or spider
+        name = getattr(spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
         self._windows = Windows(
@@ -78,7 +80,7 @@ class BloomDupeFilter(BaseDupeFilter):
         # Scrapy 2.19 takes longer to look the method up than to run it.
         self._inc_value = self._stats.inc_value
         self._report = Report(crawler.stats)
-        self._memory = Memory(crawler, self.settings, self._report)
+        self._memory = Memory(crawler, self.settings, self._report, spider)
         _running[crawler] = self
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
@@ -92,7 +94,7 @@ class BloomDupeFilter(BaseDupeFilter):
     @classmethod
     def from_spider(cls, spider: Spider) -> "BloomDupeFilter":
         """Build and open the filter for scrapy-redis's scheduler, which does not open it."""
-        dupefilter = cls(spider.crawler)
+        dupefilter = cls(spider.crawler, spider)
         dupefilter.open()
         return dupefilter
 

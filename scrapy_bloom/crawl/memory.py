@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.python import global_object_name
 
@@ -26,7 +26,7 @@ from scrapy_bloom.crawl.takeover import Found, Takeover
 from scrapy_bloom.crawl.windows import LASTING, RUN
 from scrapy_bloom.crawl.workers import Process, Worker
 from scrapy_bloom.crawl.writer import RECORD, Job, Writer
-from scrapy_bloom.errors import BloomError, shown
+from scrapy_bloom.errors import BloomError, ConfigurationError, shown
 from scrapy_bloom.filter import BloomFilter
 
 #: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".
@@ -49,10 +49,18 @@ class Memory:
         crawler: the running crawler.
         settings: its settings.
         report: counts and warns.
+        spider: the spider; None for the crawler's, when the filters are opened.
     """
 
-    def __init__(self, crawler: Crawler, settings: BloomSettings, report: Report) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        settings: BloomSettings,
+        report: Report,
+        spider: Spider | None = None,
+    ) -> None:
         self._crawler, self._settings, self._report = crawler, settings, report
+        self._spider = spider
         #: The filters; None until they are opened, and after they are closed.
         self.filters: Filters | None = None
         #: What is remembered here: under the window "run", and what could not be recorded.
@@ -391,8 +399,12 @@ class Memory:
 
     def _open_crawled(self, filters: Filters) -> None:
         settings, queue = self._settings, self._queue
-        assert self._crawler.spider is not None  # noqa: S101 - it is being opened
-        spider = self._crawler.spider
+        spider = self._spider or self._crawler.spider
+        if spider is None:
+            raise ConfigurationError(
+                'BLOOM_REMEMBER = "crawled" needs the spider when the filter is opened, and the '
+                "crawler has none: set crawler.spider, or build the filter with from_spider"
+            )
         shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
         me = Worker(
             workers.worker_id(spider.name),
