@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,6 +24,7 @@ from scrapy_bloom.crawl.settings import (
     FLUSH_START,
     BloomSettings,
     is_developer_command,
+    is_shell,
 )
 from scrapy_bloom.crawl.windows import LASTING, Windows
 from scrapy_bloom.errors import BloomError
@@ -50,29 +50,36 @@ class BloomDupeFilter(BaseDupeFilter):
 
     Args:
         crawler: the running crawler.
+        spider: its spider, where the crawler does not know it.
 
     Raises:
         ConfigurationError: a ``BLOOM_*`` setting is unknown or its value is no good.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
+    def __init__(self, crawler: Crawler, spider: Spider | None = None) -> None:
+        spider = crawler.spider or spider
+        name = getattr(spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
         self._windows = Windows(
             self.settings.windows, self.settings.start_window, self.settings.window_rules
         )
-        #: Neither filters nor records; for good after ``close`` and under developer commands.
-        self._closed = is_developer_command(crawler)
+        #: Whether ``scrapy parse`` runs: it filters by what it has parsed itself, as with Scrapy's
+        #: own filter, and records nothing.
+        self._is_command = is_developer_command(crawler)
+        self._parsed: set[bytes] = set()
+        #: Neither asks the server nor records; for good after ``close`` and in developer commands.
+        self._closed = self._is_command or is_shell(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
         self._spider_opened = False
         self._identify = crawler.request_fingerprinter.fingerprint
+        self._fingerprinter = global_object_name(type(crawler.request_fingerprinter))
         self._stats: Any = crawler.stats
         # Scrapy 2.19 takes longer to look the method up than to run it.
         self._inc_value = self._stats.inc_value
         self._report = Report(crawler.stats)
-        self._memory = Memory(crawler, self.settings, self._report)
+        self._memory = Memory(crawler, self.settings, self._report, spider)
         _running[crawler] = self
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
@@ -86,7 +93,7 @@ class BloomDupeFilter(BaseDupeFilter):
     @classmethod
     def from_spider(cls, spider: Spider) -> "BloomDupeFilter":
         """Build and open the filter for scrapy-redis's scheduler, which does not open it."""
-        dupefilter = cls(spider.crawler)
+        dupefilter = cls(spider.crawler, spider)
         dupefilter.open()
         return dupefilter
 
@@ -99,40 +106,54 @@ class BloomDupeFilter(BaseDupeFilter):
             StorageError: the server cannot be reached or used.
         """
         if self._closed:
-            logger.info("Bloom filter off: developer commands neither filter nor record requests")
+            logger.info(
+                "Bloom filter off: developer commands neither connect to Redis nor record requests"
+            )
             return
         try:
             filters = self._memory.open()
-            fingerprinter = global_object_name(type(self.crawler.request_fingerprinter))
             self._report.opened(
-                filters, self.crawler.settings, fingerprinter, self.settings.remember
+                filters, self.crawler.settings, self._fingerprinter, self.settings.remember
             )
         except BaseException:
-            self._disconnect()
+            self._closed = True
+            self._memory.close()
             raise
         self._count_round_trips()
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
 
-        Never raises. If the server does not answer, the outcome is unknown, and the request is new
-        (once in this process), because a page fetched twice is better than a page hidden.
+        If the server does not answer, the outcome is unknown, and the request is new (once in this
+        process), because a page fetched twice is better than a page hidden.
+
+        Raises:
+            Exception: what the project's own fingerprinter raises, as from Scrapy's own filter. If
+                the request counted as new instead, a site with a loop would be crawled for ever.
         """
         if self._closed:
-            return False
+            return self._is_command and self._was_parsed(request)
+        is_filtered = request.meta.get("bloom_enabled", True)
+        item = self._fingerprint(request) if is_filtered else b""
         try:
-            if not request.meta.get("bloom_enabled", True):
+            if not is_filtered:
                 self._memory.let_pass(request)
                 return False
-            return not self._memory.is_new(
-                self._fingerprint(request), self._window(request), request
-            )
+            return not self._memory.is_new(item, self._window(request), request)
         except Exception as error:
-            # Whatever it is: raised from here, Scrapy would lose the request without a word.
-            self._give_up(request, error)
-            return False
+            # A fault of this package: raised from here, it would cost the project the request.
+            self._report.failed(request, error)
+            return is_filtered and not self._memory.take_here(item, request)
         finally:
             self._count_round_trips()
+
+    def _was_parsed(self, request: Request) -> bool:
+        if not request.meta.get("bloom_enabled", True):
+            return False
+        item = self._fingerprint(request)
+        was_parsed = item in self._parsed
+        self._parsed.add(item)
+        return was_parsed
 
     # -- many requests, before the scheduler is offered them: see middleware.py --
 
@@ -147,13 +168,22 @@ class BloomDupeFilter(BaseDupeFilter):
         return _running.get(crawler)
 
     def question(self, request: Request) -> Question | None:
-        """Return what is to be asked about a request before it is scheduled; None if nothing."""
+        """Return what to ask about a request before it is scheduled; None if nothing.
+
+        Raises:
+            Exception: what the project's own fingerprinter raises.
+        """
         if self._closed or request.dont_filter or not request.meta.get("bloom_enabled", True):
             return None
+        item, window = self._fingerprint(request), self._window(request)
         try:
-            return self._memory.question(self._fingerprint(request), self._window(request), request)
+            return self._memory.question(item, window, request)
         except Exception:
-            return None
+            return None  # ``request_seen`` deals with it
+
+    def lost_link(self, page: Request | None, error: Exception) -> None:
+        """Take note that a link of a page is not crawled: the page is crawled again later."""
+        self._memory.page_failed(page, error)
 
     async def ask(self, questions: Sequence[Question]) -> None:
         """Ask about many requests at once, if possible without blocking. Never raises."""
@@ -172,7 +202,7 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             return self._memory.is_seen(self._fingerprint(request), self._window(request))
         except Exception:
-            return False
+            return False  # ``request_seen`` raises it again, where Scrapy deals with it
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
@@ -217,13 +247,15 @@ class BloomDupeFilter(BaseDupeFilter):
         """Close; return what is left to be waited for."""
         if self._closed:
             return None
-        self._disconnect()
-        self._count_round_trips()
-        return asyncio.ensure_future(self._memory.aclose()) if has_asyncio() else None
-
-    def _disconnect(self) -> None:
         self._closed = True
-        self._memory.close()
+        if not self._memory.is_asking:  # nothing to wait for
+            self._memory.close()
+            self._count_round_trips()
+        return asyncio.ensure_future(self._aclose()) if has_asyncio() else None
+
+    async def _aclose(self) -> None:
+        await self._memory.aclose()
+        self._count_round_trips()
 
     @property
     def filters(self) -> Filters | None:
@@ -240,14 +272,15 @@ class BloomDupeFilter(BaseDupeFilter):
                 key = key.encode("utf-8", "surrogatepass")
             if isinstance(key, bytes) and key:
                 return bounded(b"bloom_key:" + key)  # never equal to a fingerprint
-            kind = "empty" if key in ("", b"") else f"of type {type(key).__name__}"
+            kind = "empty" if isinstance(key, bytes) else f"of type {type(key).__name__}"
             self._report.warn_once(
                 "key", f"meta['bloom_key'] is {kind} in {request}: its URL is used"
             )
-        fingerprint: object = self._identify(request)
-        if not isinstance(fingerprint, bytes):
-            raise TypeError(f"the fingerprint of {request} is no bytes but {fingerprint!r:.60}")
-        return bounded(fingerprint)
+        try:
+            return bounded(self._identify(request))
+        except Exception as error:
+            self._report.not_identified(self._fingerprinter, request, error)
+            raise
 
     def _window(self, request: Request) -> str:
         try:
@@ -259,17 +292,6 @@ class BloomDupeFilter(BaseDupeFilter):
                 "is remembered like any other",
             )
             return LASTING
-
-    def _give_up(self, request: Request, error: Exception) -> None:
-        """Let a request pass that cannot be told from others."""
-        with suppress(Exception):  # whatever it is that is wrong with it
-            self._memory.let_pass(request)
-        self._report.count("unknown")
-        self._report.warn_once(
-            f"unknown {type(error).__name__}",
-            f"{type(error).__name__}: {error}. Requests like {request} count as new until that is "
-            "mended (bloom/unknown counts them)",
-        )
 
     # -- signals, stats, log --
 

@@ -42,7 +42,13 @@ class ScrapyRedisFingerprinter:
 
 
 def bounded(fingerprint: bytes) -> bytes:
-    """Return what filters hold of a request: its fingerprint, or a hash of a long one."""
+    """Return what filters hold of a request: its fingerprint, or a hash of a long one.
+
+    Raises:
+        TypeError: a fingerprinter of the project's own returned something else than bytes.
+    """
+    if not isinstance(fingerprint, bytes):
+        raise TypeError(f"a fingerprint is bytes, not {type(fingerprint).__name__}")
     if len(fingerprint) <= MAX_FINGERPRINT:
         return fingerprint
     return b"hashed:" + blake2b(fingerprint, digest_size=32).digest()

@@ -6,6 +6,7 @@ it finds seen is dropped here; what is new ``BloomDupeFilter.request_seen`` find
 
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
@@ -56,12 +57,12 @@ class BloomSpiderMiddleware:
 
     async def process_spider_output(
         self,
-        response: Response,  # noqa: ARG002 - Scrapy's interface
+        response: Response,
         result: AsyncIterator[Any],
         spider: Spider | None = None,  # noqa: ARG002 - before Scrapy 2.14
     ) -> AsyncIterator[Any]:
         """Pass on what a callback yields, without the duplicates."""
-        async for output in self._filter(result):
+        async for output in self._filter(result, response):
             yield output
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -72,7 +73,7 @@ class BloomSpiderMiddleware:
         """
         dupefilter = BloomDupeFilter.of(self._crawler)
         is_asked = dupefilter is not None and dupefilter.settings.start_window != RUN
-        filtered = self._filter(start, is_lazy=True) if is_asked and has_asyncio() else start
+        filtered = self._filter(start, None) if is_asked and has_asyncio() else start
         async for output in filtered:
             yield output
 
@@ -84,7 +85,8 @@ class BloomSpiderMiddleware:
         """Change nothing: Scrapy 2.13 calls it where another middleware has this method only."""
         return start_requests
 
-    def _filter(self, outputs: AsyncIterator[Any], *, is_lazy: bool = False) -> AsyncIterator[Any]:
+    def _filter(self, outputs: AsyncIterator[Any], page: Response | None) -> AsyncIterator[Any]:
+        """Return outputs without the duplicates; ``page`` is None for those of ``start()``."""
         dupefilter = BloomDupeFilter.of(self._crawler)
         if dupefilter is None or not dupefilter.settings.batch:
             return outputs
@@ -93,16 +95,23 @@ class BloomSpiderMiddleware:
             self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
             if has_asyncio():
                 Engine(self._crawler).wait_for_first_outputs()
-        return self._without_duplicates(dupefilter, outputs, is_lazy=is_lazy)
+        return self._without_duplicates(dupefilter, outputs, page)
 
     async def _without_duplicates(
-        self, dupefilter: BloomDupeFilter, outputs: AsyncIterator[Any], *, is_lazy: bool
+        self, dupefilter: BloomDupeFilter, outputs: AsyncIterator[Any], page: Response | None
     ) -> AsyncIterator[Any]:
         size = dupefilter.settings.batch
         asked: dict[Request, Question] = {}
 
         def decide(request: Request) -> Fate:
-            question = dupefilter.question(request)
+            try:
+                question = dupefilter.question(request)
+            except Exception as error:
+                if page is None:
+                    return Fate.PASSED  # the scheduler raises it, and Scrapy ends the crawl
+                # Scrapy would lose it without a log line, and hang after a hundred of a page.
+                dupefilter.lost_link(page.request, error)
+                return Fate.DROPPED
             if question is None:
                 return Fate.PASSED
             if question.verdict and dupefilter.is_duplicate(request, question):
@@ -115,21 +124,23 @@ class BloomSpiderMiddleware:
             return Fate.ASKED
 
         if has_asyncio():
-            batches = in_batches(outputs, size, decide, self._turn, is_lazy=is_lazy)
+            batches = in_batches(outputs, size, decide, self._turn, is_lazy=page is None)
         else:
             batches = in_batches_without_asyncio(outputs, size, decide)
-        async for batch in batches:
-            requests = [output for output in batch if isinstance(output, Request)]
-            questions = _once_each([asked[request] for request in requests if request in asked])
-            if questions:
-                await dupefilter.ask(questions)
-            for output in batch:
-                if isinstance(output, Request) and dupefilter.is_duplicate(
-                    output, asked.pop(output, None)
-                ):
-                    self._drop(dupefilter, output)
-                else:
-                    yield output
+        # If this is cancelled, the callback ends now, not when its generator is collected.
+        async with aclosing(batches):
+            async for batch in batches:
+                requests = [output for output in batch if isinstance(output, Request)]
+                questions = _once_each([asked[request] for request in requests if request in asked])
+                if questions:
+                    await dupefilter.ask(questions)
+                for output in batch:
+                    if isinstance(output, Request) and dupefilter.is_duplicate(
+                        output, asked.pop(output, None)
+                    ):
+                        self._drop(dupefilter, output)
+                    else:
+                        yield output
 
     def _will_be_scheduled(self, request: Request) -> bool:
         """Whether Scrapy will not find it offsite, which it says after it has left this place."""

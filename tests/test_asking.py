@@ -100,6 +100,57 @@ def test_one_page_that_is_cancelled_leaves_the_others_their_answers(run: Run) ->
     assert "bloom/unknown" not in run(scenario)
 
 
+def test_closing_does_not_wait_for_a_question_of_a_cancelled_page(
+    run: Run, client: redis.Redis
+) -> None:
+    """It was to be part of the next round: it is never sent, and nothing is claimed for it."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        asked, cancelled = page(dupefilter, "asked"), page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter.ask(asked))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is under way
+        waiting = asyncio.ensure_future(dupefilter.ask(cancelled))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([task, waiting])
+        assert waiting.cancelled()
+        assert verdicts(asked) == {NEW}
+        assert verdicts(cancelled) == {""}
+        closing = dupefilter._close()
+        assert closing is not None
+        await closing
+
+    stats = run(scenario, BLOOM_REMEMBER="crawled")
+    assert "bloom/unknown" not in stats
+    assert not list(client.scan_iter("*claims"))
+
+
+def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
+    run: Run, client: redis.Redis
+) -> None:
+    """Also if the round that makes them is under way when the crawl closes."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        await dupefilter.ask(page(dupefilter, "first"))
+        client.client_pause(300, all=False)
+        questions = page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter.ask(questions))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is under way
+        task.cancel()
+        await asyncio.wait([task])
+        assert verdicts(questions) == {""}
+        closing = dupefilter._close()
+        assert closing is not None
+        await closing
+        assert verdicts(questions) == {NEW}
+
+    stats = run(scenario, BLOOM_REMEMBER="crawled")
+    assert stats["bloom/released"] == 60
+    assert not list(client.scan_iter("*claims"))
+
+
 def test_a_page_that_is_cancelled_hides_nothing(run: Run) -> None:
     """Its links are perhaps claimed: whoever is offered one of them in this process takes it."""
 

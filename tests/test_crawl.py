@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from crawling import crawl, needs_embedded, options, run, run_together
+from crawling import PLAIN_SCRAPY, crawl, needs_embedded, options, run, run_together
 from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import version_info
@@ -253,16 +253,20 @@ def test_bad_settings_are_refused_under_scrapy_redis_too(web: SiteServer, redis_
 # -- developer commands do no harm --
 
 
-def test_scrapy_parse_neither_filters_nor_records(
+def test_scrapy_parse_filters_as_scrapy_alone_and_records_nothing(
     site: Site, web: SiteServer, redis_url: str
 ) -> None:
+    """What an earlier command has parsed, it parses again."""
     story = f"{web.url}{min(site.truth().stories)}"
-    for _ in range(2):
-        done = scrapy(
-            web, "parse", "--spider", "links", "-d", "2", story, BLOOM_REDIS_URL=redis_url
-        )
+    arguments = ("parse", "--spider", "links", "-d", "2", story)
+    scrapy(web, *arguments, **PLAIN_SCRAPY)
+    plain = web.hits()
+    assert max(plain.values()) == 1
+    for times in (2, 3):
+        done = scrapy(web, *arguments, BLOOM_REDIS_URL=redis_url)
         assert "'title'" in done.stdout
-        assert "developer commands neither filter nor record" in done.stderr
+        assert "developer commands neither connect to Redis nor record" in done.stderr
+        assert web.hits() == Counter(dict.fromkeys(plain, times))
     with redis.Redis.from_url(redis_url) as client:
         assert client.dbsize() == 0
 

@@ -671,6 +671,41 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
     assert lab.recorded() == {"/a"}
 
 
+# -- a downloader of one's own --
+
+DOWNLOADER = """
+from odd_site import OddSpider
+from scrapy import Request
+from scrapy.core.downloader import Downloader
+from scrapy.http import HtmlResponse
+
+class AtOnce(Downloader):
+    def fetch(self, request, spider=None):
+        if request.url.endswith("/raises"):
+            raise ValueError("of the downloader")
+        if request.url.endswith("/wrong"):
+            return "not a response"
+        if request.url.endswith("/moved"):
+            return request.replace(url=request.url.replace("moved", "there"))
+        links = "".join(f'<a href="/{link}">' for link in ("raises", "wrong", "moved"))
+        return HtmlResponse(request.url, body=links.encode())
+
+class AtOnceSpider(OddSpider):
+    custom_settings = {"DOWNLOADER": AtOnce}
+"""
+
+
+@pytest.mark.skipif(version_info < (2, 14), reason="Scrapy 2.13 takes nothing but a Deferred")
+def test_a_downloader_that_answers_at_once_is_followed(lab_of: LabOf) -> None:
+    lab = lab_of({path: page() for path in ("/", "/raises", "/wrong", "/moved", "/there")})
+    done = lab.crawl(DOWNLOADER)
+    assert done.recorded == {"/moved", "/there"}
+    assert done.claims.keys() == {"/raises", "/wrong"}
+    assert "expected Response or Request, got <class 'str'>" in done.log
+    assert "ValueError: of the downloader" in done.log
+    assert "addCallback" not in done.log
+
+
 # -- two spiders --
 
 
@@ -691,3 +726,45 @@ def test_a_spider_never_takes_up_what_another_one_has_left(lab_of: LabOf) -> Non
     assert lab.recorded("common") == lab.site.pages.keys() - {"/"}
     assert not lab.claims("common")
     assert not lab.workers("common")
+
+
+# -- an idle spider --
+
+IDLE = """
+from odd_site import OddSpider
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
+
+class IdleSpider(OddSpider):
+    idles = 0
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.on_idle, signals.spider_idle)
+        return self
+
+    def on_idle(self):
+        self.crawler.stats.inc_value("test/idles")
+        self.idles += 1
+        if self.idles <= 2:
+            url = f"{self.settings['SITE_URL']}/{self.idles}"
+            self.crawler.engine.crawl(Request(url, dont_filter=True))
+            raise DontCloseSpider
+"""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("start", [page(), page("/a", "/missing")], ids=["nothing", "links"])
+def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(
+    lab_of: LabOf, start: Reply, runs: int
+) -> None:
+    """Also in a second run, which finds the claim of what has failed: it is not due."""
+    lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/missing": MISSING})
+    plain = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    with lab.start(IDLE, **plain) as crawl:
+        assert crawl.wait()["test/idles"] == 3
+    for _ in range(runs):
+        done = lab.crawl(IDLE)
+    assert done.stats["test/idles"] == 3
+    assert done.stats["finish_reason"] == "finished"

@@ -594,9 +594,11 @@ def test_request_seen_survives_any_meta(make: Make, meta: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize("fingerprint", [None, 7, "text", ValueError("broken")])
-def test_request_seen_survives_any_fingerprinter(
+def test_an_error_of_the_fingerprinter_is_raised_and_logged_once_with_its_class(
     make: Make, fingerprint: object, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Counted as new, a site with a loop would be crawled for ever."""
+
     class Fingerprinter:
         def fingerprint(self, request: Request) -> object:
             if isinstance(fingerprint, Exception):
@@ -604,10 +606,28 @@ def test_request_seen_survives_any_fingerprinter(
             return fingerprint
 
     dupefilter = make(REQUEST_FINGERPRINTER_CLASS=Fingerprinter)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match="a fingerprint is bytes, not|broken"):
+            dupefilter.request_seen(Request(URL))
+    assert stats(dupefilter)["bloom/not_identified"] == 2
+    assert "bloom/unknown" not in stats(dupefilter)
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{Fingerprinter.__module__}.{Fingerprinter.__qualname__} fails" in record.getMessage()
+
+
+def test_a_fault_of_the_filter_itself_costs_no_request_and_no_endless_crawl(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make()
+
+    def fail(*_: object) -> bool:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(dupefilter._memory, "is_new", fail)
     assert dupefilter.request_seen(Request(URL)) is False
-    assert dupefilter.request_seen(Request(URL)) is False
+    assert dupefilter.request_seen(Request(URL)) is True
     assert stats(dupefilter)["bloom/unknown"] == 2
-    assert caplog.text.count("count as new until that is mended") == 1
+    assert caplog.text.count("are remembered by this process for this run only") == 1
 
 
 def test_a_part_that_is_lost_is_counted_and_said(

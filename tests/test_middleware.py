@@ -445,6 +445,53 @@ def test_what_a_downloader_middleware_makes_of_a_request_is_filtered(
     assert_ended_well(done)
 
 
+# -- a fingerprinter that fails --
+
+BROKEN = """
+from scrapy.utils.request import RequestFingerprinter
+
+class Broken(RequestFingerprinter):
+    def fingerprint(self, request):
+        if request.url.endswith(("/broken", "/round")) or "/broken/" in request.url:
+            raise LookupError("of the fingerprinter")
+        return super().fingerprint(request)
+""" + spider("""
+custom_settings = {"REQUEST_FINGERPRINTER_CLASS": Broken}
+
+async def start(self):
+    yield self.at(self.settings["START"])
+""")
+ALONE = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+
+
+@pytest.mark.parametrize("settings", [{}, ALONE], ids=["add-on", "alone"])
+@pytest.mark.parametrize("start", ["/", "/broken"])
+def test_what_a_fingerprinter_fails_for_is_lost_as_by_scrapy_alone(
+    lab_of: LabOf, start: str, settings: dict[str, str]
+) -> None:
+    """Counted as new, the loop of /round would be crawled for ever."""
+    lab = lab_of({"/": page("/a", "/round", "/b"), "/round": page("/round", "/"), "/b": page()})
+    lab.site.pages["/a"] = page("/round")
+    hits, stats = plain(lab, BROKEN, START=start)
+    done = lab.crawl(BROKEN, START=start, **settings)
+    assert done.hits == hits
+    assert done.stats["finish_reason"] == stats["finish_reason"]
+    assert "REQUEST_FINGERPRINTER_CLASS odd_spider.Broken fails for <GET" in done.log
+    assert "of the fingerprinter" in done.log
+
+
+def test_a_page_whose_links_get_no_fingerprint_is_tried_again_later(lab_of: LabOf) -> None:
+    """Scrapy alone, whose tasks die of them, would wait for ever after 100."""
+    links = [f"/broken/{number}" for number in range(300)]
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(*links, "/c"), "/b": page(), "/c": page()})
+    done = lab.crawl(BROKEN, START="/")
+    assert done.hits == Counter(["/", "/a", "/b", "/c"])
+    assert done.recorded == {"/b", "/c"}
+    assert {path: claim.kind for path, claim in done.claims.items()} == {"/a": "-"}
+    assert done.stats["bloom/not_identified"] == 300
+    assert done.stats["finish_reason"] == "finished"
+
+
 # -- settings --
 
 
@@ -479,7 +526,6 @@ def test_any_reactor_will_do(lab_of: LabOf, reactor: dict[str, Any], remember: s
 
 
 HINT = "each link waits for a round trip of its own"
-ALONE = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 
 
 def test_without_the_middleware_the_log_says_what_would_be_faster(lab_of: LabOf) -> None:
@@ -528,6 +574,59 @@ def test_no_page_is_hidden_by_a_server_that_fails_midway(
     assert lab.site.hits() == Counter(lab.site.pages.keys())
     assert lab.recorded() == lab.site.pages.keys() - {"/"}
     assert not lab.claims()
+
+
+STOPPED = """
+import os
+from signal import SIGTERM
+from scrapy_bloom import BloomDupeFilter
+
+""" + spider("""
+custom_settings = {"BLOOM_START_WINDOW": "lasting"}
+
+async def start(self):
+    self.is_there = asyncio.Event()
+    yield self.at("/")
+    await self.is_there.wait()
+    asking = BloomDupeFilter.of(self.crawler)._memory._asking
+    while asking._round is None:
+        await asyncio.sleep(0)
+    self.stopping = asyncio.ensure_future(self.stop(asking))
+    yield self.at("/never")
+
+def parse(self, response):
+    self.is_there.set()
+    return super().parse(response)
+
+async def stop(self, asking):
+    while not asking._waiting:
+        await asyncio.sleep(0)
+    print("start() waits:", asking._round is not None)
+    os.kill(os.getpid(), SIGTERM)
+""")
+
+
+@REMEMBER
+def test_one_signal_ends_a_crawl_whose_start_waits_for_another_pages_answer(
+    lab_of: LabOf, remember: str
+) -> None:
+    lab = lab_of({"/": page("/a", "/b"), "/never": page()})
+    address, _, database = lab.redis_url.rpartition("/")
+    with Proxy(int(address.rpartition(":")[2])) as proxy:
+        settings = {
+            "BLOOM_REDIS_URL": proxy.url.removesuffix("/0") + f"/{database}",
+            "BLOOM_REMEMBER": remember,
+        }
+        lab.site.hold_after(0)
+        with lab.start(STOPPED, **settings) as crawl:
+            until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+            proxy.fault = Fault(Kind.DELAY, seconds=0.3)
+            lab.site.release()
+            stats = crawl.wait()
+            assert "start() waits: True" in crawl.log
+            assert "ERROR" not in crawl.log
+    assert stats["finish_reason"] == "shutdown"
+    assert "/never" not in lab.claims().keys() | lab.recorded()
 
 
 @REMEMBER

@@ -58,6 +58,8 @@ class Asking:
         recent: what was answered, for when nobody can be asked.
         crawled: claims until requests are crawled; None to record them at once.
         timeout: seconds that an answer may take.
+        answered: is called with the questions of ``ask_all`` once they have verdicts, also those
+            whose caller was cancelled while they were under way.
     """
 
     def __init__(
@@ -67,8 +69,11 @@ class Asking:
         recent: Recent,
         crawled: Crawled | None,
         timeout: float,
+        *,
+        answered: Callable[[Sequence[Question]], None],
     ) -> None:
         self._known, self._recent = known, recent
+        self._answered = answered
         self._crawled, self._timeout = crawled, timeout
         self._blooms = filters.by_window
         self._views = {window: bloom.new_view() for window, bloom in self._blooms.items()}
@@ -137,16 +142,25 @@ class Asking:
             self._ask_all_now(questions)
             return
         self._waiting += questions
-        while not all(question.verdict for question in questions):
-            if self._round is None:
-                self._round = asyncio.ensure_future(self._ask_waiting(self._driver))
-            # Whoever is cancelled meanwhile, the others are to be answered.
-            await asyncio.shield(self._round)
+        try:
+            while not all(question.verdict for question in questions):
+                if self._round is None:
+                    self._round = asyncio.ensure_future(self._ask_waiting(self._driver))
+                # If this caller is cancelled, the others still get their answers.
+                await asyncio.shield(self._round)
+        except asyncio.CancelledError:
+            # What is not under way yet is not sent: no caller would schedule the requests.
+            withdrawn = set(map(id, questions))
+            self._waiting = [one for one in self._waiting if id(one) not in withdrawn]
+            raise
 
     def _ask_all_now(self, questions: Sequence[Question]) -> None:
-        for window, those in _by_window(questions).items():
-            bloom, asked = self._blooms[window], time.monotonic()
-            self._answer(bloom.view, those, bloom.run(self._operation(those)), asked)
+        try:
+            for window, those in _by_window(questions).items():
+                bloom, asked = self._blooms[window], time.monotonic()
+                self._answer(bloom.view, those, bloom.run(self._operation(those)), asked)
+        finally:
+            self._finish(questions)
 
     async def _ask_waiting(self, driver: AsyncDriver) -> None:
         questions, self._waiting = self._waiting, []
@@ -164,20 +178,29 @@ class Asking:
         finally:
             self._round = None
             self._in_flight.clear()
-            for question in questions:
-                question.verdict = question.verdict or UNKNOWN
+            self._finish(questions)
+
+    def _finish(self, questions: Sequence[Question]) -> None:
+        for question in questions:
+            question.verdict = question.verdict or UNKNOWN
+        self._answered(questions)
 
     @property
     def round_trips(self) -> int:
         """Times that commands were sent and their replies awaited without blocking."""
         return 0 if self._driver is None else self._driver.round_trips
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round is under way, or callers wait for the next one."""
+        return self._round is not None or bool(self._waiting)
+
     async def close(self) -> None:
-        """Close the connection that does not block, once it is not needed any more."""
-        while self._round is not None or self._waiting:
+        """Close the connection that does not block, after the rounds that callers wait for."""
+        while self.is_busy:
             if self._round is not None:
                 await asyncio.wait({self._round})  # as long as an operation may take
-            await asyncio.sleep(0)  # whoever waits for another round begins it now
+            await asyncio.sleep(0)  # a caller that waits for the next round begins it now
         if self._driver is not None:
             with suppress(Exception):  # nobody needs it any more
                 await self._driver.close()

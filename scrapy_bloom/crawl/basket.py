@@ -4,7 +4,7 @@ Requests keep their order, everything else passes them by. Nothing is held for l
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum
 from typing import Any
 
@@ -64,7 +64,7 @@ class Basket:
 
 async def in_batches_without_asyncio(
     outputs: AsyncIterator[Any], size: int, decide: Decide
-) -> AsyncIterator[list[Any]]:
+) -> AsyncGenerator[list[Any], None]:
     """Yield outputs in lists, as they are to be passed on, without an asyncio loop.
 
     Nothing can be passed on while the next output takes long. An exception comes after what was

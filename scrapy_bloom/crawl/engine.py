@@ -1,5 +1,6 @@
 """Scrapy's running engine, as far as it is used: private names of its are in this file only."""
 
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -40,7 +41,7 @@ class Engine:
         """
         scraper: Any = getattr(self._engine, "scraper", None)
         handle = getattr(scraper, "handle_spider_output_async", None)
-        if handle is None:
+        if not inspect.iscoroutinefunction(handle):
             return  # a version without such workers
 
         async def handle_if_any(result: Any, *args: Any, **kwargs: Any) -> None:

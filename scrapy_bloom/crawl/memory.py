@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.python import global_object_name
 
@@ -26,7 +27,7 @@ from scrapy_bloom.crawl.takeover import Found, Takeover
 from scrapy_bloom.crawl.windows import LASTING, RUN
 from scrapy_bloom.crawl.workers import Process, Worker
 from scrapy_bloom.crawl.writer import DONE, RECORD, Job, Writer
-from scrapy_bloom.errors import BloomError, shown
+from scrapy_bloom.errors import BloomError, ConfigurationError, shown
 from scrapy_bloom.filter import BloomFilter
 
 #: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".
@@ -49,10 +50,18 @@ class Memory:
         crawler: the running crawler.
         settings: its settings.
         report: counts and warns.
+        spider: the spider; None for the crawler's, when the filters are opened.
     """
 
-    def __init__(self, crawler: Crawler, settings: BloomSettings, report: Report) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        settings: BloomSettings,
+        report: Report,
+        spider: Spider | None = None,
+    ) -> None:
         self._crawler, self._settings, self._report = crawler, settings, report
+        self._spider = spider
         #: The filters; None until they are opened, and after they are closed.
         self.filters: Filters | None = None
         #: What is remembered here: under the window "run", and what could not be recorded.
@@ -78,6 +87,10 @@ class Memory:
         #: What was taken here, and is recorded in the filters by now.
         self._recorded: set[bytes] = set()
         self._is_paused = self._is_closing = False
+        #: Whether the spider is idle, and waits to hear whether there is something to take over.
+        self._is_awaited = False
+        #: Whether the crawl has ended: nothing is put back into its queue any more.
+        self._is_over = False
 
     def open(self) -> Filters:
         """Connect, read or create the filters, and begin to watch over them.
@@ -138,8 +151,6 @@ class Memory:
         except Exception as error:
             if asking is self._asking:  # else the server has been found again meanwhile
                 self._fail(_as_bloom_error(error))
-        finally:
-            self._keep(questions)
 
     def is_seen(self, item: bytes, window: str) -> bool:
         """Whether a request is known to be seen; if it is, it counts as seen again."""
@@ -157,13 +168,39 @@ class Memory:
         """Count a request that the filters were asked about and that is not new."""
         self._report.count("seen", window)
 
+    def take_here(self, item: bytes, request: Request) -> bool:
+        """Take a request by this process alone, because ``is_new`` failed; return if it is new."""
+        new = self._take_once(item)
+        with suppress(Exception):  # the same may be wrong with it
+            self.let_pass(request)
+        return new
+
+    def page_failed(self, page: Request | None, error: Exception) -> None:
+        """Take note that not all links of a page can be scheduled."""
+        if self._crawled is not None and page is not None:
+            self._crawled.raised(page, error)
+
     def let_pass(self, request: Request) -> None:
         """Take note of a request that is neither tested nor remembered."""
         if self._crawled is not None:
             self._crawled.keep_once(request)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a round of questions is under way, without blocking."""
+        return self._asking is not None and self._asking.is_busy
+
+    async def aclose(self) -> None:
+        """Close after the round that is under way, so that what it claims is given back."""
+        self._is_over = True
+        while self._asking is not None:  # one that is replaced here is not used any more
+            asking, self._asking = self._asking, None
+            await asking.close()
+            self._async_round_trips += asking.round_trips
+        self.close()
+
     def close(self) -> None:
-        """Write what is left to be written, and close the connections."""
+        """Write what is left to be written, and close the connections that block."""
         filters, writer = self.filters, self._writer
         self.filters = self._writer = None
         if writer is not None:
@@ -191,13 +228,6 @@ class Memory:
         """Times that the crawl sent commands and went on while the replies were on their way."""
         now = 0 if self._asking is None else self._asking.round_trips
         return self._async_round_trips + now
-
-    async def aclose(self) -> None:
-        """Close the connection that does not block."""
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            self._async_round_trips += asking.round_trips
-            await asking.close()
 
     def clear(self) -> None:
         """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
@@ -271,13 +301,11 @@ class Memory:
 
     def _keep(self, questions: Sequence[Question]) -> None:
         """Keep what is new, or may be, until the scheduler is offered it."""
-        if self._writer is None:
-            return  # the crawl is over: what was claimed too late is taken over by the next one
         for question in questions:
             claim = question.window, question.item
             if question.item in self._taken:  # meanwhile
                 question.verdict = SEEN
-            elif question.verdict in ("", UNKNOWN):
+            elif question.verdict == UNKNOWN:
                 # Final: asked again, the one who has it now might be told "seen".
                 is_seen = self._asking is not None and self._asking.remembers(claim)
                 question.verdict = SEEN if is_seen else UNKNOWN
@@ -404,8 +432,12 @@ class Memory:
 
     def _open_crawled(self, filters: Filters) -> None:
         settings, queue = self._settings, self._queue
-        assert self._crawler.spider is not None  # noqa: S101 - it is being opened
-        spider = self._crawler.spider
+        spider = self._spider or self._crawler.spider
+        if spider is None:
+            raise ConfigurationError(
+                'BLOOM_REMEMBER = "crawled" needs the spider when the filter is opened, and the '
+                "crawler has none: set crawler.spider, or build the filter with from_spider"
+            )
         shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
         me = Worker(
             workers.worker_id(spider.name),
@@ -421,7 +453,7 @@ class Memory:
             found=lambda found: self._in_main(partial(self._restore, found)),
             dropped=lambda *what: self._in_main(partial(self._note_dropped, *what)),
             wanted=lambda: self._in_main(self._look_for_room),
-            looked=lambda: self._in_main(self._engine.look),
+            looked=lambda: self._in_main(self._looked),
         )
         failure = Failure(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self._writer = Writer(
@@ -447,8 +479,7 @@ class Memory:
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
-        self._takeover.beat(filters)
-        self._takeover.drop_dead(filters)
+        self._takeover.begin(filters)
         self._engine.tell(self._crawled)
         self._writer.wake()
 
@@ -459,19 +490,28 @@ class Memory:
         self._crawled.sweep()
         if not self._is_up or self._is_closing:
             return False
-        if not self._takeover.has_looked or self._takeover.is_looking:
-            return True
-        if not self._takeover.has_company:
-            return False
-        if self._takeover.may_end:
-            self._takeover.may_end = False
-            return False
-        self._takeover.is_idle = True
-        self._writer.wake()
+        if self._takeover.has_looked and not self._takeover.is_looking:
+            if not self._takeover.has_company:
+                return False
+            if self._takeover.may_end:
+                self._takeover.may_end = False
+                return False
+            self._takeover.is_idle = True
+            self._writer.wake()
+        self._is_awaited = True
         return True
+
+    def _looked(self) -> None:
+        # Not unless the crawl waits for it: each look of the engine is one more ``spider_idle``.
+        if self._is_awaited:
+            self._is_awaited = False
+            self._engine.look()
 
     def _restore(self, found: Found) -> None:
         if self._crawled is None or self._takeover is None or self._writer is None:
+            return
+        if self._is_over:
+            self._takeover.is_leaving_claims = True
             return
         self._takeover.be_busy()
         self._crawled.restore(found, self._engine.crawl)
@@ -491,7 +531,7 @@ class Memory:
         if self._crawled is not None and self._takeover is not None:
             self._crawled.sweep()
             in_jobdir = bool(self._queue.name) and not self._queue.is_shared
-            self._takeover.is_leaving_claims = (
+            self._takeover.is_leaving_claims |= (
                 in_jobdir or self._crawled.is_leaving_claims or self._takeover.is_looking
             )
 
@@ -506,7 +546,12 @@ class Memory:
         filters.stay_quick()
         before = self._asking
         self._asking = Asking(
-            filters, self._known, self._recent, self._crawled, self._settings.timeout
+            filters,
+            self._known,
+            self._recent,
+            self._crawled,
+            self._settings.timeout,
+            answered=self._keep,
         )
         if before is not None:
             self._async_round_trips += before.round_trips

@@ -6,7 +6,7 @@ Not while a callback is slow, and not while ``start()`` waits for what it has yi
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -43,7 +43,7 @@ class Turn:
 
 async def in_batches(
     outputs: AsyncIterator[Any], size: int, decide: Decide, turn: Turn, *, is_lazy: bool = False
-) -> AsyncIterator[list[Any]]:
+) -> AsyncGenerator[list[Any], None]:
     """Yield outputs in lists, as they are to be passed on; needs a running asyncio loop.
 
     The outputs are produced while this is waited for, all in one task, which is not this one. An

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from scrapy import Request
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.core.info import FilterInfo
@@ -46,6 +47,31 @@ class Report:
     def warn_once(self, topic: object, message: str) -> None:
         """Log a warning, unless there was one on that topic."""
         self._say_once(logging.WARNING, topic, message)
+
+    def not_identified(self, fingerprinter: str, request: Request, error: Exception) -> None:
+        """Count and log that a request has no fingerprint; with a traceback, the first time."""
+        self.count("not_identified")
+        topic = "not identified", type(error)
+        if topic not in self._said:
+            self._said.add(topic)
+            logger.error(
+                "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such requests "
+                "are not crawled until this is fixed (bloom/not_identified counts them)",
+                fingerprinter,
+                request,
+                type(error).__name__,
+                error,
+                exc_info=error,
+            )
+
+    def failed(self, request: Request, error: Exception) -> None:
+        """Count and log that the filter failed for a request."""
+        self.count("unknown")
+        self.warn_once(
+            f"unknown {type(error).__name__}",
+            f"{type(error).__name__}: {error}. Requests like {request} are remembered by this "
+            "process for this run only until this is fixed (bloom/unknown counts them)",
+        )
 
     def opened(
         self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str

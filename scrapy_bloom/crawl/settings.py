@@ -153,11 +153,17 @@ def need_run(what: str) -> ConfigurationError:
 
 
 def is_developer_command(crawler: Crawler) -> bool:
-    """Whether this is ``scrapy parse`` or ``scrapy shell``: they must not mark production URLs."""
+    """Whether ``scrapy parse`` or another command runs that gives the spider requests of its own.
+
+    It must not mark production URLs.
+    """
     start = getattr(crawler.spidercls, "start", None)
-    if getattr(start, "__module__", "").startswith("scrapy.commands."):
-        return True
-    # The shell is told by a default that only it sets.
+    return getattr(start, "__module__", "").startswith("scrapy.commands.")
+
+
+def is_shell(crawler: Crawler) -> bool:
+    """Whether ``scrapy shell`` runs: there, nothing is filtered."""
+    # Only the shell sets this default.
     settings = crawler.settings
     shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
     return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 PAGE = 128
 #: Claims of a block looked at in one call where only their heads are of interest.
 SCAN = 1_000
+#: Claims looked at when the crawl opens, in all blocks of a filter together, about.
+FEW = 2_048
 #: Characters of requests that are asked for at once, about.
 MAX_REPLY = 1 << 18
 #: Seconds between looks while the crawl has nothing to do and waits.
@@ -199,6 +201,31 @@ class Takeover:
         self._proven: dict[str, dict[str, int]] = {}
         self._distrusts_until = 0.0
 
+    def begin(self, filters: Filters) -> None:
+        """Show that this worker is alive; look at few claims at once, at more of them in ``run``.
+
+        Called when the crawl opens: where there is nothing to take over, as for most crawls, an
+        idle spider then need not wait for the first look.
+        """
+        self.beat(filters)
+        # Before the first link is asked about: these claims would make it "seen".
+        self.drop_unkept(filters, [w for w in filters.by_window if self._crews[w].has_lost_workers])
+        for window, bloom in filters.by_window.items():
+            crew = self._crews[window]
+            if crew.dead:
+                return
+            blocks = bloom.header.blocks if bloom.header else 1
+            starts = dict.fromkeys(range(blocks), "0")
+            look = partial(pending.scan_many, cursors=starts, count=max(1, FEW // blocks))
+            pages = bloom.run(look).values()
+            claims = [claim for page in pages for claim in page.claims]
+            if any(page.cursor != "0" or page.damaged for page in pages):
+                return
+            if any(crew.is_free(claim) or crew.is_to_be_awaited(claim) for claim in claims):
+                return
+        self.has_looked = True
+        self._next_look = time.monotonic() + LOOK_INTERVAL
+
     def run(self, filters: Filters) -> float:
         """Beat if it is due, and go on looking; return the seconds until there is more to do."""
         is_idle, now = self.is_idle, time.monotonic()  # the crawl may change it at any time
@@ -330,10 +357,6 @@ class Takeover:
                 if worker.id in dead:  # all the while
                     entry = f"{worker.until} {worker.describe()}"
                     bloom.run(partial(pending.beat, worker=worker.id, life="", description=entry))
-
-    def drop_dead(self, filters: Filters) -> None:
-        """End claims of dead workers without a request, before the first page is looked at."""
-        self.drop_unkept(filters, [w for w in filters.by_window if self._crews[w].has_lost_workers])
 
     def drop_unkept(self, filters: Filters, windows: Collection[str]) -> None:
         """End all free claims that have no request: nothing can be crawled for them.

@@ -5,11 +5,13 @@ request is dropped by a middleware, fails, turns into another one, or when its c
 its last. So six public methods of the engine's parts are wrapped, on the objects of this crawl.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from scrapy import Request
 from scrapy.http import Response
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_bloom.errors import ConfigurationError
@@ -65,15 +67,45 @@ def watch(engine: Any, listener: Listener) -> None:
         _watch_scheduler(scheduler, listener)
         _watch_downloader(downloader, listener)
         _watch_scraper(scraper, listener)
-    except AttributeError as error:
+    except (AttributeError, TypeError) as error:
         raise ConfigurationError(
             f'BLOOM_REMEMBER = "crawled" cannot follow requests through this engine ({error}): set '
             'it to "scheduled", or use a version of Scrapy that scrapy-bloom is tested with'
         ) from error
 
 
+def _check(method: Callable[..., Any], *parameters: str, is_async: bool = False) -> None:
+    """Refuse a method that is called or answers in another way than all known versions.
+
+    Args:
+        method: is to be wrapped.
+        parameters: names that its first parameters have; "" for any.
+        is_async: whether it is a coroutine function.
+
+    Raises:
+        TypeError: it is another one, in words.
+    """
+    name = getattr(method, "__qualname__", repr(method))
+    if inspect.iscoroutinefunction(method) != is_async:
+        raise TypeError(f"{name} is {'no' if is_async else 'a'} coroutine function")
+    try:
+        signature = inspect.signature(method)
+    except ValueError:
+        return  # compiled: it does not say
+    found = list(signature.parameters.values())
+    positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    has_any = any(p.kind is p.VAR_POSITIONAL for p in found)
+    if len(positional) < len(parameters) and not has_any:
+        raise TypeError(f"{name} takes {signature}")
+    for known, actual in zip(parameters, positional, strict=False):
+        if known not in ("", actual):
+            raise TypeError(f"{name} takes {signature}")
+
+
 def _watch_scheduler(scheduler: Any, listener: Listener) -> None:
     enqueue_request, next_request = scheduler.enqueue_request, scheduler.next_request
+    _check(enqueue_request, "")
+    _check(next_request)
 
     def enqueue(request: Request) -> bool:
         listener.offered(request)
@@ -103,20 +135,37 @@ def _watch_downloader(downloader: Any, listener: Listener) -> None:
                 listener.turned_into(request, result)
             return result
 
-        return fetch(request, *args).addCallback(tell)
+        async def tell_later(result: Awaitable[Any]) -> Any:
+            return tell(await result)
+
+        # Scrapy's own returns a Deferred. One of the user's may answer at once, or raise.
+        result = fetch(request, *args)
+        if isinstance(result, Deferred):
+            return result.addCallback(tell)
+        return tell_later(result) if inspect.isawaitable(result) else tell(result)
 
     downloader.fetch = fetch_and_tell
 
 
 def _watch_scraper(scraper: Any, listener: Listener) -> None:
     enqueue_scrape, handle_spider_error = scraper.enqueue_scrape, scraper.handle_spider_error
+    _check(enqueue_scrape, "", "request")
+    _check(handle_spider_error, "", "request")
 
     def scrape(result: Response | Failure, request: Request, *args: Any) -> Any:
         def tell(outcome: Any) -> Any:
+            if isinstance(outcome, Failure) and outcome.value is not None:
+                listener.raised(request, outcome.value)
             listener.finished(request, result)
             return outcome
 
-        return enqueue_scrape(result, request, *args).addBoth(tell)
+        try:
+            scraping = enqueue_scrape(result, request, *args)
+        except BaseException as error:
+            listener.raised(request, error)
+            listener.finished(request, result)
+            raise
+        return scraping.addBoth(tell)
 
     def handle_error(failure: Failure, request: Request, *args: Any) -> Any:
         if failure.value is not None:
@@ -125,6 +174,7 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
 
     scraper.enqueue_scrape, scraper.handle_spider_error = scrape, handle_error
     handle_output = scraper.handle_spider_output_async
+    _check(handle_output, "", "request", is_async=True)
 
     async def handle_and_note(outputs: Any, request: Request, *args: Any) -> None:
         note = listener.yields(request)

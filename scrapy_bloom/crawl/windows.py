@@ -37,7 +37,8 @@ class Windows:
         if named is not None:
             if not isinstance(named, str) or named not in (RUN, LASTING, *self.names):
                 known = ", ".join(repr(name) for name in (RUN, LASTING, *self.names))
-                raise ValueError(f"is {named!r:.60}, and there are {known}")
+                what = repr(named)[:60] if isinstance(named, str) else f"a {type(named).__name__}"
+                raise ValueError(f"is {what}, and there are {known}")
             return named
         if self.start != LASTING and _is_hub(request, spider):
             return self.start
