@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chaos import PROJECT
 from scrapy.settings import default_settings
+
+from chaos import PROJECT
 
 TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
