@@ -364,9 +364,19 @@ def wait_until_due(lab: Lab) -> None:
     until(lambda: lab.now() > due, "what has failed is due")
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT", "CloseSpider"])
-@pytest.mark.parametrize("persist", [True, False], ids=["persistent", "wiped"])
-@pytest.mark.parametrize("spider", [RULES, DATACLASS], ids=["CrawlSpider", "dataclass"])
+@pytest.mark.parametrize(
+    ("spider", "persist", "end"),
+    [
+        pytest.param(RULES, True, "SIGKILL", id="CrawlSpider, persistent, SIGKILL"),
+        pytest.param(RULES, True, "CloseSpider", id="CrawlSpider, persistent, CloseSpider"),
+        pytest.param(RULES, False, "SIGKILL", id="CrawlSpider, wiped, SIGKILL"),
+        pytest.param(RULES, False, "SIGINT", id="CrawlSpider, wiped, SIGINT"),
+        pytest.param(DATACLASS, True, "SIGKILL", id="dataclass, persistent, SIGKILL"),
+        pytest.param(DATACLASS, True, "SIGINT", id="dataclass, persistent, SIGINT"),
+        pytest.param(DATACLASS, False, "SIGINT", id="dataclass, wiped, SIGINT"),
+        pytest.param(DATACLASS, False, "CloseSpider", id="dataclass, wiped, CloseSpider"),
+    ],
+)
 def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, end: str) -> None:
     """No lambdas: scrapy-redis pickles each request, and fails to schedule those."""
     lab, spider = lab_of(tree(PAGES)), spider + IMPATIENT
@@ -378,3 +388,99 @@ def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, e
     }
     ENDS[end](lab, spider, **settings)
     assert_completes(lab, spider, reruns=2, **settings)
+
+
+# -- a crawl that is not interrupted --
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lab_of: LabOf) -> Done:
+    return lab_of(tree(PAGES)).crawl(LAMBDA)
+
+
+def test_new_requests_that_are_not_kept_are_counted(undisturbed: Done) -> None:
+    """Not those that are seen."""
+    assert undisturbed.stats["bloom/not_kept"] == PAGES
+
+
+def test_one_warning_says_that_the_page_is_fetched_again(undisturbed: Done) -> None:
+    warnings = [line for line in undisturbed.log.splitlines() if "WARNING" in line]
+    (warning,) = [line for line in warnings if "not_kept" in line]
+    assert "again" in warning
+    assert len(warnings) == 1
+
+
+def test_nothing_is_fetched_twice_or_left_behind(undisturbed: Done) -> None:
+    assert undisturbed.hits == Counter(tree(PAGES).keys())
+    assert undisturbed.recorded == tree(PAGES).keys() - {"/"}
+    assert not undisturbed.claims
+    assert not undisturbed.workers
+
+
+# -- many claims without a request --
+
+
+@pytest.mark.parametrize("spider", [LAMBDA, RULES], ids=["lambda", "CrawlSpider"])
+def test_claims_without_a_request_do_not_hide_pages_from_the_next_run(
+    lab_of: LabOf, spider: str
+) -> None:
+    """It queries the filter about the pages while it looks at the claims of the killed worker."""
+    children = [f"/{number}" for number in range(300)]
+    lab = lab_of({"/": page(*children), **dict.fromkeys(children, page())})
+    lab.site.hold_after(1)
+    with lab.start(spider) as crawl:
+        until(lambda: len(lab.claims()) == len(children) or crawl.is_over, "all are claimed")
+        assert not crawl.is_over, crawl.log
+        crawl.kill()
+    lab.site.fetches.clear()
+    done = lab.crawl(spider)
+    assert not missing(lab)
+    assert not done.claims
+
+
+# -- children that fail --
+
+FAMILY = plain(
+    "Request(url, self.parse if url.endswith(self.settings['KEPT']) else lambda r: self.parse(r))"
+)
+
+
+@pytest.mark.parametrize("kept", ["/parent", "nothing"])
+def test_a_child_that_failed_is_tried_again_when_it_is_due(lab_of: LabOf, kept: str) -> None:
+    """Its parent is crawled again: no worker has its request."""
+    lab = lab_of({"/": page("/parent"), "/parent": page("/child"), "/child": ERROR})
+    settings = {"KEPT": kept, "BLOOM_RETRY_AFTER": "1 s", "RETRY_ENABLED": False}
+    lab.crawl(FAMILY, **settings)
+    assert lab.site.hits()["/child"] == 1
+    lab.site.pages["/child"] = page("/grandchild")
+    lab.site.pages["/grandchild"] = page()
+    for _ in range(2):
+        wait_until_due(lab)
+        lab.crawl(FAMILY, **settings)
+    assert not missing(lab)
+    done = lab.crawl(FAMILY, **settings)
+    assert done.hits == Counter(["/"])
+    assert done.recorded == {"/parent", "/child", "/grandchild"}
+    assert not done.claims
+    assert not done.workers
+
+
+# -- one request, yielded twice --
+
+TWICE = plain("Request(url, CALLBACK, dont_filter=True)").replace(
+    "            yield self.request(response, url)",
+    "            request = self.request(response, url)\n"
+    "            yield request\n"
+    "            yield request",
+)
+
+
+@pytest.mark.parametrize("callback", ["self.parse", "lambda response: self.parse(response)"])
+def test_one_request_object_that_is_yielded_twice_leaves_nothing_behind(
+    lab_of: LabOf, callback: str
+) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    done = lab.crawl(TWICE.replace("CALLBACK", callback))
+    assert done.hits == Counter(["/", "/a", "/a"])
+    assert not done.claims
+    assert not done.workers
