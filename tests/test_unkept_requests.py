@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from chaos.nursery import Nursery
-from odd_site import Lab, LabOf, Pages, labs, moved, page, tree, until
+from odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.

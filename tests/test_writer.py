@@ -19,8 +19,20 @@ from scrapy_bloom.clients.connection import connect
 from scrapy_bloom.core import pending
 from scrapy_bloom.crawl import writer
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.writer import CONFIRM, FAIL, HOLD, KEEP, RECORD, RELEASE, TAKE, Job, Writer
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.crawl.writer import (
+    CONFIRM,
+    DONE,
+    FAIL,
+    HOLD,
+    KEEP,
+    RECORD,
+    RELEASE,
+    REPEAT,
+    TAKE,
+    Job,
+    Writer,
+)
+from scrapy_bloom.errors import BloomError, ServerFullError
 
 #: Seconds after which what ought to happen has not.
 PATIENCE = 20.0
@@ -36,6 +48,8 @@ class FakeServer:
         self.error: Exception | None = None
         self.seconds = 0.0
         self.id = "first"
+        #: Whether it is out of memory until something is released.
+        self.is_full = False
         #: Connections made, those that are open, and attempts to make one.
         self.made = self.open = self.attempts = 0
         self.on_call: Callable[[], object] = int
@@ -77,6 +91,9 @@ class FakeBloom:
         self.round_trips += 1
         self._server.answer()
         kind, items = operation(self._window)
+        if self._server.is_full and kind == "take":
+            raise ServerFullError("it is out of memory")
+        self._server.is_full &= kind != "release"
         self._server.calls.append((f"{self._window} {kind}", list(items)))
         self._server.on_call()
         return set(map(pending.field_of, items)) if kind == "hold" else "1" * len(items)
@@ -311,6 +328,66 @@ def test_the_crawl_is_told_what_it_has_to_remember_no_more(
     one.stop(TIMEOUT)
     crawl.close()
     assert crawl.late == (items(10) if is_told else [])
+
+
+# -- a server that is out of memory, and one that was restarted --
+
+
+def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(
+    make: Make, fake: FakeServer
+) -> None:
+    """Jobs on one item keep their order; the server is not taken to be away."""
+    one = make()
+    fake.is_full = True
+    for kind, name in ((TAKE, b"new"), (CONFIRM, b"new"), (RELEASE, b"old"), (TAKE, b"next")):
+        one.put(Job(kind, "lasting", name))
+    assert one.stop(PATIENCE) == 0
+    done = [(name, item) for name, batch in fake.calls for item in batch]
+    assert done[:2] == [("lasting release", b"old"), ("lasting take", b"new")]
+    assert done.index(("lasting claim", b"new")) < done.index(("lasting take", b"next"))
+
+
+def test_a_full_server_with_nothing_to_give_back_is_an_outage(
+    make: Make, fake: FakeServer, crawl: Crawl
+) -> None:
+    one = make()
+    fake.is_full = True
+    put(one, TAKE, items(3))
+    crawl.pump(lambda: crawl.count("missing"))
+    assert crawl.told[0] == "failed: it is out of memory"
+    assert one.backlog == 3
+    fake.is_full = False
+    crawl.pump(lambda: crawl.count("back"))
+    assert fake.told("take") == items(3)
+
+
+@pytest.mark.parametrize("kind", [CONFIRM, DONE])
+def test_pages_begun_before_the_server_was_restarted_are_crawled_again(
+    make: Make, fake: FakeServer, crawl: Crawl, kind: str
+) -> None:
+    chore = Chores()
+    one = make(chore=chore, failure=pending.Failure("-spider", 60, 5), worker="w")
+    put(one, kind, items(2))
+    crawl.pump(lambda: one.done[kind] == 2)
+    assert crawl.repeats == []
+    fake.id, before = "second", len(fake.calls)
+    put(one, kind, items(2, 2))
+    one.put(Job(kind, "lasting", b"begun later", epoch=1))
+    crawl.pump(lambda: one.done[kind] == 5)
+    crawl.pump(lambda: crawl.repeats == items(2, 2))
+    assert crawl.count("restarted: 1") == 1
+    assert "look soon" in chore.done
+    assert fake.told("claim") == ([*items(2), b"begun later"] if kind == CONFIRM else [])
+    assert ("lasting release", items(2, 2)) in fake.calls[before:]
+
+
+def test_a_page_that_waited_for_what_is_lost_is_due_at_once(make: Make, fake: FakeServer) -> None:
+    chore = Chores()
+    one = make(chore=chore, failure=pending.Failure("-spider", 60, 5), worker="w")
+    put(one, REPEAT, items(2))
+    assert one.stop(PATIENCE) == 0
+    assert fake.calls == [("lasting release", items(2))]
+    assert "look soon" in chore.done
 
 
 # -- when the server does not answer --
