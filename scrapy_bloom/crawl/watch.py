@@ -154,8 +154,7 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
 
     def scrape(result: Response | Failure, request: Request, *args: Any) -> Any:
         def tell(outcome: Any) -> Any:
-            if isinstance(outcome, Failure) and outcome.value is not None:
-                listener.raised(request, outcome.value)
+            # A failure here is one of the scraper's own bookkeeping, after the callback.
             listener.finished(request, result)
             return outcome
 
@@ -176,9 +175,9 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
     handle_output = scraper.handle_spider_output_async
     _check(handle_output, "", "request", is_async=True)
 
-    async def handle_and_note(outputs: Any, request: Request, *args: Any) -> None:
+    async def handle_and_note(outputs: Any, request: Request, *args: Any) -> Any:
         note = listener.yields(request)
-        await handle_output(outputs if note is None else _noted(outputs, note), request, *args)
+        return await handle_output(outputs if note is None else _noted(outputs, note), request, *args)
 
     scraper.handle_spider_output_async = handle_and_note
 
