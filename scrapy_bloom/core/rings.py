@@ -5,6 +5,7 @@ next, and swap that in if nobody was faster.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -45,6 +46,9 @@ MAX_DIGITS = 15
 PAUSE: list[Call] = []
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
+#: Rounds in a row in which an operation may get nowhere with a block. Each change by another client
+#: costs one of them, and in a filter that many clients fill, a ring lives for one call only.
+MAX_RACES = 10 * MAX_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +252,7 @@ class Rings:
         Whoever has the filter open makes it anew, empty, at once; that stays.
         """
         ring_key = self.keys.ring(block)
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_RACES):
             (reply,) = yield [self._read_call(block)]
             keys = [self.keys.claims(block)]
             if block == 0:
@@ -261,7 +265,7 @@ class Rings:
                     break  # it has changed meanwhile
             else:
                 return
-        raise self.unstable()
+        raise self.unstable(MAX_RACES)
 
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))
@@ -300,12 +304,34 @@ class Rings:
             "that with replace=True (scrapy bloom import --replace), or delete() the filter"
         )
 
-    def unstable(self) -> StorageError:
+    def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:
         """Return the error for a filter that does not keep still."""
         return StorageError(
-            f"the filter {self.keys.prefix!r} was different each of {MAX_ROUNDS} times it was "
+            f"the filter {self.keys.prefix!r} was different each of {rounds} times it was "
             "read: does something else write or delete its keys?"
         )
+
+
+class Races:
+    """Counts, per block, the rounds in a row in which an operation got nowhere.
+
+    Args:
+        rings: the filter.
+    """
+
+    def __init__(self, rings: Rings) -> None:
+        self._rings = rings
+        self._lost = Counter[int]()
+
+    def note(self, block: int, *, won: bool) -> None:
+        """Note a round; one with any progress starts the count again.
+
+        Raises:
+            StorageError: these were ``MAX_RACES`` rounds without progress.
+        """
+        self._lost[block] = 0 if won else self._lost[block] + 1
+        if self._lost[block] >= MAX_RACES:
+            raise self._rings.unstable(MAX_RACES)
 
 
 def _records(ring: Ring) -> tuple[str, ...]:
