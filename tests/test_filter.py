@@ -1094,6 +1094,40 @@ def test_a_header_that_cannot_be_read_is_named(
         small(client).open()
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("blocks", "16384"),
+        ("blocks", "8"),
+        ("seeds", "[1, 2, 3]"),
+        ("seeds", str(list(range(64)))),
+        ("fingerprinter", "another.Class"),
+        ("order", "write-all"),
+        ("stagger", "1"),
+        ("counting", "1"),
+        ("audit_rate", "0.5"),
+    ],
+)
+@pytest.mark.parametrize("lost", [[], ["{shop:bloom:0}:ring"]])
+def test_a_header_and_rings_that_disagree_are_named_before_anything_is_created(
+    client: redis.Redis, field: str, value: str, lost: list[str]
+) -> None:
+    bloom = small(client)
+    bloom.claim(URLS)
+    client.hset("{shop:bloom:0}:header", field, value)
+    if lost:
+        client.delete(*lost)
+    before = sorted(client.keys())
+    for use in (BloomFilter.open, BloomFilter.look, lambda b: b.add("a"), lambda b: b.info()):
+        message = rf"'{{shop:bloom:0}}:header' and .*:ring' differ in {field}:.*Delete"
+        with pytest.raises(StorageError, match=message):
+            use(BloomFilter(client, "shop:bloom"))
+    assert sorted(client.keys()) == before
+    # The remedy.
+    client.delete("{shop:bloom:0}:header")
+    assert sum(BloomFilter(client, "shop:bloom").contains(URLS)) >= 900 - 100 * len(lost)
+
+
 def test_a_ring_that_cannot_be_read_is_named(client: redis.Redis) -> None:
     small(client).open()
     client.hset("{shop:bloom:2}:ring", "state", "nonsense")

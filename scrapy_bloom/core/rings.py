@@ -159,8 +159,11 @@ class Rings:
         if not reply.state:
             return None
         ring = self._parse(state.parse, reply.state, self.keys.ring(block))
-        good = header is not None and ring.header.id == header.id and ring.block == block
-        return ring if good else None
+        if header is None or ring.header.id != header.id or ring.block != block:
+            return None
+        if ring.header != header:
+            raise self._disagree(ring, header)
+        return ring
 
     def _any_ring(self) -> Ring | None:
         held = self.held.get(0) or next(iter(self.held.values()), None)
@@ -296,6 +299,16 @@ class Rings:
         if is_unfinished(reply.fields):
             raise self._unfinished()
         return self._parse(Header.from_fields, reply.fields, self.keys.header())
+
+    def _disagree(self, ring: Ring, header: Header) -> StorageError:
+        key, other = self.keys.header(), self.keys.ring(ring.block)
+        pairs = zip(ring.header.to_fields().items(), header.to_fields().values(), strict=True)
+        names = ", ".join(name for (name, copy), value in pairs if copy != value)
+        return StorageError(
+            f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
+            f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
+            "from the copies), or else delete the filter, or set another BLOOM_KEY"
+        )
 
     def _unfinished(self) -> StorageError:
         return StorageError(

@@ -237,6 +237,7 @@ class View(Rings):
                 continue
             if reply.status == "header":
                 header = self._parse_header(reply)
+                self._ring(0, reply, header)  # before any of the header's blocks is read or created
                 self._adopt(header)
                 return header
             # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
