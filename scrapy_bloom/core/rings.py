@@ -292,7 +292,7 @@ class Rings:
         except ValueError as error:
             raise StorageError(
                 f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
-                "anew, set another BLOOM_KEY, or use the version of scrapy-bloom that wrote it"
+                "anew, use another key (BLOOM_KEY), or the version of scrapy-bloom that wrote it"
             ) from None
 
     def _parse_header(self, reply: Reply) -> Header:
@@ -307,7 +307,7 @@ class Rings:
         return StorageError(
             f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
             f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
-            "from the copies), or else delete the filter, or set another BLOOM_KEY"
+            "from the copies), or else delete the filter, or use another key (BLOOM_KEY)"
         )
 
     def _unfinished(self) -> StorageError:
