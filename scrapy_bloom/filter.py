@@ -390,6 +390,9 @@ class BloomFilter(BaseFilter):
     def delete(self) -> bool:
         """Delete all keys of the filter; return whether there was one.
 
+        Bitmaps of blocks whose rings are lost or cannot be read are found by their names: then all
+        keys of the server are walked (SCAN), which takes a second or so per million.
+
         Used again, by this object or another one, it is created anew, with other seeds.
 
         Raises:

@@ -7,7 +7,6 @@ next, and swap that in if nobody was faster.
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -249,10 +248,14 @@ class Rings:
         names = (*(layer.name for layer in ring.layers), *_records(ring))
         return [self.keys.layer(ring.block, name) for name in names]
 
-    def _remove(self, block: int) -> Steps[None]:
+    def _remove(self, block: int, walked: dict[str, list[str]]) -> Steps[None]:
         """Delete all that a block has, its ring last: what is there at one moment.
 
-        Whoever has the filter open makes it anew, empty, at once; that stays.
+        Clients that have the filter open create it again, empty, at once; that stays.
+
+        Args:
+            block: the block.
+            walked: names of the filter's keys, by node, as far as they were looked for.
         """
         ring_key = self.keys.ring(block)
         for _ in range(MAX_RACES):
@@ -260,8 +263,11 @@ class Rings:
             keys = [self.keys.claims(block)]
             if block == 0:
                 keys += [self.keys.workers(), self.keys.header()]
-            with suppress(ValueError):  # of what cannot be read, nobody knows which bitmaps it has
-                keys = [*self._kept(state.parse(reply.state)), *keys]
+            try:
+                kept = self._kept(state.parse(reply.state))
+            except ValueError:  # without a ring, or with one that cannot be read, the names tell
+                kept = yield from self._find_bitmaps(block, walked)
+            keys = [*kept, *keys]
             for key in (*keys, ring_key):
                 (done,) = yield [Call(load("drop"), (ring_key, key), (reply.v,))]
                 if done.verdicts != "1":
@@ -269,6 +275,21 @@ class Rings:
             else:
                 return
         raise self.unstable(MAX_RACES)
+
+    def _find_bitmaps(self, block: int, walked: dict[str, list[str]]) -> Steps[list[str]]:
+        """Return the names of a block's bitmaps; all keys of its node are walked, once."""
+        cursor, names = "0", list[str]()
+        while True:
+            arguments = (cursor, self.keys.pattern)
+            (reply,) = yield [Call(load("walk"), (self.keys.ring(block),), arguments)]
+            cursor, node = reply.v, reply.state
+            names += reply.fields
+            if node in walked or cursor == "0":
+                break
+        names = walked.get(node, names)
+        if node:
+            walked[node] = names
+        return [name for name in dict.fromkeys(names) if self.keys.is_bitmap(block, name)]
 
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))

@@ -115,9 +115,10 @@ class View(Rings):
     def delete(self) -> Steps[bool]:
         """Delete the filter, and forget it; whether there was one."""
         blocks = yield from self._stored_blocks()
+        walked: dict[str, list[str]] = {}
         # Last the block that the header is with: until then, it can be deleted again.
         for block in reversed(range(blocks)):
-            yield from self._remove(block)
+            yield from self._remove(block, walked)
         self.header = None
         self.held.clear()
         self._is_applied = self._is_configured = False
@@ -129,12 +130,15 @@ class View(Rings):
         if reply.status == "header":
             text = reply.fields.get("blocks", "")
             good = re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= MAX_BLOCKS
-            return int(text) if good else DEFAULT_BLOCKS
+            blocks = int(text) if good else DEFAULT_BLOCKS
+        else:
+            blocks = 0
         try:
             ring = yield from self._surviving_ring(reply)
         except StorageError:
-            return DEFAULT_BLOCKS  # there is one, and it cannot be read
-        return ring.header.blocks if ring else 0
+            return max(blocks, DEFAULT_BLOCKS)  # there is one, and it cannot be read
+        # Where they disagree, what the larger number names is deleted too.
+        return max(blocks, ring.header.blocks) if ring else blocks
 
     def all_keys(self) -> Steps[list[str]]:
         """Return the keys that there are."""
