@@ -36,6 +36,12 @@ def test_a_pipeline_is_refused_by_name(kind: type, make: Callable[[], Any]) -> N
         kind(make(), "k")
 
 
+@pytest.mark.parametrize("kind", [BloomFilter, AsyncBloomFilter])
+def test_a_class_is_refused(kind: type) -> None:
+    with pytest.raises(ConfigurationError, match="client is the class Redis: pass an object"):
+        kind(redis.Redis, "k")
+
+
 def test_a_pipeline_of_a_cluster_is_refused_by_name(cluster: redis.RedisCluster) -> None:
     with pytest.raises(ConfigurationError, match="ClusterPipeline, a pipeline"):
         BloomFilter(cluster.pipeline(), "k")

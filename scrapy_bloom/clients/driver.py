@@ -219,6 +219,8 @@ def check_client(client: Any, expected: str) -> None:
     Raises:
         ConfigurationError: says which class it has, and what to use.
     """
+    if isinstance(client, type):
+        raise ConfigurationError(f"client is the class {client.__name__}: pass an object of it")
     if isinstance(client, _PIPELINES):
         raise ConfigurationError(
             f"client is a {_class_of(client)}, a pipeline, which answers nothing before it is "
