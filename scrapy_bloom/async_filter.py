@@ -1,7 +1,7 @@
 """AsyncBloomFilter: BloomFilter's methods to be awaited."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.base import CHUNK, BaseFilter, chunks
@@ -12,7 +12,6 @@ from scrapy_bloom.core.info import FilterInfo, ItemInfo
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import Snapshot, Steps
 from scrapy_bloom.core.view import View
-from scrapy_bloom.errors import explain
 from scrapy_bloom.files.archive import Reader
 from scrapy_bloom.files.loading import Loading, load_async
 from scrapy_bloom.files.places import Place, reading, writing
@@ -27,7 +26,7 @@ class AsyncBloomFilter(BaseFilter):
 
     One object may be used by many tasks of one loop; they are served one after the other, and
     waiting for others counts as well for ``timeout``. Instead of ``in`` and ``len`` it has
-    ``contains`` and ``info``.
+    ``contains`` and ``info``, and ``async with`` instead of ``with``.
 
     Args:
         client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``; the rest, see
@@ -39,14 +38,21 @@ class AsyncBloomFilter(BaseFilter):
 
     is_async = True
 
-    def _use(self, client: Any, label: str, timeout: float | None) -> None:
-        self._driver = AsyncDriver(client, label, timeout)
+    def _use(self, client: Any, words: Mapping[str, str]) -> None:
+        self._driver = AsyncDriver(client, self._label, self._timeout, words)
         # The view of a filter is for one operation at a time.
         self._lock = asyncio.Lock()
 
     async def open(self) -> Header:
         """See ``BloomFilter.open``."""
         return await self._run(self._view.open(writable=True), on_all_blocks=True)
+
+    async def __aenter__(self) -> "AsyncBloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close nothing: the client is the caller's."""
 
     async def run(self, operation: Callable[[View], Steps[T]], *, on_all_blocks: bool = False) -> T:
         """See ``BloomFilter.run``."""
@@ -210,7 +216,7 @@ class AsyncBloomFilter(BaseFilter):
             async with timeout(None if on_all_blocks else self._timeout), self._lock:
                 return await self._driver.run(steps, on_all_blocks=on_all_blocks)
         except asyncio.TimeoutError as error:
-            raise explain(TimeoutError("timed out"), self._label) from error
+            raise self._driver.explain(TimeoutError("timed out")) from error
 
     @property
     def round_trips(self) -> int:

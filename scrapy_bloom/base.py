@@ -1,11 +1,12 @@
 """What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, Any, ClassVar, NoReturn, TypeVar
 
+from scrapy_bloom.clients.addresses import label_of_client
 from scrapy_bloom.core import counting, values
 from scrapy_bloom.core.generations import Config
 from scrapy_bloom.core.hashing import Item, to_bytes
@@ -15,10 +16,10 @@ from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.membership import NEW, NO_ROOM, PRESENT, UNRECORDED, claim, contains, find
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import Steps
-from scrapy_bloom.core.schedule import RUNS, Span, parse_span
+from scrapy_bloom.core.schedule import RUNS, Span, parse_span, plain
 from scrapy_bloom.core.view import View
 from scrapy_bloom.core.wanted import Wanted
-from scrapy_bloom.errors import ConfigurationError, shown
+from scrapy_bloom.errors import OF_CLIENTS, OF_FILTERS, ConfigurationError, shown
 from scrapy_bloom.files.archive import Writer
 from scrapy_bloom.files.saving import Progress, Saved, save
 from scrapy_bloom.sets import algebra
@@ -64,7 +65,7 @@ class BaseFilter(ABC):
         run: str | None = None,
         notify: Callable[[str, Ring], object] | None = None,
         fingerprinter: str = "",
-        label: str = "Redis",
+        label: str | None = None,
         timeout: float | None = None,
     ) -> None:
         given, num_hashes = (None, None) if seeds is None else values.seeds("seeds", seeds)
@@ -93,22 +94,26 @@ class BaseFilter(ABC):
                 "of a run and another one in each run"
             )
         self.key = key
+        if notify is not None and not callable(notify):
+            raise ConfigurationError(f"notify is a function; got {shown(notify)}")
         self._view = View(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
-        self._client, self._label = client, label
+        self._client, self._given_label = client, label
+        self._label = label_of_client(client) if label is None else label
         #: Seconds that an operation may take.
         self._timeout = _optional(partial(values.seconds, low=0.001, high=3600), "timeout", timeout)
-        self._use(client, label, self._timeout)
+        # A label comes from settings; without one, the caller has made the client.
+        self._use(client, OF_CLIENTS if label is None else OF_FILTERS)
 
     @abstractmethod
-    def _use(self, client: Any, label: str, timeout: float | None) -> None:
+    def _use(self, client: Any, words: Mapping[str, str]) -> None:
         """Make the driver."""
 
     def _beside(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
         """Return another filter on the same server, or on another one."""
         if client is None:
-            return type(self)(self._client, key, label=self._label, timeout=self._timeout)
+            return type(self)(self._client, key, label=self._given_label, timeout=self._timeout)
         return type(self)(client, key, timeout=self._timeout)
 
     # -- operations --
@@ -139,6 +144,7 @@ class BaseFilter(ABC):
 
     def _info(self, block: int | None = None) -> Steps[FilterInfo]:
         snapshot = yield from self._view.read()
+        block = plain(block)
         if block is not None and (type(block) is not int or block not in snapshot.rings):
             raise ConfigurationError(
                 f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
@@ -251,6 +257,16 @@ class BaseFilter(ABC):
         if self.header is None:
             raise ConfigurationError(f"the filter {self.key!r} is not open yet: call its open()")
         return self.header
+
+    def __bool__(self) -> bool:
+        """Return True, also if it is empty: that it is one is known without asking the server."""
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied by Python, for it has a client: "
+            "make another one with the same key and a client of its own"
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r} on {self._label}>"

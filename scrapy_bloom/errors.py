@@ -40,6 +40,13 @@ OF_FILTERS = {
     "rights": "the filter's keys and the commands it needs",
     "key": "a key of the filter: choose another BLOOM_KEY",
 }
+#: The same, where a program passes a client of its own.
+OF_CLIENTS = {
+    "credentials": "in the arguments of the client",
+    "elsewhere": "pass a client of another one",
+    "rights": OF_FILTERS["rights"],
+    "key": "a key of the filter: choose another key",
+}
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _START_ONE = "start a server there or {elsewhere}"
 #: What an error's class and text say -> the trouble and its remedy; the first that matches counts.
@@ -81,6 +88,11 @@ _REMEDIES = (
         r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error|: (MOVED|ASK|CLUSTERDOWN|CROSSSLOT)\b",
         "is a node of a cluster that cannot serve this: use a client for clusters, or repair it",
     ),
+    (
+        # Of redis-py's pools: ConnectionPool, and BlockingConnectionPool after its time-out.
+        r"^MaxConnectionsError|Too many connections|No connection available",
+        "was not asked: all connections of the client's pool are in use; raise its max_connections",
+    ),
     (r"max number of clients", "has no connection left: raise its maxclients"),
     (
         r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
@@ -93,6 +105,10 @@ _REMEDIES = (
     (
         r"^InvalidResponse|^ProtocolError|Protocol error",
         "is no Redis server, or something in between is none: correct the address",
+    ),
+    (
+        r"^UnicodeDecodeError",
+        "holds what is no text under {key}, or use a client without decode_responses to see which",
     ),
     (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log"),
 )

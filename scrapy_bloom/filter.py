@@ -1,6 +1,6 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.base import BaseFilter, chunks
@@ -29,6 +29,9 @@ class BloomFilter(BaseFilter):
 
     All processes that use the same key share it, whatever their number. It is opened (and created
     if it is not there) at its first use or by ``open()``. One object is for one thread.
+
+    ``with BloomFilter(...) as bloom:`` opens it. Nothing is closed at the end: the client is the
+    caller's. A filter is true, also an empty one; whether it has items says ``len``.
 
     Args:
         client: a ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
@@ -65,7 +68,8 @@ class BloomFilter(BaseFilter):
         notify: is called with what happens (``view.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
-        label: the server's address for error messages.
+        label: the server's address for error messages, where it comes from Scrapy's settings; the
+            messages then name those. None takes the address from the client.
         timeout: seconds an operation may take in all, and each round trip of one on all blocks
             (opening, clearing, rotating, ``info``); None for no limit. See ``Driver``.
 
@@ -75,8 +79,15 @@ class BloomFilter(BaseFilter):
 
     is_async = False
 
-    def _use(self, client: Any, label: str, timeout: float | None) -> None:
-        self._driver = Driver(client, label, timeout)
+    def _use(self, client: Any, words: Mapping[str, str]) -> None:
+        self._driver = Driver(client, self._label, self._timeout, words)
+
+    def __enter__(self) -> "BloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close nothing: the client is the caller's."""
 
     def as_wanted(self) -> Wanted:
         """Return what makes another filter like this one."""
@@ -378,6 +389,9 @@ class BloomFilter(BaseFilter):
 
     def delete(self) -> bool:
         """Delete all keys of the filter; return whether there was one.
+
+        Bitmaps of blocks whose rings are lost or cannot be read are found by their names: then all
+        keys of the server are walked (SCAN), which takes a second or so per million.
 
         Used again, by this object or another one, it is created anew, with other seeds.
 

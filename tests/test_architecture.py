@@ -143,7 +143,7 @@ def test_scripts_are_part_of_the_package() -> None:
     assert names == {
         *("adopt", "audit", "beat", "claim", "contains", "count", "create", "discard", "drop"),
         *("fetch", "fill", "header", "install", "merge", "ones", "read", "release"),
-        *("restore", "scan", "stage", "swap", "take"),
+        *("restore", "scan", "stage", "swap", "take", "walk"),
     }
     assert all(load(name).text for name in names)
 

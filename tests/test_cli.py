@@ -29,6 +29,7 @@ from servers import Server, contents, free_port
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli import lookup as lookup_module
+from scrapy_bloom.cli import tables
 from scrapy_bloom.cli.command import SUBCOMMANDS
 from scrapy_bloom.core.forecast import forecast
 from scrapy_bloom.core.schedule import parse_span
@@ -230,23 +231,26 @@ def test_logs_are_quiet_unless_asked_for(shop: Call, client: redis.Redis) -> Non
 @pytest.mark.parametrize(
     "command", ["plan", "info", "check https://example.com", "rotate", "clear"]
 )
-def test_without_rich_there_is_json(
+def test_without_rich_the_same_is_printed_in_plain_columns(
     shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     BloomFilter(client, KEY, window="3 months").open()
-    before = everything(client)
-    monkeypatch.setitem(sys.modules, "scrapy_bloom.cli.tables", None)
-    monkeypatch.delattr("scrapy_bloom.cli.tables", raising=False)
     yes = ["--yes"] if command in ("rotate", "clear") else []
-    done = shop(*command.split(), *yes)
-    assert done.code == 2
-    assert (
-        done.err == "scrapy bloom: tables need rich: pip install 'scrapy-bloom[cli]', or --json\n"
+    rich = shop(*command.split(), *yes)
+    monkeypatch.setattr(tables, "rich", None)
+    plain = shop(*command.split(), *yes)
+    assert (plain.code, plain.err) == (rich.code, "")
+    rich_words, plain_words = (
+        [word for word in done.out.split() if not set(word) <= set("─-")] for done in (rich, plain)
     )
-    assert everything(client) == before
-    done = shop(*command.split(), *yes, "--json")
-    assert done.err == ""
-    assert done.json
+    assert sorted(plain_words) == sorted(rich_words)
+    assert all(line == line.rstrip() for line in plain.out.splitlines())
+
+
+def test_the_command_is_imported_without_rich() -> None:
+    code = "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command"
+    done = run("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- which filter --
@@ -603,7 +607,8 @@ def test_of_a_counting_filter_memory_and_lost_discards_are_told(
         shop("plan", "--capacity", "1000", "--counting", counting, "--json").json
         for counting in ("true", "false")
     )
-    assert planned["memory"] == pytest.approx(4 * bits["memory"], rel=0.01)
+    assert planned["opened_memory"] == pytest.approx(4 * bits["opened_memory"], rel=0.01)
+    assert "memory" not in planned
     load = planned["loads"][0]
     assert load["error_rate"] < load["lost_by_discard"] < 20 * load["error_rate"]
     assert 0 < load["saturated"] < 1e-6
@@ -673,6 +678,18 @@ def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
         ("sku-1", True),
         ("sku-2", False),
     ]
+
+
+def test_check_of_items_of_the_library(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY, fingerprinter="somebody.Else").claim(["caf\u00e9", URLS[0]])
+    done = shop("check", "--item", "caf\u00e9", "--item", URLS[0], "--item", "tea", "--json")
+    assert (done.code, done.err) == (1, "")
+    assert [(a["item"], a["seen"]) for a in done.json["answers"]] == [
+        ("caf\u00e9", True),
+        (URLS[0], True),
+        ("tea", False),
+    ]
+    assert shop("check", "--item", URLS[0]).code == 0
 
 
 def test_check_uses_the_projects_fingerprinter(shop: Call, client: redis.Redis) -> None:
@@ -907,7 +924,62 @@ def test_whoever_reads_may_have_had_enough(
         check=False,
     )
     assert done.stderr == ""
-    assert done.stdout.splitlines()[1:] == ["2"]
+    assert done.stdout.splitlines()[1:] == ["141"]
+
+
+def in_shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    scrapy = f"{sys.executable} -m scrapy bloom"
+    return subprocess.run(
+        ["bash", "-c", command.replace("BLOOM ", f"{scrapy} ")],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_a_reader_that_is_gone_is_no_failure(tmp_path: Path, options: str) -> None:
+    """``true`` reads nothing; the pipe is closed before anything is printed."""
+    done = in_shell(f"(sleep 0; BLOOM plan {options}) | true; echo ${{PIPESTATUS[0]}}", tmp_path)
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "err"),
+    [
+        ("BLOOM plan >&-", 0, ""),
+        ("BLOOM plan <&-", 0, ""),
+        ("BLOOM plan 2>&-", 0, ""),
+        ("BLOOM rotate WHERE <&-", 2, "Nobody can be asked here"),
+        ("BLOOM check - WHERE <&-", 0, ""),
+        ("BLOOM check http://example.com WHERE >&-", 1, ""),
+        ("BLOOM export - WHERE >&-", 2, "the standard output is closed: name a file"),
+        ("BLOOM import - WHERE <&-", 2, ""),
+    ],
+)
+def test_streams_may_be_closed(
+    redis_url: str, tmp_path: Path, command: str, code: int, err: str
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        BloomFilter(client, KEY, window="3 months", blocks=1).open()
+    where = f"--key {KEY} -s BLOOM_REDIS_URL={redis_url}"
+    done = in_shell(command.replace("WHERE", where), tmp_path)
+    assert done.returncode == code, done.stderr
+    assert err in done.stderr
+    assert "Error" not in done.stderr
+
+
+def test_a_terminal_that_knows_ascii_only_gets_escapes(redis_url: str, tmp_path: Path) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        BloomFilter(client, "gr\u00fcn").open()
+    where = f"--key gr\u00fcn -s BLOOM_REDIS_URL={redis_url}"
+    for command in ("info", "check http://\u4f8b/", "info --key n\u00f6"):
+        done = in_shell(f"BLOOM {command} {where}", tmp_path, PYTHONIOENCODING="ascii")
+        assert "Error" not in done.stderr
+        assert "\\x" in done.stdout or "\\u" in done.stdout
 
 
 def test_in_the_example_project(

@@ -85,6 +85,20 @@ def test_filters_of_windows_and_other_keys(
         assert BloomFilter(client, key).contains(ITEMS) == [True] * 20
 
 
+def test_a_file_that_is_there_is_overwritten_only_by_force(
+    shop: Call, client: redis.Redis, bloom: BloomFilter, tmp_path: Path
+) -> None:
+    path = tmp_path / "filter"
+    path.write_text("precious")
+    done = shop("export", "filter")
+    assert (done.code, done.out) == (2, "")
+    assert "the file 'filter' is there already: --force overwrites it" in done.err
+    assert path.read_text() == "precious"
+    assert shop("export", "filter", "--force").code == 0
+    assert shop("import", "filter", "--key", "else").code == 0
+    assert BloomFilter(client, "else").contains(ITEMS) == [True] * 20
+
+
 def test_there_is_nothing_to_export(shop: Call, client: redis.Redis, tmp_path: Path) -> None:
     done = shop("export", "filter")
     assert (done.code, done.out) == (1, "")

@@ -1,14 +1,16 @@
 """Several processes at once: who gets "new", and what it costs."""
 
 import multiprocessing
+import random
+from collections.abc import Sequence
 from multiprocessing.synchronize import Barrier
 
 import redis
 from servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.core.rings import GROWN, ROTATED
-from scrapy_bloom.core.scripts import Reply
+from scrapy_bloom.core.rings import GROWN, MAX_ROUNDS, ROTATED, Steps
+from scrapy_bloom.core.scripts import Call, Reply
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
@@ -165,3 +167,72 @@ def test_a_process_killed_while_it_creates_the_filter_leaves_nothing_half_done(
         assert survivor.claim(URLS[:100]) == [True] * 100
         assert survivor.claim(URLS[:100]) == [False] * 100
         assert survivor.info().blocks == 16
+
+
+# -- clients whose round trips alternate: they find other rings again and again --
+
+
+def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
+    client: redis.Redis,
+) -> None:
+    options = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
+    bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
+    bloom.open()
+    send, rounds = bloom._driver._send, 0
+
+    def send_after_the_other(calls: list[Call]) -> list:
+        nonlocal rounds
+        if calls[0].script.name == "claim":
+            rounds += 1
+            if rounds % 2:
+                other.claim([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
+        return send(calls)
+
+    bloom._driver._send = send_after_the_other
+    items = [f"item {n}" for n in range(400)]
+    assert bloom.claim(items) == [True] * len(items)
+    assert rounds > 2 * MAX_ROUNDS
+    assert other.claim(items) == [False] * len(items)
+
+
+def alternate(blooms: Sequence[BloomFilter], operations: Sequence[Steps], order: int) -> list:
+    """Run operations of as many clients, whose round trips alternate in random order."""
+    randoms, results = random.Random(order), [None] * len(blooms)
+    calls = {n: next(steps) for n, steps in enumerate(operations)}
+    while calls:
+        for n in randoms.sample(sorted(calls), len(calls)):
+            replies = [Reply.parse(raw) for raw in blooms[n]._driver._send(calls[n])]
+            try:
+                calls[n] = operations[n].send(replies)
+            except StopIteration as stop:
+                del calls[n]
+                results[n] = stop.value
+    return results
+
+
+def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
+    client: redis.Redis,
+) -> None:
+    def change(bloom: BloomFilter) -> Steps[None]:
+        for _ in range(5):
+            bloom.view._is_applied = bloom.view._is_configured = False
+            bloom.view.held.clear()
+            yield from bloom.view.open()
+            yield from bloom.view.rotate()
+
+    def search(bloom: BloomFilter) -> Steps[list]:
+        infos = []
+        for _ in range(10):
+            infos.append((yield from bloom._info()))
+            yield from bloom._find(["some", "other", "items"])
+        return infos
+
+    options = {"period": "1 day", "error_rate": 1e-3, "seeds": 3, "blocks": 16}
+    blooms = [
+        BloomFilter(client, "k", window=f"{days} days", capacity=100 * days, **options)
+        for days in range(2, 12)
+    ]
+    blooms[0].open()
+    operations = [change(bloom) for bloom in blooms[:6]] + [search(bloom) for bloom in blooms[6:]]
+    infos = alternate(blooms, operations, order=1)[6:]
+    assert all(info.blocks == 16 for all_of_one in infos for info in all_of_one)

@@ -1,11 +1,15 @@
 """BloomFilter on real servers: the set it is, what is stored, and what it refuses."""
 
+import copy
+import pickle
 import random
 import re
 import secrets
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import redis
 import redis.asyncio
@@ -366,6 +370,72 @@ def test_bad_seeds_are_refused_by_what_is_wrong_and_the_others_are_not_shown(
     with pytest.raises(ConfigurationError, match=f"^seeds as a list .* but {problem}$") as caught:
         BloomFilter(client, "k", seeds=seeds)
     assert "22" not in str(caught.value)
+
+
+class Whole:
+    """An integer of another type."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize("whole", [Whole, np.int64, np.uint32])
+def test_integers_of_other_types_are_integers(
+    client: redis.Redis, whole: Callable[[int], Any]
+) -> None:
+    bloom = BloomFilter(
+        client,
+        "k",
+        capacity=whole(1_000),
+        blocks=whole(3),
+        seeds=[whole(1), whole(2), whole(2**32 - 1)],
+        error_rate=0.1,
+        window=whole(7_200),
+        period=whole(3_600),
+        growth=whole(3),
+        max_memory=whole(1 << 30),
+        run=whole(5),
+        timeout=whole(60),
+    )
+    info = bloom.info(whole(2))
+    assert (info.capacity, info.blocks, info.growth) == (1_000, 3, 3)
+    assert (info.max_memory, info.window, info.period) == (1 << 30, "2 hours", "1 hour")
+    assert bloom.seeds == (1, 2, 2**32 - 1)
+    assert BloomFilter(client, "k", seeds=whole(3)).open().seeds == bloom.seeds
+    with pytest.raises(ConfigurationError, match="capacity"):
+        BloomFilter(client, "k", capacity=np.True_)
+
+
+def test_a_filter_is_true_without_a_round_trip(client: redis.Redis) -> None:
+    bloom = small(client)
+    assert bloom
+    assert bloom.round_trips == 0
+    assert len(bloom) == 0
+
+
+def test_a_with_block_opens_the_filter_and_closes_nothing(client: redis.Redis) -> None:
+    with small(client) as bloom:
+        assert isinstance(bloom, BloomFilter)
+        assert bloom.header is not None
+    assert bloom.add("a")
+    assert client.ping()
+
+
+@pytest.mark.parametrize("copy_it", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_filter_cannot_be_pickled(
+    client: redis.Redis, copy_it: Callable[[BloomFilter], object]
+) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled.*the same key"):
+        copy_it(small(client))
+
+
+@pytest.mark.parametrize("notify", [5, "print", True])
+def test_notify_is_a_function(client: redis.Redis, notify: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"notify is a function; got {notify!r}"):
+        BloomFilter(client, "k", notify=notify)
 
 
 def test_seeds_and_error_rate_that_contradict_each_other_are_refused(client: redis.Redis) -> None:
@@ -1094,6 +1164,40 @@ def test_a_header_that_cannot_be_read_is_named(
         small(client).open()
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("blocks", "16384"),
+        ("blocks", "8"),
+        ("seeds", "[1, 2, 3]"),
+        ("seeds", str(list(range(64)))),
+        ("fingerprinter", "another.Class"),
+        ("order", "write-all"),
+        ("stagger", "1"),
+        ("counting", "1"),
+        ("audit_rate", "0.5"),
+    ],
+)
+@pytest.mark.parametrize("lost", [[], ["{shop:bloom:0}:ring"]])
+def test_a_header_and_rings_that_disagree_are_named_before_anything_is_created(
+    client: redis.Redis, field: str, value: str, lost: list[str]
+) -> None:
+    bloom = small(client)
+    bloom.claim(URLS)
+    client.hset("{shop:bloom:0}:header", field, value)
+    if lost:
+        client.delete(*lost)
+    before = sorted(client.keys())
+    for use in (BloomFilter.open, BloomFilter.look, lambda b: b.add("a"), lambda b: b.info()):
+        message = rf"'{{shop:bloom:0}}:header' and .*:ring' differ in {field}:.*Delete"
+        with pytest.raises(StorageError, match=message):
+            use(BloomFilter(client, "shop:bloom"))
+    assert sorted(client.keys()) == before
+    # The remedy.
+    client.delete("{shop:bloom:0}:header")
+    assert sum(BloomFilter(client, "shop:bloom").contains(URLS)) >= 900 - 100 * len(lost)
+
+
 def test_a_ring_that_cannot_be_read_is_named(client: redis.Redis) -> None:
     small(client).open()
     client.hset("{shop:bloom:2}:ring", "state", "nonsense")
@@ -1189,7 +1293,8 @@ def test_no_server_names_the_address_and_the_remedy() -> None:
 
 
 def test_repr_names_key_and_server(client: redis.Redis) -> None:
-    assert repr(small(client)) == "<BloomFilter 'shop:bloom' on Redis>"
+    path = client.connection_pool.connection_kwargs["path"]
+    assert repr(small(client)) == f"<BloomFilter 'shop:bloom' on unix://{path}>"
 
 
 def test_every_public_call_opens_the_filter(client: redis.Redis) -> None:
@@ -1251,6 +1356,15 @@ def test_a_user_who_may_not_write_is_refused_at_open(client: redis.Redis, server
 def test_seeds_are_not_in_a_header_s_repr(client: redis.Redis) -> None:
     header = BloomFilter(client, "k", error_rate=0.1, seeds=[123456789]).open()
     assert "123456789" not in repr(header)
+
+
+def test_seeds_are_in_no_repr(client: redis.Redis) -> None:
+    seeds = [1234567891, 1234567892, 1234567893]
+    bloom = small(client, seeds=seeds, error_rate=0.1)
+    bloom.open()
+    view = bloom.view
+    for value in (bloom, view.wanted, view.hasher, view.held, bloom.look(), bloom.info()):
+        assert "12345678" not in repr(value)
 
 
 def test_stored_seeds_are_not_in_errors(client: redis.Redis) -> None:

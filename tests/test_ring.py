@@ -221,8 +221,40 @@ def check_times(ring: Ring) -> None:
             assert times == [0, 0, ring.changed + RUNS_EXPIRE]
         else:
             closes, forgotten, expires = times
-            assert generation.dated < closes <= forgotten == expires - SLACK
+            assert closes <= forgotten == expires - SLACK
+            assert forgotten <= plan_.start(
+                ring.period(generation) + ring.config.slots, *ring._shift
+            )
     assert ring.ends == ring.closes(ring.active)
+
+
+@settings(max_examples=300)
+@given(histories(), st.data())
+def test_the_said_time_is_when_a_generation_is_forgotten(
+    history: History, data: st.DataObject
+) -> None:
+    """Whether the filter is used in all periods until then, or in some of them, or in none."""
+    ring = history.ring
+    for generation in ring.generations:
+        end = ring.forgotten(generation)
+        if end <= history.now:  # for ever, by runs, or the clock went back
+            continue
+        after = ring
+        uses = data.draw(st.lists(st.integers(history.now, end - 1), max_size=5))
+        for now in [*sorted(uses), end - 1]:
+            after = after.advance(now)
+            assert generation.number in numbers(after)
+        assert generation.number not in numbers(after.advance(end))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_a_rotation_by_hand_the_times_are_true(order: str) -> None:
+    start = NOW - NOW % 20
+    ring = fresh(order, start, schedule=schedule(40, 20)).rotate(start + 5)
+    newer, older = ring.generations
+    assert [ring.closes(g) for g in (newer, older)] == [start + 20, start + 5]
+    assert [ring.forgotten(g) for g in (newer, older)] == [start + 40, start + 20]
+    assert numbers(ring.advance(start + 20)) == [2, 1]
 
 
 def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:

@@ -142,14 +142,20 @@ class Block:
             self.open(current, now)
 
     def open(self, current: int, now: int) -> None:
-        live = self.live(current)
-        own = [g for g in live if g.number >= self.since][: self.slots - 1]
-        before = [g for g in live if g.number < self.since]
+        live = self.live(current, current)
         number = self.generations[0].number + 1
-        self.generations = [Generation(number, now, now, self.run), *own, *before]
+        self.generations = [Generation(number, now, now, self.run), *live]
 
-    def live(self, current: int) -> list[Generation]:
-        return [g for g in self.generations if self.period(g) > current - self.slots]
+    def live(self, current: int, before: int) -> list[Generation]:
+        """Return what is remembered: of the settings of now, one counts for each period."""
+        live = []
+        for generation in self.generations:
+            period = self.period(generation)
+            if generation.number >= self.since:
+                before = period = min(period, before - 1)
+            if period > current - self.slots:
+                live.append(generation)
+        return live
 
     def rotate(self, now: int) -> None:
         assert self.schedule is not None
@@ -172,7 +178,8 @@ class Block:
             generation.dated = max(generation.dated, min(end, closes or end) - 1)
         self.schedule = schedule
         if schedule is not None:
-            self.generations = self.live(self.period(self.generations[0]))
+            current = self.period(self.generations[0])
+            self.generations = self.live(current, current + 1)
 
     def closes(self, generation: Generation) -> int | None:
         if self.schedule is None or self.schedule.counts_runs:
@@ -313,6 +320,24 @@ class RotationMachine(RuleBasedStateMachine):
     def claim_after_a_while(self, who: int, batch: list[str], days: int) -> None:
         self._jump(self.now + days * DAY + 1)
         self.claim(who, batch)
+
+    @rule(who=clients, batch=batches)
+    def what_is_found_is_new_again_when_it_is_said_to_be(self, who: int, batch: list[str]) -> None:
+        found = dict(zip(batch, self.filters[who].find_all(batch), strict=True))
+        assert [info.seen for info in found.values()] == self._seen([*found])
+        item, until = max(
+            ((item, info.until) for item, info in found.items()),
+            key=lambda pair: pair[1],
+            default=("", 0),
+        )
+        if until <= self.now or self._mixed():
+            return
+        if until - 30 > self.now:
+            self._jump(until - 30)
+            self.all_clients_count_what_the_model_does()  # which brings all blocks up to date
+            assert self.now >= until or self.filters[who].contains([item]) == [True]
+        self._jump(until)
+        assert self.filters[who].contains([item]) == [False]
 
     @rule(seconds=st.sampled_from([1, 10, 3_600, DAY, 20 * DAY, 100 * DAY, 400 * DAY]))
     def clock_goes_back(self, seconds: int) -> None:

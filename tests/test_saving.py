@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from clock import MovedServer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from servers import Server, contents
@@ -165,7 +166,7 @@ def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Re
     bloom = make(client)
     bloom.open()
     client.delete(*(KEYS.ring(block) for block in range(4)))
-    with pytest.raises(StorageError, match="there is no filter 'shop' to be saved"):
+    with pytest.raises(StorageError, match="nothing left of the filter"):
         saved(bloom)
 
 
@@ -422,3 +423,17 @@ def test_a_file_that_cannot_be_written_is_no_trouble_of_the_server(client: redis
     bloom.open()
     with pytest.raises(ArchiveError, match="cannot write the file: .*No space left on device"):
         bloom.run(lambda view: Saving(view.keys, Writer(Full())).run())
+
+
+def test_what_has_expired_is_said_to_have_expired(moved: MovedServer) -> None:
+    with moved.client() as server:
+        bloom = BloomFilter(server, "shop", window="2 days", period="1 day", capacity=100)
+        bloom.add("a")
+        for key in server.keys("*:ring") + server.keys("*.[0-9]"):
+            server.delete(key)
+        with pytest.raises(StorageError, match="nothing left of .*what it remembered has expired"):
+            bloom.save(io.BytesIO())
+        moved.move(10 * 366 * 86_400)
+        assert server.keys() == []
+        with pytest.raises(StorageError, match="no filter 'shop' to be saved.* has expired or was"):
+            bloom.save(io.BytesIO())

@@ -4,10 +4,12 @@ Filters are used as they are stored: no setting of the project's changes them fr
 """
 
 import argparse
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from scrapy.addons import AddonManager
@@ -36,10 +38,12 @@ from scrapy_bloom.errors import BloomError, ConfigurationError
 logger = logging.getLogger(__name__)
 
 FINE, NO, FAILED = 0, 1, 2
+#: As a shell has it of a program that is ended by SIGPIPE, such as ``cat`` before ``head``.
+BROKEN_PIPE = 141
 EXIT_CODES = (
     "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint "
     "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
-    "what was to be recorded is not seen afterwards."
+    "what was to be recorded is not seen afterwards; 141 the reader of the output has closed it."
 )
 #: Options of ``plan``, each for the setting BLOOM_*.
 PLAN_OPTIONS = {
@@ -109,8 +113,10 @@ class BloomCommand(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002 - all in opts
         """Run a subcommand; sets the exit code."""
         self.exitcode = FAILED
+        _prepare_streams()
         try:
             self.exitcode = self._run(opts)
+            sys.stdout.flush()  # here, where a closed pipe is noticed
         except NothingThereError as error:
             self.exitcode = NO
             complain(str(error))
@@ -119,7 +125,8 @@ class BloomCommand(ScrapyCommand):
         except KeyboardInterrupt:
             complain("interrupted")
         except BrokenPipeError:
-            # Whoever reads has had enough, as `head` has; Python would complain when it ends.
+            # The reader has had enough, as `head` has; Python would complain when it ends.
+            self.exitcode = BROKEN_PIPE
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as error:
             # Of a spider's module or a fingerprinter. Python exits with 1, which is "not seen".
@@ -134,6 +141,19 @@ class BloomCommand(ScrapyCommand):
             AddonManager.load_pre_crawler_settings(self.settings)
         exit_code: int = opts.run(Session(self.settings, opts))
         return exit_code
+
+
+def _prepare_streams() -> None:
+    """Make streams that were closed or that know some characters only fit to be used."""
+    if sys.stdin is None:  # as after `<&-`
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the end
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            # In an ASCII terminal, escapes take the place of other characters.
+            stream.reconfigure(errors="backslashreplace")
 
 
 # -- options --
@@ -182,6 +202,13 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="TEXT",
         help='meta["bloom_key"] of a request (may be repeated)',
+    )
+    parser.add_argument(
+        "--item",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="item as the library has it, such as add(TEXT) records (may be repeated)",
     )
 
 

@@ -30,11 +30,11 @@ BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: whether a request was seen.
+    """What is asked: whether a request or an item was seen.
 
     Args:
-        kind: ``url`` or ``bloom_key``.
-        text: that URL or key.
+        kind: ``url``, ``bloom_key`` or ``item``.
+        text: that URL, key or item.
         window: the window of the request.
         item: what the filter of the window has of it.
         problem: why it is no URL, which then has no window; "" if it is one.
@@ -73,6 +73,8 @@ class Identifier:
         """
         if kind == "bloom_key":
             return Question(kind, text, self._default, bounded(b"bloom_key:" + to_bytes(text)))
+        if kind == "item":
+            return Question(kind, text, self._default, to_bytes(text))
         try:
             request = Request(text)
         except ValueError as error:
@@ -91,14 +93,16 @@ def check(session: Session) -> tuple[int, int]:
         StorageError: the server did not answer.
     """
     opts = session.opts
-    if not opts.urls and not opts.bloom_key:
-        raise ConfigurationError("give URLs to check, - to read them from stdin, or --bloom-key")
+    if not (opts.urls or opts.bloom_key or opts.item):
+        raise ConfigurationError(
+            "give URLs to check, - to read them from stdin, --bloom-key or --item"
+        )
     identifier = Identifier(session)
     with session.connect() as server:
         for name in identifier.windows:
             stored = server.read(name).header.fingerprinter
             warning = advice.on_fingerprinter(stored, identifier.name)
-            if warning:
+            if warning and (opts.urls or opts.bloom_key):
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
         answers = (_answer(batch, filters) for batch in _batches(_questions(opts, identifier)))
@@ -107,6 +111,7 @@ def check(session: Session) -> tuple[int, int]:
 
 def _questions(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Question]:
     yield from (identifier.question("bloom_key", key) for key in opts.bloom_key)
+    yield from (identifier.question("item", item) for item in opts.item)
     for url in opts.urls:
         if url == "-":
             yield from _questions_of(sys.stdin.buffer.readline, identifier)

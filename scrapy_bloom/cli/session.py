@@ -5,7 +5,7 @@ import difflib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from types import ModuleType
@@ -16,6 +16,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
+from scrapy_bloom.cli import tables
 from scrapy_bloom.core.rings import Notify, Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.crawl.settings import BloomSettings
@@ -98,14 +99,11 @@ class Session:
         opts: the options.
 
     Raises:
-        ConfigurationError: settings or options are wrong, or rich is missing.
+        ConfigurationError: settings or options are wrong.
     """
 
     def __init__(self, project: Settings, opts: argparse.Namespace) -> None:
         self.opts = opts
-        self._tables = _import_tables()
-        if self._tables is None and not opts.json:
-            raise ConfigurationError("tables need rich: pip install 'scrapy-bloom[cli]', or --json")
         loader: Any = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(
             project.frozencopy()
         )
@@ -121,7 +119,7 @@ class Session:
     @property
     def tables(self) -> ModuleType | None:
         """What prints text; None if JSON is asked for."""
-        return None if self.opts.json else self._tables
+        return None if self.opts.json else tables
 
     def connect(self) -> AbstractContextManager[Server]:
         """Return a connection to the server, which is closed at the end."""
@@ -150,10 +148,7 @@ class Session:
 
     def progress(self, title: str, total: int | None = None) -> Progress:
         """Show how far something is."""
-        if self._tables is None:
-            return nullcontext(lambda _: None)
-        bar: Progress = self._tables.progress(title, total)
-        return bar
+        return tables.progress(title, total)
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes`` answers.
@@ -201,14 +196,6 @@ def iso(time: int) -> str | None:
 def complain(text: str) -> None:
     """Say something on the standard error, in one line."""
     sys.stderr.write(f"scrapy bloom: {' '.join(text.split())}\n")
-
-
-def _import_tables() -> ModuleType | None:
-    try:
-        from scrapy_bloom.cli import tables  # noqa: PLC0415 - rich is optional
-    except ImportError:
-        return None
-    return tables
 
 
 def _choose_spider(

@@ -1,4 +1,4 @@
-"""What ``scrapy bloom`` shows in a terminal. Needs rich (``pip install 'scrapy-bloom[cli]'``)."""
+"""What ``scrapy bloom`` shows in a terminal: by rich if it is installed, else in plain columns."""
 
 import os
 import sys
@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
 from scrapy_bloom.core.forecast import Forecast, Load
 from scrapy_bloom.core.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.core.schedule import Schedule, parse_span
 from scrapy_bloom.crawl import advice
+
+try:
+    import rich
+    import rich.box
+    import rich.console
+    import rich.progress
+    import rich.table
+except ImportError:  # pip install "scrapy-bloom[cli]"
+    rich = None  # type: ignore[assignment]
 
 #: Columns of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120
@@ -33,8 +37,8 @@ def show_plan(forecast: Forecast) -> None:
         ("generations", f"{f.generations}"),
         ("hash functions (k)", f"{f.num_hashes}"),
         ("blocks", f"{f.blocks:,}"),
-        ("a bitmap", f"{size(f.memory / f.blocks)} ({f.num_bits:,} {_places(f.counting)})"),
-        ("a generation", size(f.memory)),
+        ("a bitmap", f"{size(f.opened_memory / f.blocks)} ({f.num_bits:,} {_places(f.counting)})"),
+        ("a generation", size(f.opened_memory)),
         ("all generations", f"{size(f.loads[0].memory)} at capacity"),
         ("limit", "none" if f.max_memory is None else size(f.max_memory)),
         ("bits per URL", f"{f.loads[0].bits_per_url:.1f} at capacity"),
@@ -44,13 +48,11 @@ def show_plan(forecast: Forecast) -> None:
         rows.append(("discards", _discards(f.loads[0], "at capacity")))
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
     _show_facts(heading, rows)
-    table = _table(
+    headings = (
         *("URLs a\ngeneration", "a\ngeneration", "all", "bits per\nURL"),
         *("error\nrate", "pages\nmissed", "out of room"),
     )
-    for load in f.loads:
-        table.add_row(*_load_row(f, load))
-    console().print(table)
+    _print_table(headings, [_load_row(f, load) for load in f.loads])
 
 
 def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, FilterInfo]) -> None:
@@ -80,17 +82,12 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
     if info.lost_blocks:
         rows.append(("lost blocks", f"{info.lost_blocks} (evicted or deleted)"))
     _show_facts(f"{info.key} on {address} (window {name!r})", rows)
-    table = _table(
-        *("opened (UTC)", "closes", "forgotten", "URLs", "fill", "rate\nnow", "layers", "memory")
-    )
-    for generation in info.generations:
-        table.add_row(*_generation_row(info, generation))
-    console().print(table)
+    columns = ("opened (UTC)", "closes", "forgotten", "URLs", "fill", "rate\nnow", "layers")
+    rows_of_all = [_generation_row(info, generation) for generation in info.generations]
+    _print_table((*columns, "memory"), rows_of_all)
     if blocks:
-        table = _table("block", "generations", "URLs", "fill", "rate\nnow", "layers", "memory")
-        for number, block in blocks.items():
-            table.add_row(*_block_row(number, block))
-        console().print(table)
+        columns = ("block", "generations", "URLs", "fill", "rate\nnow", "layers", "memory")
+        _print_table(columns, [_block_row(number, block) for number, block in blocks.items()])
 
 
 def show_absent(name: str, address: str, key: str) -> None:
@@ -111,12 +108,7 @@ def show_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str]
 ) -> None:
     """Print rows of texts, and a last one below a line."""
-    table = _table(*headings)
-    for row in rows:
-        table.add_row(*row)
-    table.add_section()
-    table.add_row(*total)
-    console().print(table)
+    _print_table(headings, [*rows, total], last_is_total=True)
 
 
 #: What the columns of ``item_line`` are.
@@ -125,13 +117,17 @@ ITEM_HEADING = f"{'':4}  {'since (UTC)':16}  new again (UTC)"
 
 def show(text: str) -> None:
     """Print text as it is, in lines of any length."""
-    console().print(text, soft_wrap=True)
+    sys.stdout.write(f"{text}\n")
 
 
-def console() -> Console:
-    """Return the console of the standard output as it is now; nothing in a text is markup."""
+def _print(table: "rich.table.Table") -> None:
+    """Print a table as wide as the standard output is now; nothing in a text is markup."""
     fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-    return Console(markup=False, highlight=False, emoji=False, width=fixed)
+    console = rich.console.Console(markup=False, highlight=False, emoji=False, width=fixed)
+    with console.capture() as captured:
+        console.print(table)
+    # Not by the console, which ends the process with 1, that is "no", where a pipe is closed.
+    sys.stdout.write(captured.get())
 
 
 @contextmanager
@@ -141,10 +137,15 @@ def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], N
     Yields a function that counts on. The bar appears with its second call: what is over by then
     needs none.
     """
-    err = Console(stderr=True)
-    bar = Progress(
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-        TimeElapsedColumn(),
+    if rich is None:
+        yield lambda _: None
+        return
+    err = rich.console.Console(stderr=True)
+    bar = rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(),
         console=err,
         transient=True,
         disable=not err.is_terminal,
@@ -190,14 +191,23 @@ def duration(seconds: int) -> str:
 
 def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
     show(heading)
-    table = Table.grid(padding=(0, 2))
+    if rich is None:
+        width = max(len(name) for name, _ in rows)
+        show("\n".join(f"  {name:{width}}  {value}" for name, value in rows))
+        return
+    table = rich.table.Table.grid(padding=(0, 2))
     for name, value in rows:
         table.add_row(f"  {name}", value)
-    console().print(table)
+    _print(table)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD)
+def _print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, last_is_total: bool = False
+) -> None:
+    if rich is None:
+        show(_plain_table(headings, rows))
+        return
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     for heading in headings:
         table.add_column(
             heading,
@@ -205,7 +215,24 @@ def _table(*headings: str) -> Table:
             no_wrap=heading not in TEXTS + NAMES,
             overflow="fold",
         )
-    return table
+    for number, row in enumerate(rows, 1):
+        if last_is_total and number == len(rows):
+            table.add_section()
+        table.add_row(*row)
+    _print(table)
+
+
+def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return columns of texts, numbers to the right."""
+    lines = [[heading.replace("\n", " ") for heading in headings], *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if heading in NAMES else text.rjust(width)
+            for heading, text, width in zip(headings, line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )
 
 
 def _window(window: str | None, period: str | None, ring: str) -> str:

@@ -1,9 +1,11 @@
 """``scrapy bloom export`` and ``import``: a filter to a file, and back."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from scrapy_bloom.cli.session import Server, Session, complain, iso, print_json
 from scrapy_bloom.core import values
@@ -22,6 +24,7 @@ STREAM = "-"
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``export`` beside those of all filters."""
     parser.add_argument("file", metavar="FILE", help="file to write; - is the standard output")
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
 
 
 def add_import_options(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +51,10 @@ def export_filter(session: Session) -> None:
     if opts.file == STREAM and (opts.json or sys.stdout.isatty()):
         other = "--json" if opts.json else "a terminal"
         raise ConfigurationError(f"a saved filter is binary, and nothing for {other}: name a file")
+    if opts.file == STREAM and sys.stdout.name == os.devnull:  # see _prepare_streams
+        raise ConfigurationError("the standard output is closed: name a file")
+    if opts.file != STREAM and not opts.force and Path(opts.file).is_file():
+        raise ConfigurationError(f"the file {opts.file!r} is there already: --force overwrites it")
     with session.connect() as server:
         memory = describe(server.key(name), server.read(name)).memory
         bloom = server.filter(name)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from redis.connection import parse_url
+from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
+from redis.connection import SSLConnection, parse_url
 
 from scrapy_bloom.errors import ConfigurationError
 
@@ -97,3 +98,20 @@ def label(arguments: Mapping[str, Any]) -> str:
     host = str(arguments.get("host", "localhost"))
     scheme = "rediss" if arguments.get("ssl") else "redis"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 6379)}/{db}"
+
+
+def label_of_client(client: Any) -> str:
+    """Return the address that a client of redis-py's has, without credentials; else "Redis"."""
+    nodes = getattr(getattr(client, "nodes_manager", None), "startup_nodes", None)
+    if isinstance(nodes, Mapping) and nodes:
+        node = next(iter(nodes.values()))
+        return f"the cluster of {label({'host': node.host, 'port': node.port})}"
+    pool = getattr(client, "connection_pool", None)
+    arguments = getattr(pool, "connection_kwargs", None)
+    if not isinstance(arguments, Mapping):
+        return "Redis"
+    if name := getattr(pool, "service_name", None):
+        return f"the service {name!r} of Redis Sentinel"
+    kind = getattr(pool, "connection_class", None)
+    is_tls = isinstance(kind, type) and issubclass(kind, SSLConnection | AsyncSSLConnection)
+    return label({**arguments, "unix_socket_path": arguments.get("path"), "ssl": is_tls})

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -11,10 +11,16 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.clients.driver import PAUSE_FOR
+from scrapy_bloom.clients.driver import PAUSE_FOR, check_client
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
-from scrapy_bloom.errors import ConfigurationError, explain, showable
+from scrapy_bloom.errors import (
+    OF_FILTERS,
+    ConfigurationError,
+    StorageError,
+    explain,
+    showable,
+)
 
 if sys.version_info >= (3, 11, 3):
     from asyncio import timeout
@@ -43,12 +49,20 @@ class AsyncDriver:
         client: ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
         label: the server's address for error messages, without credentials.
         timeout: seconds one operation may take in all; None for no limit.
+        words: what remedies name, as in ``errors.OF_FILTERS``.
 
     Attributes:
         round_trips: times that commands were sent and their replies awaited.
     """
 
-    def __init__(self, client: Any, label: str, timeout: float | None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        label: str,
+        timeout: float | None,
+        words: Mapping[str, str] = OF_FILTERS,
+    ) -> None:
+        check_client(client, "redis.asyncio.Redis or redis.asyncio.RedisCluster")
         if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigurationError(
                 f"client is a {type(client).__module__}.{type(client).__name__}: for asyncio, use "
@@ -56,6 +70,7 @@ class AsyncDriver:
             )
         self._client = client
         self._label = label
+        self._words = words
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
         self._pipelines = not isinstance(client, RedisCluster)
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -86,7 +101,7 @@ class AsyncDriver:
             return result
         except asyncio.TimeoutError as error:
             # redis-py has closed the connection: what was sent is not answered to the next one.
-            raise explain(TimeoutError("timed out"), self._label) from error
+            raise self.explain(TimeoutError("timed out")) from error
         except UnicodeDecodeError:
             # Up to 5.0.3, redis-py with hiredis decodes what it is asked to leave as bytes.
             raise ConfigurationError(
@@ -94,7 +109,11 @@ class AsyncDriver:
                 "bitmaps: use a client without decode_responses, or a later redis-py"
             ) from None
         except (redis.RedisError, OSError) as error:
-            raise explain(error, self._label) from showable(error)
+            raise self.explain(error) from showable(error)
+
+    def explain(self, error: Exception) -> StorageError:
+        """Return an error that says what to do about an error of the client's."""
+        return explain(error, self._label, self._words)
 
     async def close(self) -> None:
         """Close the client's connections."""

@@ -1,17 +1,28 @@
 """Sends what an operation yields to a Redis client, and gives it the replies."""
 
+import codecs
 import inspect
 import time
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import redis
+import redis.asyncio.client
+import redis.asyncio.cluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from scrapy_bloom.clients.deadline import at_most, remaining, within
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
-from scrapy_bloom.errors import ConfigurationError, StorageError, explain, showable, shown
+from scrapy_bloom.errors import (
+    OF_FILTERS,
+    ConfigurationError,
+    StorageError,
+    explain,
+    showable,
+    shown,
+)
 
 T = TypeVar("T")
 
@@ -33,6 +44,7 @@ class Driver:
         client: ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
         label: the server's address for error messages, without credentials.
         timeout: seconds one operation may take in all; None for no limit.
+        words: what remedies name, as in ``errors.OF_FILTERS``.
 
     Attributes:
         may_connect: whether operations may make a connection. Those that may not fail at once
@@ -40,18 +52,26 @@ class Driver:
         round_trips: times that commands were sent and their replies awaited.
     """
 
-    def __init__(self, client: Any, label: str = "Redis", timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        label: str = "Redis",
+        timeout: float | None = None,
+        words: Mapping[str, str] = OF_FILTERS,
+    ) -> None:
+        check_client(client, "redis.Redis or redis.RedisCluster")
         if not hasattr(client, "evalsha"):
             raise ConfigurationError(
                 f"client is a redis.Redis or redis.RedisCluster; got {shown(client)}"
             )
         if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigurationError(
-                f"client is a {type(client).__module__}.{type(client).__name__}, which is for "
+                f"client is a {_class_of(client)}, which is for "
                 "asyncio: use AsyncBloomFilter, or redis.Redis or redis.RedisCluster"
             )
         self.client = client
         self.label = label
+        self._words = words
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
         self._pipelines = not isinstance(client, RedisCluster)
         self._timeout = timeout
@@ -80,8 +100,8 @@ class Driver:
         except StopIteration as stop:
             result: T = stop.value
             return result
-        except (redis.RedisError, OSError) as error:
-            raise explain(error, self.label) from showable(error)
+        except (redis.RedisError, OSError, UnicodeDecodeError) as error:
+            raise self._explain(error) from showable(error)
 
     def call(self, call: Call) -> Reply:
         """Make one call, outside of any operation.
@@ -92,8 +112,8 @@ class Driver:
         try:
             with within(self._timeout, connect=self.may_connect):
                 return Reply.parse(self._send_one(call))
-        except (redis.RedisError, OSError) as error:
-            raise explain(error, self.label) from showable(error)
+        except (redis.RedisError, OSError, UnicodeDecodeError) as error:
+            raise self._explain(error) from showable(error)
 
     def eviction_policy(self) -> str:
         """Return the server's ``maxmemory-policy``; "" where it does not say.
@@ -126,8 +146,11 @@ class Driver:
         except redis.ResponseError:
             return []
         except (redis.RedisError, OSError) as error:
-            raise explain(error, self.label) from showable(error)
+            raise self._explain(error) from showable(error)
         return sorted({str(info[name]) for info in infos if name in info})
+
+    def _explain(self, error: Exception) -> StorageError:
+        return explain(error, self.label, self._words)
 
     def _start_round_trip(self) -> None:
         """Count a round trip, or raise TimeoutError: the connection can be used again then."""
@@ -190,5 +213,54 @@ class Driver:
             if kind not in (wanted, "none"):
                 raise StorageError(
                     f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "
-                    f"delete it (DEL) or choose another BLOOM_KEY"
+                    f"delete it (DEL) or choose another key (BLOOM_KEY)"
                 ) from error
+
+
+#: What sends nothing before ``execute()``.
+_PIPELINES = (
+    redis.client.Pipeline,
+    redis.cluster.ClusterPipeline,
+    redis.asyncio.client.Pipeline,
+    redis.asyncio.cluster.ClusterPipeline,
+)
+
+
+def check_client(client: Any, expected: str) -> None:
+    """Refuse clients that look like those of redis-py, and cannot be used.
+
+    Args:
+        client: the client, for asyncio or not.
+        expected: names of the classes to use.
+
+    Raises:
+        ConfigurationError: says which class it has, and what to use.
+    """
+    if isinstance(client, type):
+        raise ConfigurationError(f"client is the class {client.__name__}: pass an object of it")
+    if isinstance(client, _PIPELINES):
+        raise ConfigurationError(
+            f"client is a {_class_of(client)}, a pipeline, which answers nothing before it is "
+            f"executed: use the {expected} that made it"
+        )
+    packages = {base.__module__.partition(".")[0] for base in type(client).__mro__}
+    if "valkey" in packages:
+        raise ConfigurationError(
+            f"client is a {_class_of(client)}, of the package valkey: use {expected} of the "
+            "package redis, which works with Valkey servers too"
+        )
+    get_encoder = getattr(client, "get_encoder", None)
+    encoding = getattr(get_encoder() if get_encoder else None, "encoding", "utf-8")
+    try:
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"
+    except (LookupError, TypeError):
+        is_utf8 = False
+    if not is_utf8:
+        raise ConfigurationError(
+            f"client has the encoding {encoding!r:.40}, and a filter's keys are UTF-8: make it "
+            "without the argument encoding"
+        )
+
+
+def _class_of(client: Any) -> str:
+    return f"{type(client).__module__}.{type(client).__name__}"

@@ -74,7 +74,7 @@ class Forecast:
         blocks: number of blocks.
         num_hashes: bits a URL sets in a layer.
         num_bits: bits of a block's first bitmap; counters, if it has those.
-        memory: bytes of one generation as it is opened.
+        opened_memory: bytes of one generation as it is opened.
         missed_at_most: new URLs taken for seen in a window at capacity, if the error rate were at
             its bound from the first URL to the last.
         loads: at capacity, and beyond.
@@ -93,7 +93,7 @@ class Forecast:
     blocks: int
     num_hashes: int
     num_bits: int
-    memory: int
+    opened_memory: int
     missed_at_most: float
     loads: tuple[Load, ...]
 
@@ -121,7 +121,7 @@ def forecast(header: Header, config: Config) -> Forecast:
         blocks=header.blocks,
         num_hashes=len(header.seeds),
         num_bits=first.num_bits,
-        memory=header.blocks * first.memory,
+        opened_memory=header.blocks * first.memory,
         missed_at_most=config.error_rate * loads[0].urls,
         loads=loads,
     )

@@ -11,7 +11,7 @@ to 8) depends on seed XOR n only, so 0 and 1 of them share offsets under the see
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 
 from mmh3 import mmh3_x64_128_utupledigest as murmur3
@@ -59,7 +59,7 @@ class Hasher:
         blocks: number of blocks, at least 1.
     """
 
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = field(repr=False)  # secret
     blocks: int
 
     def block(self, item: bytes) -> int:

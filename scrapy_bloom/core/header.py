@@ -82,7 +82,7 @@ class Header:
         return cls(
             id=_id(fields.get("id")),
             blocks=_blocks(fields.get("blocks")),
-            seeds=_seeds(json.loads(fields.get("seeds", "null"))),
+            seeds=_seeds(fields.get("seeds", "null")),
             fingerprinter=_text(fields.get("fingerprinter", "")),
             order=order,
             stagger=_one_of("stagger", fields.get("stagger"), ("0", "1")) == "1",
@@ -118,7 +118,11 @@ def _blocks(text: Any) -> int:
     return int(text)
 
 
-def _seeds(value: Any) -> tuple[int, ...]:
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        value = None
     count = len(value) if isinstance(value, list) else 0
     check(1 <= count <= MAX_HASHES, "number of seeds", count)
     for number, seed in enumerate(value):  # their values are secret

@@ -43,6 +43,18 @@ class Keys:
         """STRING: a layer that is being loaded from a file, by the load of that random name."""
         return f"{{{self.prefix}:{block}}}:load:{token}:{name}"
 
+    @property
+    def pattern(self) -> str:
+        """What the names of all its keys match, as SCAN takes it; so may some of another filter."""
+        escaped = re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix)
+        return f"{{{escaped}:*}}:*"
+
+    def is_bitmap(self, block: int, key: str) -> bool:
+        """Whether a key has the name of a block's bitmap, staged or not, or of an exact record."""
+        head = self.layer(block, "")
+        name = r"[0-9]+\.([0-9]+|audit)|load:[0-9a-f]+:[0-9]+\.[0-9]+"
+        return key.startswith(head) and bool(re.fullmatch(name, key[len(head) :]))
+
     def claims(self, block: int) -> str:
         """HASH: the block's claims, which are not recorded in its bitmaps yet."""
         return f"{{{self.prefix}:{block}}}:claims"

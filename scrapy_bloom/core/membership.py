@@ -1,6 +1,6 @@
 """Asking a filter about items: claim and contains, as script calls on its rings. No I/O."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from scrapy_bloom.core.audit import sample
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Generation
 from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.rings import FILLING, MAX_ROUNDS, Steps
+from scrapy_bloom.core.rings import FILLING, Races, Steps
 from scrapy_bloom.core.scripts import Call, Reply, on_full_server
 from scrapy_bloom.core.view import View
 from scrapy_bloom.errors import StorageError
@@ -115,13 +115,14 @@ def contains(view: View, items: Sequence[bytes]) -> Steps[str]:
 
 def find(view: View, items: Sequence[bytes]) -> Steps[list[Found]]:
     """Return per item its ring, and the newest generation that remembers it, if one does."""
-    for _ in range(MAX_ROUNDS):
+    found: dict[int, Found] = {}
+    pending, races = list(range(len(items))), Races(view)
+    while pending:
         if not view.complete:
             yield from view.open()
-        batches = _batches(view, items, range(len(items)))
+        batches = _batches(view, items, pending)
         asked = [(b, generation) for b in batches for generation in b.held.ring.generations]
         replies = yield [b.held.contains_in(generation, b.packed) for b, generation in asked]
-        found: dict[int, Found] = {}
         refused = []
         for (batch, generation), reply in zip(asked, replies, strict=True):
             if not is_answer(reply, len(batch.places)):
@@ -131,11 +132,15 @@ def find(view: View, items: Sequence[bytes]) -> Steps[list[Found]]:
                 if found.get(place, (None, None))[1] is None:
                     there = generation if verdict == PRESENT else None
                     found[place] = batch.held.ring, there
-        if not refused:
-            return [found[place] for place in range(len(items))]
+        # Of some generations a batch may have been answered: it is asked about as a whole again.
+        again = {place for batch, _ in refused for place in batch.places}
+        pending = sorted(again)
+        for place in pending:
+            found.pop(place, None)
+        _note(races, batches, pending)
         for batch, reply in refused:
             yield from view.refresh(batch.held.ring.block, batch.held.v, reply)
-    raise view.unstable()
+    return [found[place] for place in range(len(items))]
 
 
 def ask(view: View, items: Sequence[bytes], make_call: MakeCall) -> Steps[str]:
@@ -151,8 +156,7 @@ def _ask_part(
     view: View, items: Sequence[bytes], places: Sequence[int], make_call: MakeCall
 ) -> Steps[str]:
     verdicts: dict[int, str] = {}
-    pending = list(places)
-    refusals = 0
+    pending, races = list(places), Races(view)
     while pending:
         if not view.complete:
             yield from view.open()
@@ -168,9 +172,6 @@ def _ask_part(
                 view.notify(FILLING, batch.held.ring)
             if not NO_ROOM.isdisjoint(reply.verdicts):
                 full.append(batch)
-        refusals += bool(refused)
-        if refusals > MAX_ROUNDS:
-            raise view.unstable()
         pending = []
         for batch, reply in refused:
             yield from view.refresh(batch.held.ring.block, batch.held.v, reply)
@@ -179,7 +180,21 @@ def _ask_part(
             if (yield from view.grow(batch.held.ring.block, batch.held.v)):
                 pending += [place for place in batch.places if verdicts[place] in NO_ROOM]
         pending.sort()
+        _note(races, batches, pending)
     return "".join(verdicts[place] for place in places)
+
+
+def _note(races: Races, batches: Sequence[Batch], pending: Sequence[int]) -> None:
+    """Note for each block whether a round left fewer of its items pending."""
+    if not pending:
+        return
+    left = set(pending)
+    before, after = Counter[int](), Counter[int]()
+    for batch in batches:
+        before[batch.held.ring.block] += len(batch.places)
+        after[batch.held.ring.block] += sum(place in left for place in batch.places)
+    for block, count in before.items():
+        races.note(block, won=after[block] < count)
 
 
 def _batches(view: View, items: Sequence[bytes], places: Sequence[int]) -> list[Batch]:

@@ -5,7 +5,7 @@ ring, the server's clock and the number of URLs in each layer, and return the ne
 object if nothing is to be done. None does I/O.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from scrapy_bloom.core.generations import (
@@ -157,12 +157,25 @@ class Ring:
         return self.closes(self.active)
 
     def closes(self, generation: Generation) -> int:
-        """Return the Unix time at which a generation's period ends; 0 if that is not known."""
-        return self._start(self.period(generation) + 1)
+        """Return the Unix time at which a generation is no longer the active one; 0 if not known.
+
+        That is the end of its period, or earlier if the next one was opened by hand or early.
+        """
+        end = self._start(self.period(generation) + 1)
+        place = self._place(generation)
+        return min(end, self.generations[place - 1].opened) if place else end
 
     def forgotten(self, generation: Generation) -> int:
-        """Return the Unix time at which a generation is forgotten; 0 if that is not known."""
-        return self._start(self.period(generation) + self.config.slots)
+        """Return the Unix time at which a generation is forgotten; 0 if that is not known.
+
+        Later rotations by hand, early ones and changes of settings move it.
+        """
+        place = self._place(generation)
+        counted = self._counted(self.generations[: place + 1], self.period(self.active))
+        return self._start(counted[-1] + self.config.slots)
+
+    def _place(self, generation: Generation) -> int:
+        return next(n for n, own in enumerate(self.generations) if own.number == generation.number)
 
     def expires(self, generation: Generation) -> int:
         """Return the Unix time at which its bitmaps go if nobody comes back; 0 is never."""
@@ -258,7 +271,8 @@ class Ring:
         ring._geometry.check()
         if config.schedule is None:
             return ring  # nothing is forgotten that is still there
-        return replace(ring, generations=ring._live(ring.period(ring.active)))
+        newest = ring.period(ring.active)
+        return replace(ring, generations=ring._live(newest, newest))
 
     def without(self, lost: Collection[str]) -> "Ring":
         """Return the ring without the layers that are lost; one that has to be there stays, empty.
@@ -311,21 +325,38 @@ class Ring:
 
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
-        live = self._live(current)
-        # Those made under this configuration have one error budget together: for so many.
-        own = [g for g in live if g.number >= self.since][: self.config.slots - 1]
-        before = [g for g in live if g.number < self.since]
-        kept = (*own, *before)[: MAX_GENERATIONS - 1]
+        kept = self._live(current, current - 1)[: MAX_GENERATIONS - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
         needed = max((count_in(generation.layers, counts) for generation in dropped), default=0)
         ring = replace(self, generations=kept)
         new = ring._new_generation(self.active.number + 1, now, needed)
         return replace(ring, generations=(new, *kept))
 
-    def _live(self, current: int) -> tuple[Generation, ...]:
-        """Return the generations that are remembered in period ``current``."""
-        oldest = current - self.config.slots
-        return tuple(g for g in self.generations if self.period(g) > oldest)
+    def _live(self, current: int, newest: int) -> tuple[Generation, ...]:
+        """Return the generations that are remembered in period ``current``.
+
+        Args:
+            current: the period.
+            newest: the last period that one of them may count for.
+        """
+        counted = zip(self.generations, self._counted(self.generations, newest), strict=True)
+        return tuple(g for g, period in counted if period > current - self.config.slots)
+
+    def _counted(self, generations: Iterable[Generation], newest: int) -> list[int]:
+        """Return the periods that generations count for, the newest one first.
+
+        Of several that were opened in one period, by hand or early, each but the last counts for a
+        period before: there are at most as many as the window has periods, which share one error
+        budget. Those of another configuration have a budget of their own.
+        """
+        counted = []
+        for generation in generations:
+            period = self.period(generation)
+            if generation.number >= self.since:
+                period = min(period, newest)
+                newest = period - 1
+            counted.append(period)
+        return counted
 
     def _opened_by(self, now: int) -> "Ring":
         return replace(

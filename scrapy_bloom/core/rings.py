@@ -5,8 +5,8 @@ next, and swap that in if nobody was faster.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -45,6 +45,9 @@ MAX_DIGITS = 15
 PAUSE: list[Call] = []
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
+#: Rounds in a row in which an operation may get nowhere with a block. Each change by another client
+#: costs one of them, and in a filter that many clients fill, a ring lives for one call only.
+MAX_RACES = 10 * MAX_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,11 @@ class Rings:
         if not reply.state:
             return None
         ring = self._parse(state.parse, reply.state, self.keys.ring(block))
-        good = header is not None and ring.header.id == header.id and ring.block == block
-        return ring if good else None
+        if header is None or ring.header.id != header.id or ring.block != block:
+            return None
+        if ring.header != header:
+            raise self._disagree(ring, header)
+        return ring
 
     def _any_ring(self) -> Ring | None:
         held = self.held.get(0) or next(iter(self.held.values()), None)
@@ -242,26 +248,48 @@ class Rings:
         names = (*(layer.name for layer in ring.layers), *_records(ring))
         return [self.keys.layer(ring.block, name) for name in names]
 
-    def _remove(self, block: int) -> Steps[None]:
+    def _remove(self, block: int, walked: dict[str, list[str]]) -> Steps[None]:
         """Delete all that a block has, its ring last: what is there at one moment.
 
-        Whoever has the filter open makes it anew, empty, at once; that stays.
+        Clients that have the filter open create it again, empty, at once; that stays.
+
+        Args:
+            block: the block.
+            walked: names of the filter's keys, by node, as far as they were looked for.
         """
         ring_key = self.keys.ring(block)
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_RACES):
             (reply,) = yield [self._read_call(block)]
             keys = [self.keys.claims(block)]
             if block == 0:
                 keys += [self.keys.workers(), self.keys.header()]
-            with suppress(ValueError):  # of what cannot be read, nobody knows which bitmaps it has
-                keys = [*self._kept(state.parse(reply.state)), *keys]
+            try:
+                kept = self._kept(state.parse(reply.state))
+            except ValueError:  # without a ring, or with one that cannot be read, the names tell
+                kept = yield from self._find_bitmaps(block, walked)
+            keys = [*kept, *keys]
             for key in (*keys, ring_key):
                 (done,) = yield [Call(load("drop"), (ring_key, key), (reply.v,))]
                 if done.verdicts != "1":
                     break  # it has changed meanwhile
             else:
                 return
-        raise self.unstable()
+        raise self.unstable(MAX_RACES)
+
+    def _find_bitmaps(self, block: int, walked: dict[str, list[str]]) -> Steps[list[str]]:
+        """Return the names of a block's bitmaps; all keys of its node are walked, once."""
+        cursor, names = "0", list[str]()
+        while True:
+            arguments = (cursor, self.keys.pattern)
+            (reply,) = yield [Call(load("walk"), (self.keys.ring(block),), arguments)]
+            cursor, node = reply.v, reply.state
+            names += reply.fields
+            if node in walked or cursor == "0":
+                break
+        names = walked.get(node, names)
+        if node:
+            walked[node] = names
+        return [name for name in dict.fromkeys(names) if self.keys.is_bitmap(block, name)]
 
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))
@@ -285,13 +313,23 @@ class Rings:
         except ValueError as error:
             raise StorageError(
                 f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
-                "anew, set another BLOOM_KEY, or use the version of scrapy-bloom that wrote it"
+                "anew, use another key (BLOOM_KEY), or the version of scrapy-bloom that wrote it"
             ) from None
 
     def _parse_header(self, reply: Reply) -> Header:
         if is_unfinished(reply.fields):
             raise self._unfinished()
         return self._parse(Header.from_fields, reply.fields, self.keys.header())
+
+    def _disagree(self, ring: Ring, header: Header) -> StorageError:
+        key, other = self.keys.header(), self.keys.ring(ring.block)
+        pairs = zip(ring.header.to_fields().items(), header.to_fields().values(), strict=True)
+        names = ", ".join(name for (name, copy), value in pairs if copy != value)
+        return StorageError(
+            f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
+            f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
+            "from the copies), or else delete the filter, or use another key (BLOOM_KEY)"
+        )
 
     def _unfinished(self) -> StorageError:
         return StorageError(
@@ -300,12 +338,34 @@ class Rings:
             "that with replace=True (scrapy bloom import --replace), or delete() the filter"
         )
 
-    def unstable(self) -> StorageError:
+    def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:
         """Return the error for a filter that does not keep still."""
         return StorageError(
-            f"the filter {self.keys.prefix!r} was different each of {MAX_ROUNDS} times it was "
+            f"the filter {self.keys.prefix!r} was different each of {rounds} times it was "
             "read: does something else write or delete its keys?"
         )
+
+
+class Races:
+    """Counts, per block, the rounds in a row in which an operation got nowhere.
+
+    Args:
+        rings: the filter.
+    """
+
+    def __init__(self, rings: Rings) -> None:
+        self._rings = rings
+        self._lost = Counter[int]()
+
+    def note(self, block: int, *, won: bool) -> None:
+        """Note a round; one with any progress starts the count again.
+
+        Raises:
+            StorageError: these were ``MAX_RACES`` rounds without progress.
+        """
+        self._lost[block] = 0 if won else self._lost[block] + 1
+        if self._lost[block] >= MAX_RACES:
+            raise self._rings.unstable(MAX_RACES)
 
 
 def _records(ring: Ring) -> tuple[str, ...]:

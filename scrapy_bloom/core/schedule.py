@@ -9,9 +9,12 @@ Pure arithmetic: no clock, no I/O. Times are Unix times in seconds; boundaries a
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
+from operator import index
+from typing import Any
 
 from scrapy_bloom.errors import ConfigurationError, shown
 
@@ -186,6 +189,14 @@ class Schedule:
         return (date(1970 + years, 1 + months, 1).toordinal() - _EPOCH) * _DAY
 
 
+def plain(value: Any) -> Any:
+    """Return an integer of another type, such as NumPy's, as an int; anything else as it is."""
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            return index(value)
+    return value
+
+
 def _convert(value: object) -> Span:
     if isinstance(value, Span):
         return value
@@ -193,6 +204,7 @@ def _convert(value: object) -> Span:
         return _read(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError("it should be text, a number of seconds or a timedelta")
     # Neither infinity nor NaN is an integer.

@@ -13,7 +13,7 @@ from typing import Any
 
 from scrapy_bloom.core.hashing import MAX_SEED
 from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST
-from scrapy_bloom.core.schedule import Span, parse_span
+from scrapy_bloom.core.schedule import Span, parse_span, plain
 from scrapy_bloom.core.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RATE
 from scrapy_bloom.core.state import MAX_GROWTH
 from scrapy_bloom.core.wanted import NEVER
@@ -126,6 +126,7 @@ def memory(name: str, value: Any) -> int:
 
 def run(name: str, value: Any) -> str:
     """Parse the id of a run."""
+    value = plain(value)
     text = _text(value) if isinstance(value, str | int) else ""
     if isinstance(value, bool) or not 1 <= len(text) <= MAX_RUN_ID:
         raise ConfigurationError(
@@ -156,13 +157,14 @@ def seeds(name: str, value: Any) -> tuple[tuple[int, ...] | None, int | None]:
 
 
 def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
+    value = [plain(seed) for seed in value]
     problem = ""
     if not 1 <= len(value) <= MAX_HASHES:
         problem = f"it has {len(value)}"
     for seed in value if not problem else ():
         if type(seed) is not int or not 0 <= seed <= MAX_SEED:
             problem = f"{shown(seed, 40)} is none"
-        elif list(value).count(seed) > 1:
+        elif value.count(seed) > 1:
             problem = f"{seed} is in it twice"
     if problem:
         # Of the value only what is wrong: seeds are secret.
@@ -198,6 +200,7 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
 def _number(value: Any) -> int | float | None:
     if isinstance(value, str):
         value = _literal(value)
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

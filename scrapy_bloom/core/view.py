@@ -18,10 +18,12 @@ from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
 from scrapy_bloom.core.rings import (
     FULL,
+    MAX_RACES,
     MAX_ROUNDS,
     PAUSE,
     Decide,
     Notify,
+    Races,
     Rings,
     Snapshot,
     Steps,
@@ -30,9 +32,6 @@ from scrapy_bloom.core.scripts import Argument, Call, Reply, load
 from scrapy_bloom.core.sizing import DEFAULT_BLOCKS, MAX_BLOCKS
 from scrapy_bloom.core.wanted import Wanted
 from scrapy_bloom.errors import StorageError
-
-#: Attempts to change a block that others keep changing.
-MAX_RACES = 10 * MAX_ROUNDS
 
 
 class View(Rings):
@@ -83,7 +82,7 @@ class View(Rings):
             StorageError: what is stored cannot be read.
             ConfigurationError: the filter that was asked for is impossible.
         """
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_RACES):
             header = yield from self._load_header()
             missing = yield from self._load_rings(header)
             # Another filter's ring is a leftover, unless the filter was created anew meanwhile.
@@ -100,7 +99,7 @@ class View(Rings):
                     yield from self._touch_header(expiry)
                 self._header_expiry = None
                 return header
-        raise self.unstable()
+        raise self.unstable(MAX_RACES)
 
     def clear(self) -> Steps[None]:
         """Forget everything, one block at a time; other clients notice at their next call."""
@@ -116,9 +115,10 @@ class View(Rings):
     def delete(self) -> Steps[bool]:
         """Delete the filter, and forget it; whether there was one."""
         blocks = yield from self._stored_blocks()
+        walked: dict[str, list[str]] = {}
         # Last the block that the header is with: until then, it can be deleted again.
         for block in reversed(range(blocks)):
-            yield from self._remove(block)
+            yield from self._remove(block, walked)
         self.header = None
         self.held.clear()
         self._is_applied = self._is_configured = False
@@ -130,12 +130,15 @@ class View(Rings):
         if reply.status == "header":
             text = reply.fields.get("blocks", "")
             good = re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= MAX_BLOCKS
-            return int(text) if good else DEFAULT_BLOCKS
+            blocks = int(text) if good else DEFAULT_BLOCKS
+        else:
+            blocks = 0
         try:
             ring = yield from self._surviving_ring(reply)
         except StorageError:
-            return DEFAULT_BLOCKS  # there is one, and it cannot be read
-        return ring.header.blocks if ring else 0
+            return max(blocks, DEFAULT_BLOCKS)  # there is one, and it cannot be read
+        # Where they disagree, what the larger number names is deleted too.
+        return max(blocks, ring.header.blocks) if ring else blocks
 
     def all_keys(self) -> Steps[list[str]]:
         """Return the keys that there are."""
@@ -156,19 +159,27 @@ class View(Rings):
 
     def read(self) -> Steps[Snapshot]:
         """Bring all rings up to date, and return them with their counts."""
-        for _ in range(MAX_ROUNDS):
+        answers, rings = dict[int, Reply](), dict[int, Ring]()
+        header, races = self.header, Races(self)
+        while True:
             if not self.complete:
                 yield from self.open()
-            known = {block: held.v for block, held in self.held.items()}
-            replies = yield [self._read_call(block, self.held[block].ring) for block in known]
-            answers = dict(zip(known, replies, strict=True))
-            changed = [b for b in known if answers[b].v != known[b] or self._is_due(b, answers[b])]
-            if not changed and self.header is not None:
-                rings = {block: held.ring for block, held in self.held.items()}
-                return self._snapshot(self.header, answers, rings)
-            for block in changed:
-                yield from self.refresh(block, known[block], answers[block])
-        raise self.unstable()
+            if header is None or header != self.header:
+                # Another filter has taken its place: start again.
+                header = self.header
+                answers.clear()
+                rings.clear()
+            asked = {block: held for block, held in self.held.items() if block not in answers}
+            if header is not None and not asked:
+                return self._snapshot(header, answers, rings)
+            replies = yield [self._read_call(block, held.ring) for block, held in asked.items()]
+            for (block, held), reply in zip(asked.items(), replies, strict=True):
+                is_current = reply.v == held.v and not self._is_due(held.ring, reply)
+                races.note(block, won=is_current)
+                if is_current:
+                    answers[block], rings[block] = reply, held.ring
+                else:
+                    yield from self.refresh(block, held.v, reply)
 
     def look(self) -> Steps[Snapshot | None]:
         """Read the filter without changing anything; None if there is none."""
@@ -198,7 +209,7 @@ class View(Rings):
         elif not self._hold(block, reply, self.header):
             # The ring is gone, or the filter was deleted and created anew: look at the header.
             yield from self.open()
-        elif self._is_due(block, reply):
+        elif self._is_due(self.held[block].ring, reply):
             yield from self.change(block, Ring.advance)
 
     def grow(self, block: int, v: str) -> Steps[bool]:
@@ -230,6 +241,7 @@ class View(Rings):
                 continue
             if reply.status == "header":
                 header = self._parse_header(reply)
+                self._ring(0, reply, header)  # before any of the header's blocks is read or created
                 self._adopt(header)
                 return header
             # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
@@ -339,8 +351,7 @@ class View(Rings):
         """Return a ring under a configuration, and in this run."""
         return ring.reconfigure(config, now).advance(now, counts, self.wanted.run)
 
-    def _is_due(self, block: int, reply: Reply) -> bool:
-        ring = self.held[block].ring
+    def _is_due(self, ring: Ring, reply: Reply) -> bool:
         return ring.advance(reply.now) is not ring
 
     def _change_all(self, decide: Decide, *, quiet: bool = False) -> Steps[None]:
@@ -352,4 +363,4 @@ class View(Rings):
                 if block not in self.held and block >= (yield from self.open()).blocks:
                     break  # the filter was created anew meanwhile, with fewer blocks
             else:
-                raise self.unstable()
+                raise self.unstable(MAX_RACES)

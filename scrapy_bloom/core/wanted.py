@@ -1,7 +1,7 @@
 """What a user asks of a filter, beside what is stored. Pure."""
 
 import secrets
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from scrapy_bloom.core.generations import Config
 from scrapy_bloom.core.hashing import draw_seeds
@@ -39,7 +39,7 @@ class Wanted:
     capacity: int | None = None
     error_rate: float | None = None
     blocks: int | None = None
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] | None = field(default=None, repr=False)  # secret
     num_hashes: int | None = None
     window: Span | str | None = None
     period: Span | None = None
@@ -80,7 +80,7 @@ class Wanted:
 
     def over(self, other: "Wanted") -> "Wanted":
         """Return what the user asks for here, and for the rest in another."""
-        asked = {field.name: getattr(self, field.name) for field in fields(self)}
+        asked = {own.name: getattr(self, own.name) for own in fields(self)}
         if self.num_hashes is not None:
             other = replace(other, seeds=None)
         if self.window is not None:

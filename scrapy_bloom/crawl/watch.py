@@ -177,7 +177,9 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
 
     async def handle_and_note(outputs: Any, request: Request, *args: Any) -> Any:
         note = listener.yields(request)
-        return await handle_output(outputs if note is None else _noted(outputs, note), request, *args)
+        return await handle_output(
+            outputs if note is None else _noted(outputs, note), request, *args
+        )
 
     scraper.handle_spider_output_async = handle_and_note
 

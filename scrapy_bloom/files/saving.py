@@ -92,7 +92,10 @@ class Saving(Rings):
         found = {block: self._ring(block, reply, header) for block, reply in enumerate(replies)}
         rings = {block: ring for block, ring in found.items() if ring is not None}
         if not rings:
-            raise self._absent()
+            raise StorageError(
+                f"there is nothing left of the filter {self.keys.prefix!r} to be saved: what it "
+                "remembered has expired or was deleted"
+            )
         return reply.now, header, rings
 
     def _save(self, block: int, like: Ring) -> Steps[None]:
@@ -190,7 +193,7 @@ class Saving(Rings):
     def _absent(self) -> StorageError:
         return StorageError(
             f"there is no filter {self.keys.prefix!r} to be saved: nothing was recorded in it yet, "
-            "or it is on another server or under another key"
+            "it has expired or was deleted, or it is on another server or under another key"
         )
 
 
