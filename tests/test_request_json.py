@@ -699,6 +699,7 @@ def test_requests_of_a_crawl_spider_come_back(encoding: str) -> None:
     "request_",
     [
         sample(callback=SPIDER.parse, headers={"Referer": URL}),
+        sample(callback=SPIDER.parse, encoding="cp1252"),
         sample(meta={"link_text": Text("a"), "at": [TODAY, Colour.RED, {1}]}),
         sample(cb_kwargs={"point": Point(1, 2), 1: PurePosixPath("a")}),
     ],

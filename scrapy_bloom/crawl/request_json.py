@@ -35,6 +35,10 @@ from scrapy_bloom.errors import shown
 MAX_LENGTH = 65_536
 #: Priorities at most, and the negative at least.
 MAX_PRIORITY = 1 << 31
+#: Encodings that extend ASCII; pages without a declared one have the second.
+_CERTAIN_ENCODINGS = ("utf-8", "cp1252")
+#: The package whose classes of requests are always found.
+_SCRAPY = "scrapy."
 
 
 class NotKeepableError(ValueError):
@@ -56,8 +60,8 @@ def dump(request: Request, spider: Spider | None) -> str:
         fields = _fields(request, spider, packer)
         text = to_json(fields)
         extras = _extras(request, packer)
-        is_plain = type(request) is Request and request.encoding == "utf-8" and not extras
-        if is_plain and packer.is_certain:
+        is_plain = type(request) is Request and request.encoding in _CERTAIN_ENCODINGS
+        if is_plain and packer.is_certain and not extras:
             # It comes back unchanged: a trial would cost more than a round trip.
             return _bounded(text)
         again = _read(text, spider)
@@ -243,9 +247,6 @@ def _class(path: object, spider: Spider | None) -> type[Request]:
     if issubclass(cls, Request):
         return cls
     raise ValueError(f"class {shown(path, 60)} is not a class of requests")
-
-
-_SCRAPY = "scrapy."
 
 
 # -- checks, of what is to be written and of what was read --

@@ -226,7 +226,10 @@ def held(value: object, known: type = object) -> dict[str, object]:
 
 def static_attribute(cls: type, name: str) -> Any:
     """Return an attribute of a class, None if it has none. No getattr: that may run code."""
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return None
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
