@@ -270,7 +270,8 @@ class _Bounded(AbstractConnection):
     counts_waiting = True
 
     def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
-        self._begun = 0.0
+        #: When the connection attempt that is under way has begun.
+        self._begun: float | None = None
         # One time-out for both: redis-py's constructors forget one or the other for unix sockets,
         # and then wait for ever (5.0.0), or for long while the server's backlog is full.
         self._timeout = kwargs["socket_connect_timeout"] = socket_timeout
@@ -278,7 +279,10 @@ class _Bounded(AbstractConnection):
 
     def _step_timeout(self) -> float:
         # The addresses that were tried before have taken their time.
-        return at_most(self._timeout, but=time.monotonic() - self._begun)
+        return at_most(self._timeout, but=self._elapsed())
+
+    def _elapsed(self) -> float:
+        return 0.0 if self._begun is None else time.monotonic() - self._begun
 
     def _keep_timeout(self, value: object) -> None:
         """Redis-py assigns what it was given, or, in 5.0.0, None."""
@@ -294,11 +298,14 @@ class _Bounded(AbstractConnection):
         try:
             sock = super()._connect()  # type: ignore[safe-super, no-untyped-call]
         except BaseException:
-            spend(time.monotonic() - self._begun)
+            spend(self._elapsed())
             raise
-        # Part of it may have been this thread's delay: half of the time is left for what follows.
-        spend(min(time.monotonic() - self._begun, at_most(self._timeout) / 2))
-        return BoundedSocket(sock, self._timeout)
+        else:
+            # Part of it may be this thread's delay: half of the time is left for what follows.
+            spend(min(self._elapsed(), at_most(self._timeout) / 2))
+            return BoundedSocket(sock, self._timeout)
+        finally:
+            self._begun = None
 
 
 class _TCPConnection(_Bounded, redis.Connection):

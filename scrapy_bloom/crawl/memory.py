@@ -14,7 +14,13 @@ from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.asking import UNKNOWN, Asking, Question
 from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Claim, Crawled
 from scrapy_bloom.crawl.engine import Engine
-from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.filters import (
+    OPENING_TIMEOUT,
+    Filters,
+    Notify,
+    Opening,
+    connect_filters,
+)
 from scrapy_bloom.crawl.known import Known
 from scrapy_bloom.crawl.mainthread import has_asyncio, in_main
 from scrapy_bloom.crawl.queues import Queue
@@ -75,19 +81,23 @@ class Memory:
         self._recorded: set[bytes] = set()
         self._is_paused = self._is_closing = False
 
-    def open(self) -> Filters:
+    def open(self, patience: float = OPENING_TIMEOUT) -> Filters:
         """Connect, read or create the filters, and begin to watch over them.
+
+        Args:
+            patience: seconds to wait for a server that is slow or loading its data.
 
         Raises:
             BloomError: a setting cannot work, or the server cannot be used.
         """
         self.filters = filters = self._connect()
+        opening = Opening(patience)
         for bloom in filters.by_window.values():
-            bloom.open()
+            opening.run(bloom.open)
             self._check_run(bloom)
         self._in_main = in_main()
         if self._settings.remember == CRAWLED:
-            self._open_crawled(filters)
+            self._open_crawled(filters, opening)
         else:
             self._writer = Writer(self._connect_beside, self._in_main, self)
         self._use(filters)
@@ -209,7 +219,7 @@ class Memory:
         if window == RUN:
             return self._take_for_run(item, request)
         if self._writer is None or self.filters is None:
-            self.open()
+            self.open(patience=0)  # the scheduler has not done it, and the crawl is under way
         return self._take(item, window, request)
 
     def _take_once(self, item: bytes) -> bool:
@@ -369,7 +379,7 @@ class Memory:
 
     # -- claims --
 
-    def _open_crawled(self, filters: Filters) -> None:
+    def _open_crawled(self, filters: Filters, opening: Opening) -> None:
         settings, queue = self._settings, self._queue
         assert self._crawler.spider is not None  # noqa: S101 - it is being opened
         spider = self._crawler.spider
@@ -412,7 +422,7 @@ class Memory:
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
-        self._takeover.beat(filters)
+        opening.run(partial(self._takeover.beat, filters))
         self._engine.tell(self._crawled)
         self._writer.wake()
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from scrapy_bloom.core import pending
 from scrapy_bloom.core.membership import UNRECORDED, claim
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.filters import OPENING_TIMEOUT, Filters, Opening
 from scrapy_bloom.errors import BloomError
 
 logger = logging.getLogger(__name__)
@@ -300,9 +300,12 @@ class Writer:
 
     def _open(self) -> Filters:
         filters = self._connect()
+        # While the server is looked for, there is another attempt soon.
+        patience = 0.0 if self._is_broken else OPENING_TIMEOUT
+        opening = Opening(patience, lambda: self._is_broken or self._stopping.is_set())
         try:
             for bloom in filters.by_window.values():
-                bloom.open()
+                opening.run(bloom.open)
         except BaseException:
             filters.close()
             raise
