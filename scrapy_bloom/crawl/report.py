@@ -54,8 +54,11 @@ class Report:
         for window, bloom in filters.by_window.items():
             info = opening.run(bloom.info)
             logger.info("%r %s", bloom, _describe(info))
-            if bloom.replaced_config is not None:
-                logger.info("%r: %s", bloom, advice.on_change(bloom.replaced_config, info))
+            before = bloom.replaced_config
+            if before is not None:
+                level = logging.WARNING if advice.changes_times(before, info) else logging.INFO
+                since = _day(info.generations[-1].opened)
+                logger.log(level, "%r: %s", bloom, advice.on_change(before, info, since))
             self._set(window, info)
             stored = bloom.header.fingerprinter if bloom.header else ""
             self._advise(bloom, advice.on_capacity(info))
