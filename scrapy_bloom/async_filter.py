@@ -212,8 +212,9 @@ class AsyncBloomFilter(BaseFilter):
         return await self._run(self._view.look(), on_all_blocks=True)
 
     async def _run(self, steps: Steps[T], *, on_all_blocks: bool = False) -> T:
+        seconds = None if on_all_blocks else self._timeout
         try:
-            async with timeout(None if on_all_blocks else self._timeout), self._lock:
+            async with timeout(seconds, lambda: self._driver.round_trips), self._lock:
                 return await self._driver.run(steps, on_all_blocks=on_all_blocks)
         except asyncio.TimeoutError as error:
             raise self._driver.explain(TimeoutError("timed out")) from error

@@ -32,23 +32,29 @@ class ServerFullError(StorageError):
     """Redis is out of memory, and refuses what may take more of it."""
 
 
+class NotReadyError(StorageError):
+    """Redis did not answer in time, or is loading its data: it may answer later."""
+
+
 #: What remedies name, of the server of the filters: where its credentials are given, what to do if
-#: it is elsewhere, what a user needs, and what there is under a key.
+#: there is none, what a user needs, and what there is under a key.
 OF_FILTERS = {
     "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
-    "elsewhere": 'set BLOOM_REDIS_URL = "embedded:"',
+    "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
     "rights": "the filter's keys and the commands it needs",
     "key": "a key of the filter: choose another BLOOM_KEY",
 }
 #: The same, where a program passes a client of its own.
 OF_CLIENTS = {
     "credentials": "in the arguments of the client",
-    "elsewhere": "pass a client of another one",
+    "start": "start a server there or pass a client of another one",
     "rights": OF_FILTERS["rights"],
     "key": "a key of the filter: choose another key",
 }
+#: The same of a server that the package starts itself.
+_START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
-_START_ONE = "start a server there or {elsewhere}"
+_LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
 #: What an error's class and text say -> the trouble and its remedy; the first that matches counts.
 _REMEDIES = (
     (r"without any password|no password is set", "has no password set: remove it {credentials}"),
@@ -70,7 +76,7 @@ _REMEDIES = (
         _OUT_OF_MEMORY,
         "is out of memory: raise its maxmemory, or give the filter a server of its own",
     ),
-    (r"^BusyLoadingError|LOADING", "is still loading its data: wait, then try again"),
+    (_LOADING, "is still loading its data: wait, then try again"),
     (
         r"MISCONF",
         "refuses to write because it cannot save to its disk: see its log, then free the disk",
@@ -96,10 +102,10 @@ _REMEDIES = (
     (r"max number of clients", "has no connection left: raise its maxclients"),
     (
         r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
-        f"has a host name that cannot be found: correct it, or {_START_ONE}",
+        "has a host name that cannot be found: correct it, or {start}",
     ),
-    (r"refused|No such file|unreachable|No route", f"is not there: {_START_ONE}"),
-    (r"^TimeoutError|timed out", f"did not answer in time: see whether it is up, or {_START_ONE}"),
+    (r"refused|No such file|unreachable|No route", "is not there: {start}"),
+    (_LATE, "did not answer in time: see whether it is up, or {start}"),
     (r"CERTIFICATE|SSL", "cannot be talked to over TLS: check rediss:// and the ssl_* options"),
     (r"^NotConnectedError", "is not connected: nothing was sent, and no connection was attempted"),
     (
@@ -114,6 +120,8 @@ _REMEDIES = (
 )
 
 
+#: Errors that callers tell apart.
+_KINDS = {_OUT_OF_MEMORY: ServerFullError, _LOADING: NotReadyError, _LATE: NotReadyError}
 #: The server quotes the arguments of a command that it does not know, AUTH's too.
 _ARGUMENTS = r",? with args beginning"
 
@@ -127,9 +135,11 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = OF_FILTERS)
         words: what remedies name, as in ``OF_FILTERS``.
     """
     text = f"{type(error).__name__}: {error}"
+    if label.startswith("embedded:"):
+        words = {**words, "start": _START_EMBEDDED}
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, text):
-            kind = ServerFullError if pattern == _OUT_OF_MEMORY else StorageError
+            kind = _KINDS.get(pattern, StorageError)
             return kind(f"{label} {remedy.format_map(words)}")
     return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
 

@@ -3,7 +3,9 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -171,6 +173,53 @@ def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, client: redis
         assert await bloom.contains("b") is True
 
     run(scenario, timeout=0.2)
+
+
+@contextmanager
+def blocked_loop(seconds: float) -> Iterator[None]:
+    """Have a callback block the loop for so long, in each of its rounds."""
+    loop = asyncio.get_running_loop()
+    handle = None
+
+    def block() -> None:
+        nonlocal handle
+        time.sleep(seconds)
+        handle = loop.call_soon(block)
+
+    handle = loop.call_soon(block)
+    try:
+        yield
+    finally:
+        handle.cancel()
+
+
+def test_a_loop_that_is_blocked_does_not_take_that_for_the_servers_silence(run: Run) -> None:
+    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
+        with blocked_loop(0.01):
+            assert await bloom.add("connecting, a handshake, the header and all rings")
+            other.rotate()
+            assert all(await bloom.claim(URLS[:100])), "all rings again"
+        with blocked_loop(0.15):
+            assert await bloom.add("one round trip")
+            tasks = [bloom.add(f"one after the other {number}") for number in range(2)]
+            assert all(await asyncio.gather(*tasks))
+
+    run(scenario, timeout=0.1, blocks=16, window="2 months")
+
+
+def test_a_server_that_hangs_is_given_up_by_a_loop_that_is_blocked(
+    run: Run, client: redis.Redis
+) -> None:
+    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
+        await bloom.open()
+        client.client_pause(10_000, all=False)
+        try:
+            with blocked_loop(0.02), pytest.raises(StorageError, match="did not answer in time"):
+                await asyncio.wait_for(bloom.add("a"), 9)
+        finally:
+            client.client_unpause()
+
+    run(scenario, timeout=0.1)
 
 
 def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:

@@ -7,6 +7,7 @@ replies would let it take many times that.
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from servers import Server, free_port
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.clients import deadline
 from scrapy_bloom.clients.connection import connect
-from scrapy_bloom.clients.deadline import BoundedSocket, may_connect, remaining, within
+from scrapy_bloom.clients.deadline import BoundedSocket, may_connect, remaining, spend, within
 from scrapy_bloom.clients.driver import Driver
 from scrapy_bloom.core.scripts import Call, load
 from scrapy_bloom.crawl.filters import connect_filters
@@ -417,16 +418,7 @@ def wait_until(condition: Any) -> None:
 # -- within --
 
 
-class Clock:
-    """Stands in for the module ``time``."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-#: Of nested blocks: their seconds, whether they may connect, and the seconds that then pass.
+#: Of nested blocks: their seconds, whether they may connect, and the seconds that are then waited.
 blocks = st.lists(
     st.tuples(st.none() | st.integers(0, 20), st.booleans(), st.integers(0, 10)), max_size=6
 )
@@ -434,26 +426,26 @@ blocks = st.lists(
 
 @given(blocks)
 def test_the_earliest_end_counts(nested: list[tuple[int | None, bool, int]]) -> None:
-    clock = Clock()
     ends: list[float] = []
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(deadline, "time", clock)
-        stack.callback(check, clock, [], [])
-        for depth, (seconds, connects, passing) in enumerate(nested, 1):
+        patch.setattr(deadline._here, "waited", 100.0)
+        stack.callback(check, [], [])
+        for depth, (seconds, connects, waited) in enumerate(nested, 1):
             outer = list(ends), [connect for _, connect, _ in nested[: depth - 1]]
-            stack.callback(check, clock, *outer)
+            stack.callback(check, *outer)
             stack.enter_context(within(seconds, connect=connects))
-            ends += [] if seconds is None else [clock.now + seconds]
-            clock.now += passing
-            check(clock, ends, [connect for _, connect, _ in nested[:depth]])
+            ends += [] if seconds is None else [deadline._here.waited + seconds]
+            spend(waited)
+            check(ends, [connect for _, connect, _ in nested[:depth]])
 
 
-def check(clock: Clock, ends: list[float], connects: list[bool]) -> None:
+def check(ends: list[float], connects: list[bool]) -> None:
     assert may_connect() == all(connects)
+    waited = deadline._here.waited
     if not ends:
         assert remaining() is None
-    elif min(ends) > clock.now:
-        assert remaining() == min(ends) - clock.now
+    elif min(ends) > waited:
+        assert remaining() == min(ends) - waited
     else:
         with pytest.raises(TimeoutError):
             remaining()
@@ -518,13 +510,14 @@ def test_all_is_sent_in_pieces() -> None:
 def test_after_a_deadline_a_socket_has_its_own_timeout_again() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        bounded = BoundedSocket(ours, 60)
-        theirs.sendall(b"ab")
-        with within(30):
-            assert bounded.recv(1) == b"a"
-            assert 0 < ours.gettimeout() < 31
-        assert bounded.recv(1) == b"b"
-        assert 60 <= ours.gettimeout() < 61
+        bounded = BoundedSocket(ours, TIMEOUT)
+        with within(0.01), pytest.raises(TimeoutError):
+            bounded.recv(1)
+        assert ours.gettimeout() <= 0.01
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            bounded.recv(1)
+        assert time.monotonic() - begin >= TIMEOUT
 
 
 def test_a_socket_that_must_not_wait_does_not() -> None:
@@ -536,3 +529,43 @@ def test_a_socket_that_must_not_wait_does_not() -> None:
             bounded.recv(1)
         with pytest.raises(BlockingIOError):
             bounded.recv_into(bytearray(1))
+
+
+# -- a thread that is late --
+
+
+@contextmanager
+def waiting_for_the_gil(seconds: float) -> Iterator[None]:
+    """Have this thread wait so long for the GIL, each time that it lets go of it."""
+    is_over, before = threading.Event(), sys.getswitchinterval()
+
+    def hold() -> None:
+        while not is_over.is_set():
+            pass
+
+    thread = threading.Thread(target=hold)
+    sys.setswitchinterval(seconds)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        sys.setswitchinterval(before)
+        thread.join()
+
+
+def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
+    server: Server, client: redis.Redis
+) -> None:
+    timeout, lateness = 0.1, 0.15
+    with closing(connect(server.url, timeout=timeout)) as connection:
+        bloom = BloomFilter(connection.client, KEY, blocks=2, capacity=1_000, timeout=timeout)
+        with waiting_for_the_gil(lateness):
+            assert bloom.add("connecting, handshakes, the header and all rings")
+            assert not bloom.add("connecting, handshakes, the header and all rings")
+        client.client_pause(10_000, all=False)
+        try:
+            with waiting_for_the_gil(0.01), failing(LATE):
+                bloom.add("a server that is silent")
+        finally:
+            client.client_unpause()

@@ -428,6 +428,32 @@ def test_changed_settings_are_applied_once_and_said_in_a_line(
     assert "settings of the" not in caplog.text
 
 
+def test_spiders_that_change_each_others_window_are_warned(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def change(window: str) -> str:
+        """Open under a window; return the warning about the change, if there is one."""
+        caplog.clear()
+        make(BLOOM_KEY="all", BLOOM_RECRAWL_AFTER=window)
+        return "".join(r.getMessage() for r in caplog.records if "settings of" in r.getMessage())
+
+    assert not change("2 months")
+    for new, old in (("1 week", "2 months"), ("2 months", "1 week")):
+        text = change(new)
+        assert f"BLOOM_RECRAWL_AFTER = {new} (was {old})" in text
+        assert "remembers those seen since 20" in text
+        assert "give each spider a BLOOM_KEY of its own" in text
+        assert not change(new)
+
+
+def test_a_change_of_sizes_is_no_reason_to_warn(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(BLOOM_RECRAWL_AFTER="1 week")
+    make(BLOOM_RECRAWL_AFTER="1 week", BLOOM_CAPACITY=20_000)
+    assert "settings of" not in caplog.text
+
+
 def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_nothing(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

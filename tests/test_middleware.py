@@ -630,6 +630,22 @@ def test_one_signal_ends_a_crawl_whose_start_waits_for_another_pages_answer(
 
 
 @REMEMBER
+def test_callbacks_that_block_the_crawl_are_no_outage(lab_of: LabOf, remember: str) -> None:
+    lab = lab_of(tree(12))
+    code = spider("""
+def parse(self, response):
+    import time
+    for request in self.links(response):
+        yield request
+        time.sleep(0.2)
+""")
+    done = lab.crawl(code, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=0.1)
+    assert done.hits == Counter(lab.site.pages.keys())
+    assert "bloom/outages" not in done.stats
+    assert_ended_well(done)
+
+
+@REMEMBER
 @pytest.mark.skipif(version_info < (2, 13), reason="start() is new")
 def test_two_workers_with_scrapy_redis_fetch_every_page_once_in_total(
     lab_of: LabOf, remember: str

@@ -24,14 +24,14 @@ from example_site.build import Site
 from example_site.serve import SiteServer
 from proxy import PASS, Fault, Kind, Proxy
 from scrapy import Request, Spider
-from scrapy.crawler import Crawler
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from servers import Server
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter, StorageError
 from scrapy_bloom.crawl import memory, writer
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.filters import Filters, Opening
+from scrapy_bloom.errors import NotReadyError
 
 #: BLOOM_TIMEOUT here, and what a call may take on a machine that has other things to do.
 TIMEOUT = 0.5
@@ -79,7 +79,8 @@ class Worker:
         }
         self.crawler = get_crawler(Shop, given)
         self.crawler.spider = self.crawler._create_spider("shop")
-        self.dupefilter = _opened(self.crawler)
+        self.dupefilter = BloomDupeFilter.from_crawler(self.crawler)
+        self.dupefilter.open()
         self.memory = self.dupefilter._memory
         self.crawler.engine = self.engine = Engine()
 
@@ -102,20 +103,6 @@ class Worker:
 
     def __exit__(self, *error: object) -> None:
         self.dupefilter.close("finished")
-
-
-def _opened(crawler: Crawler) -> BloomDupeFilter:
-    """Open a dupefilter, if need be at the second attempt: others use this machine too."""
-    for attempt in range(5):
-        dupefilter = BloomDupeFilter.from_crawler(crawler)
-        try:
-            dupefilter.open()
-        except StorageError:
-            if attempt == 4:
-                raise
-        else:
-            return dupefilter
-    raise AssertionError
 
 
 def page(number: int) -> Request:
@@ -651,6 +638,100 @@ async def test_many_round_trips_have_one_time_out(lasting: Server) -> None:
             assert worker.stat("unknown") == 1
         await back(worker)
         assert worker.sees(0)
+
+
+# -- at the start --
+
+
+def once(function: Callable[[], object], after: float) -> threading.Timer:
+    timer = threading.Timer(after, function)
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
+    remember: str, own: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    own.process.send_signal(signal.SIGSTOP)
+    once(lambda: own.process.send_signal(signal.SIGCONT), after=5 * TIMEOUT)
+    with Worker(own.url, BLOOM_REMEMBER=remember) as worker:
+        assert not worker.sees(0)
+        assert worker.stat("outages") == 0
+    assert caplog.text.count("Waiting for it, up to 30 s") == 1
+
+
+@in_loop
+async def test_a_crawl_waits_at_its_start_for_a_server_that_loads_its_data(own: Server) -> None:
+    with loading(own), own.client() as client:
+        await until(lambda: is_loading(client))
+        with Worker(own.url) as worker:
+            assert not worker.sees(0)
+            assert worker.stat("outages") == 0
+
+
+def is_loading(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.exceptions.BusyLoadingError:
+        return True
+    except redis.ConnectionError:  # it does not listen yet
+        return False
+    raise AssertionError("it has loaded its data already")
+
+
+@in_loop
+async def test_the_thread_waits_for_its_first_connection(own: Server) -> None:
+    """A server that is slow then has not failed the crawl."""
+    with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker:
+        with stalled(own):
+            worker.memory._writer.put(writer.Job(writer.RELEASE, "lasting", b"whatever"))
+            await asyncio.sleep(3 * TIMEOUT)
+        await until(lambda: not worker.memory._writer.backlog)
+        assert worker.stat("outages") == 0
+
+
+def test_waiting_for_a_slow_server_has_an_end() -> None:
+    calls = []
+
+    def time_out() -> None:
+        calls.append(None)
+        raise NotReadyError("too late")
+
+    with pytest.raises(NotReadyError):
+        Opening(patience=0.5).run(time_out)
+    assert len(calls) > 1
+    calls.clear()
+    with pytest.raises(NotReadyError):
+        Opening(is_over=lambda: True).run(time_out)
+    assert len(calls) == 1
+
+
+def test_a_server_that_is_not_there_is_not_waited_for() -> None:
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match="is not there"):
+        Worker("redis://127.0.0.1:1/0")
+    assert time.monotonic() - begin < PATIENCE
+
+
+@needs_embedded
+@in_loop
+async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Worker(f"embedded:{tmp_path / 'data'}") as worker:
+        path = worker.memory.filters.connection._server.socket_path
+        with redis.Redis(unix_socket_path=str(path)) as client:
+            pid = client.info("server")["process_id"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert not worker.sees(0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert "did not answer in time: see whether it is up, or start the crawl" in caplog.text
+        assert "BLOOM_REDIS_URL" not in caplog.text
+        await back(worker)
 
 
 # -- on the way back --

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -22,28 +22,87 @@ from scrapy_bloom.errors import (
     showable,
 )
 
-if sys.version_info >= (3, 11, 3):
-    from asyncio import timeout
-else:  # where redis-py needs it as well
-    from async_timeout import timeout  # type: ignore[import-not-found,no-redef,unused-ignore]
-
-__all__ = ["AsyncDriver", "finish", "timeout"]
-
 T = TypeVar("T")
 
 #: Calls that are under way at once on a cluster, each on a connection of its own.
 MAX_CONNECTIONS = 8
 #: Seconds that cleaning up behind an operation may take.
 CLEAN_UP_FOR = 10.0
+#: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
+STEPS = 100
+#: Seconds of a step at least: timers are exact to about one millisecond.
+MIN_STEP = 0.002
 
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
 
 
+class timeout:  # noqa: N801 - used as asyncio.timeout is
+    """Cancel what is done in an ``async with`` block after some seconds: asyncio.TimeoutError.
+
+    Counts the time in which the event loop could have read a reply, and not while it is blocked:
+    a step that is late counts as if it had been in time, and as nothing if a reply comes after it.
+    So a silent server is given up after ``STEPS`` rounds of a busy loop at most.
+
+    Args:
+        seconds: the time, None for no limit.
+        replies: returns a number that is another one after each reply.
+    """
+
+    def __init__(self, seconds: float | None, replies: Callable[[], int] = int) -> None:
+        self._seconds = seconds
+        self._replies = replies
+        self._timer: asyncio.Handle | None = None
+        self._has_expired = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if self._seconds is None or task is None:
+            return
+        self._loop, self._task = asyncio.get_running_loop(), task
+        if sys.version_info >= (3, 11):
+            self._cancelling = task.cancelling()
+        self._step = max(self._seconds / STEPS, MIN_STEP)
+        #: What is left, and what late steps have taken of it since the last reply.
+        self._left, self._late = self._seconds, 0.0
+        self._seen, self._last = self._loop.time(), self._replies()
+        self._look()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._has_expired:
+            # As asyncio.timeout does: others may have cancelled the task as well.
+            is_ours = sys.version_info < (3, 11) or self._task.uncancel() <= self._cancelling
+            if is_ours and kind is asyncio.CancelledError:
+                raise asyncio.TimeoutError
+
+    def _look(self) -> None:
+        if self._last != (last := self._replies()):
+            self._last, self._late = last, 0.0
+        took = self._loop.time() - self._seen
+        self._seen += took
+        if took <= self._step:
+            self._left -= took
+        else:
+            self._late += self._step
+        if self._left > self._late:
+            # Half a step, because timers are always a little late.
+            self._timer = self._loop.call_later(self._step / 2, self._look)
+        else:
+            # After what the loop has just read for the task.
+            self._timer = self._loop.call_soon(self._expire)
+
+    def _expire(self) -> None:
+        self._has_expired = True
+        self._task.cancel()
+
+
 class AsyncDriver:
     """Runs operations on an asyncio client, one at a time.
 
-    A time-out bounds an operation as a whole: resolving, connecting, handshakes, all replies.
+    A time-out bounds an operation as a whole: resolving, connecting, handshakes, all replies. It
+    does not count while the event loop is too busy to read them.
 
     Args:
         client: ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
@@ -90,10 +149,10 @@ class AsyncDriver:
                 that were under way have been carried out is unknown then.
         """
         try:
-            async with timeout(None if on_all_blocks else self._timeout):
+            async with timeout(None if on_all_blocks else self._timeout, self._replies):
                 calls = next(steps)
                 while True:
-                    async with timeout(self._timeout if on_all_blocks else None):
+                    async with timeout(self._timeout if on_all_blocks else None, self._replies):
                         replies = await self._send(calls)
                     calls = steps.send([Reply.parse(raw) for raw in replies])
         except StopIteration as stop:
@@ -115,14 +174,18 @@ class AsyncDriver:
         """Return an error that says what to do about an error of the client's."""
         return explain(error, self._label, self._words)
 
+    def _replies(self) -> int:
+        return self.round_trips  # what comes before each of them was answered
+
     async def close(self) -> None:
         """Close the client's connections."""
-        with suppress(redis.RedisError, OSError):
-            # redis-py 5.0.0 calls it close.
-            await getattr(self._client, "aclose", self._client.close)()
-            pool = getattr(self._client, "connection_pool", None)
-            if pool is not None:
-                await pool.disconnect()
+        with suppress(redis.RedisError, OSError, asyncio.TimeoutError):
+            async with timeout(self._timeout):
+                # redis-py 5.0.0 calls it close.
+                await getattr(self._client, "aclose", self._client.close)()
+                pool = getattr(self._client, "connection_pool", None)
+                if pool is not None:
+                    await pool.disconnect()
 
     async def _send(self, calls: list[Call]) -> list[Any]:
         if not calls:  # rings.PAUSE

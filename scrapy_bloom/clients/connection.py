@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -24,7 +25,7 @@ from redis.retry import Retry
 
 from scrapy_bloom.clients.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
 from scrapy_bloom.clients.addresses import label as label_of
-from scrapy_bloom.clients.deadline import BoundedSocket, at_most, may_connect
+from scrapy_bloom.clients.deadline import BoundedSocket, at_most, may_connect, spend
 from scrapy_bloom.errors import ConfigurationError, explain, showable
 
 if TYPE_CHECKING:
@@ -231,8 +232,9 @@ def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[],
     provider = arguments.get("credential_provider")
     if provider is not None and not hasattr(provider, "get_credentials_async"):
         return None  # redis-py 8 asks for it
-    # The driver bounds an operation as a whole; redis-py's own time-outs are a task for each step.
-    arguments = {**arguments, "socket_timeout": None}
+    # The driver bounds an operation as a whole. redis-py's own time-outs are a task for each step,
+    # and take a loop that is busy for a server that is silent.
+    arguments = {**arguments, "socket_timeout": None, "socket_connect_timeout": None}
     retry = AsyncRetry(NoBackoff(), 0)
     if sync_class is redis.Redis:
         return lambda: redis.asyncio.Redis(**arguments, retry=retry)
@@ -264,14 +266,23 @@ class _Bounded(AbstractConnection):
     knows no time-out, and what a credential provider or an OCSP check of the user's does.
     """
 
+    #: For drivers: its sockets count what the server keeps a thread waiting.
+    counts_waiting = True
+
     def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
+        #: When the connection attempt that is under way has begun.
+        self._begun: float | None = None
         # One time-out for both: redis-py's constructors forget one or the other for unix sockets,
         # and then wait for ever (5.0.0), or for long while the server's backlog is full.
         self._timeout = kwargs["socket_connect_timeout"] = socket_timeout
         super().__init__(socket_timeout=socket_timeout, **kwargs)
 
     def _step_timeout(self) -> float:
-        return at_most(self._timeout)
+        # The addresses that were tried before have taken their time.
+        return at_most(self._timeout, but=self._elapsed())
+
+    def _elapsed(self) -> float:
+        return 0.0 if self._begun is None else time.monotonic() - self._begun
 
     def _keep_timeout(self, value: object) -> None:
         """Redis-py assigns what it was given, or, in 5.0.0, None."""
@@ -283,8 +294,18 @@ class _Bounded(AbstractConnection):
     def _connect(self) -> Any:
         if not may_connect():
             raise NotConnectedError("there is no connection, and none may be made here")
-        sock = super()._connect()  # type: ignore[safe-super, no-untyped-call]
-        return BoundedSocket(sock, self._timeout)
+        self._begun = time.monotonic()
+        try:
+            sock = super()._connect()  # type: ignore[safe-super, no-untyped-call]
+        except BaseException:
+            spend(self._elapsed())
+            raise
+        else:
+            # Part of it may be this thread's delay: half of the time is left for what follows.
+            spend(min(self._elapsed(), at_most(self._timeout) / 2))
+            return BoundedSocket(sock, self._timeout)
+        finally:
+            self._begun = None
 
 
 class _TCPConnection(_Bounded, redis.Connection):

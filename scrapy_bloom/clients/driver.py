@@ -3,7 +3,8 @@
 import codecs
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import redis
@@ -12,7 +13,7 @@ import redis.asyncio.cluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.clients.deadline import at_most, remaining, within
+from scrapy_bloom.clients.deadline import at_most, remaining, spend, waiting, within
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
 from scrapy_bloom.errors import (
@@ -36,8 +37,9 @@ class Driver:
     """Runs operations on a synchronous client.
 
     With a client of ``connection.connect``, a time-out bounds an operation as a whole: connecting,
-    handshakes, all replies (not the resolving of a host name). With other clients, and with those
-    for clusters, it is looked at between round trips only, and each of them takes as long as the
+    handshakes, all replies (not the resolving of a host name). It counts the time that the server
+    takes, not what this thread does or cannot do meanwhile. With other clients, and with those for
+    clusters, it is looked at between round trips only, and each of them takes as long as the
     client's own time-outs let it; these clients also connect whatever ``may_connect`` says.
 
     Args:
@@ -75,6 +77,13 @@ class Driver:
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
         self._pipelines = not isinstance(client, RedisCluster)
         self._timeout = timeout
+        connection_class = getattr(
+            getattr(client, "connection_pool", None), "connection_class", None
+        )
+        #: Counts the time of a round trip where the client's sockets do not.
+        self._counting: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if getattr(connection_class, "counts_waiting", False) else waiting
+        )
         self.may_connect = True
         self.round_trips = 0
 
@@ -159,7 +168,9 @@ class Driver:
 
     def _send(self, calls: list[Call]) -> list[Any]:
         if not calls:  # rings.PAUSE
-            time.sleep(at_most(PAUSE_FOR))
+            pause = at_most(PAUSE_FOR)
+            time.sleep(pause)
+            spend(pause)
         if len(calls) <= 1 or not self._pipelines:
             return [self._send_in_time(call) for call in calls]
         replies = self._pipeline(calls)
@@ -168,7 +179,8 @@ class Driver:
             # What was refused has changed nothing: load the scripts, and send those calls again.
             for text in {calls[place].script.text for place in unknown}:
                 self._start_round_trip()
-                self.client.script_load(text)
+                with self._counting():
+                    self.client.script_load(text)
             second = self._pipeline([calls[place] for place in unknown])
             for place, reply in zip(unknown, second, strict=True):
                 replies[place] = reply
@@ -183,7 +195,8 @@ class Driver:
         with self.client.pipeline(transaction=False) as pipeline:
             for call in calls:
                 call.send(pipeline)
-            replies: list[Any] = pipeline.execute(raise_on_error=False)
+            with self._counting():
+                replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
 
     def _send_in_time(self, call: Call) -> Any:
@@ -194,10 +207,12 @@ class Driver:
         self.round_trips += 1  # without a look at the clock, which a new URL does not need
         try:
             try:
-                return call.send(self.client)
+                with self._counting():
+                    return call.send(self.client)
             except NoScriptError:
                 self._start_round_trip()
-                return call.send(self.client, by_text=True)
+                with self._counting():
+                    return call.send(self.client, by_text=True)
         except redis.ResponseError as error:
             self._refuse_wrong_type(call, error)
             raise

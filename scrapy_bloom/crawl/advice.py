@@ -133,8 +133,19 @@ def on_early_rotation(ring: Ring) -> str:
     )
 
 
-def on_change(before: Config, after: FilterInfo) -> str:
-    """Say which stored settings were replaced."""
+def changes_times(before: Config, after: FilterInfo) -> bool:
+    """Whether another window or period than the stored one holds now."""
+    return (before.window, before.period) != (after.window, after.period)
+
+
+def on_change(before: Config, after: FilterInfo, since: str) -> str:
+    """Say which stored settings were replaced, and what follows if times were.
+
+    Args:
+        before: what was stored.
+        after: the filter as it is now.
+        since: the day from which on it remembers what was seen.
+    """
     changes = (
         ("BLOOM_RECRAWL_AFTER", before.window, after.window),
         ("BLOOM_ROTATE_EVERY", before.period, after.period),
@@ -144,7 +155,15 @@ def on_change(before: Config, after: FilterInfo) -> str:
         ("BLOOM_MAX_MEMORY", before.max_memory, after.max_memory),
     )
     texts = [f"{name} = {new} (was {old})" for name, old, new in changes if new != old]
-    return (
+    text = (
         f"settings of the stored filter changed: {', '.join(texts)}. Times hold from now on, sizes "
         f"from the next {'generation' if after.window else 'layer'} on"
+    )
+    if not changes_times(before, after):
+        return text
+    return (
+        f"{text}. The new times hold for all URLs in the filter: it remembers those seen since "
+        f"{since}, and earlier ones are crawled again. If another spider uses this BLOOM_KEY with "
+        "other times, each start of either changes them again: give each spider a BLOOM_KEY of its "
+        "own, or both the same BLOOM_RECRAWL_AFTER and BLOOM_ROTATE_EVERY"
     )

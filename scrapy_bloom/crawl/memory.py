@@ -15,7 +15,14 @@ from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.asking import TO_SCHEDULER, UNKNOWN, Asking, Question
 from scrapy_bloom.crawl.crawled import MAX_ATTEMPTS, Crawled
 from scrapy_bloom.crawl.engine import Engine
-from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, count_claims
+from scrapy_bloom.crawl.filters import (
+    OPENING_TIMEOUT,
+    Filters,
+    Notify,
+    Opening,
+    connect_filters,
+    count_claims,
+)
 from scrapy_bloom.crawl.flights import Claim
 from scrapy_bloom.crawl.known import Known
 from scrapy_bloom.crawl.mainthread import has_asyncio, in_main
@@ -92,22 +99,26 @@ class Memory:
         #: Whether the crawl has ended: nothing is put back into its queue any more.
         self._is_over = False
 
-    def open(self) -> Filters:
+    def open(self, patience: float = OPENING_TIMEOUT) -> Filters:
         """Connect, read or create the filters, and begin to watch over them.
+
+        Args:
+            patience: seconds to wait for a server that is slow or loading its data.
 
         Raises:
             BloomError: a setting cannot work, or the server cannot be used.
         """
-        self.filters = filters = self._open_all(self._connect())
-        left = self._find_left_windows(filters)
+        opening = Opening(patience)
+        self.filters = filters = self._open_all(self._connect(), opening)
+        left = opening.run(partial(self._find_left_windows, filters))
         self._in_main = in_main()
         if self._settings.remember == CRAWLED:
             if left:
                 self._report.windows_left(left)
                 filters.close()
                 self._left = left.keys()
-                self.filters = filters = self._open_all(self._connect(left=self._left))
-            self._open_crawled(filters)
+                self.filters = filters = self._open_all(self._connect(left=self._left), opening)
+            self._open_crawled(filters, opening)
         else:
             claims = count_claims(filters) | left
             self._report.claims_ignored(sum(claims.values()))
@@ -248,7 +259,7 @@ class Memory:
         if window == RUN:
             return self._take_for_run(item, request)
         if self._writer is None or self.filters is None:
-            self.open()
+            self.open(patience=0)  # the scheduler has not done it, and the crawl is under way
         return self._take(item, window, request)
 
     def _take_once(self, item: bytes) -> bool:
@@ -430,7 +441,7 @@ class Memory:
 
     # -- claims --
 
-    def _open_crawled(self, filters: Filters) -> None:
+    def _open_crawled(self, filters: Filters, opening: Opening) -> None:
         settings, queue = self._settings, self._queue
         spider = self._spider or self._crawler.spider
         if spider is None:
@@ -479,7 +490,7 @@ class Memory:
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
-        self._takeover.begin(filters)
+        opening.run(partial(self._takeover.begin, filters))
         self._engine.tell(self._crawled)
         self._writer.wake()
 
@@ -571,10 +582,10 @@ class Memory:
             others.close()
         return {window: claims[window] for window in left if claims[window]}
 
-    def _open_all(self, filters: Filters) -> Filters:
+    def _open_all(self, filters: Filters, opening: Opening) -> Filters:
         try:
             for bloom in filters.by_window.values():
-                bloom.open()
+                opening.run(bloom.open)
                 self._check_run(bloom)
         except BaseException:
             filters.close()

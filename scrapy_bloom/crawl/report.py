@@ -13,7 +13,7 @@ from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.crawl import advice
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.filters import Filters, Opening
 from scrapy_bloom.crawl.queues import Queue
 from scrapy_bloom.crawl.settings import SCHEDULED
 from scrapy_bloom.crawl.windows import LASTING
@@ -77,11 +77,15 @@ class Report:
         self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str
     ) -> None:
         """Say in a line what each filter holds, so that a second run does not look broken."""
+        opening = Opening()
         for window, bloom in filters.by_window.items():
-            info = bloom.info()
+            info = opening.run(bloom.info)
             logger.info("%r %s", bloom, _describe(info))
-            if bloom.replaced_config is not None:
-                logger.info("%r: %s", bloom, advice.on_change(bloom.replaced_config, info))
+            before = bloom.replaced_config
+            if before is not None:
+                level = logging.WARNING if advice.changes_times(before, info) else logging.INFO
+                since = _day(info.generations[-1].opened)
+                logger.log(level, "%r: %s", bloom, advice.on_change(before, info, since))
             self._set(window, info)
             stored = bloom.header.fingerprinter if bloom.header else ""
             self._advise(bloom, advice.on_capacity(info))
@@ -90,7 +94,7 @@ class Report:
             bloom.config is not None and bloom.config.schedule is not None
             for bloom in filters.by_window.values()
         )
-        policy = filters.lasting.eviction_policy()
+        policy = opening.run(filters.lasting.eviction_policy)
         self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
         self._advise(filters.lasting, advice.on_http_cache(settings))
         if remember == SCHEDULED:

@@ -22,7 +22,7 @@ from scrapy_bloom.core import pending
 from scrapy_bloom.core.membership import UNRECORDED, claim
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.view import View
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.filters import OPENING_TIMEOUT, Filters, Opening
 from scrapy_bloom.errors import BloomError, ServerFullError
 
 logger = logging.getLogger(__name__)
@@ -405,10 +405,13 @@ class Writer:
 
     def _open(self) -> Filters:
         filters = self._connect()
+        # While the server is looked for, there is another attempt soon.
+        patience = 0.0 if self._is_broken else OPENING_TIMEOUT
+        opening = Opening(patience, lambda: self._is_broken or self._stopping.is_set())
         try:
             for bloom in filters.by_window.values():
-                bloom.open()
-            self._look_at_server(filters)
+                opening.run(bloom.open)
+            opening.run(partial(self._look_at_server, filters))
         except BaseException:
             filters.close()
             raise

@@ -24,7 +24,7 @@ _FINGERPRINT = re.compile(rb"[0-9A-Fa-f]{40}")
 #: What errors of the SET's server name.
 OF_SETS = {
     "credentials": "in --from-server (or REDIS_URL, REDIS_PARAMS)",
-    "elsewhere": "name the SET's with --from-server (or REDIS_URL)",
+    "start": "start a server there or name the SET's with --from-server (or REDIS_URL)",
     "rights": "the SET's key and the commands SSCAN, SCARD, TYPE and INFO",
     "key": "the SET's key: name another one with --from-set KEY",
 }
