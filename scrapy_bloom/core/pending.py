@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from scrapy_bloom.core.membership import Batch, ask, audited, is_answer, locate, verdict_on_one
 from scrapy_bloom.core.rings import Steps
-from scrapy_bloom.core.scripts import Call, Reply, load
+from scrapy_bloom.core.scripts import Call, Reply, load, on_full_server
 from scrapy_bloom.core.view import View
 
 #: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
@@ -162,12 +162,13 @@ def _room(view: View, memory: int) -> int:
     return 0 if not memory or view.header is None else max(1, memory // view.header.blocks)
 
 
-def note_windows(view: View, names: Iterable[str]) -> Steps[set[str]]:
+def note_windows(view: View, names: Sequence[str]) -> Steps[set[str]]:
     """Note the windows whose filters belong to this one; return all that were noted before."""
     if not view.complete:
         yield from view.open()
     keys = (view.keys.header(), view.keys.ring(0))
-    (reply,) = yield [Call(load("header"), keys, ("", *names))]
+    script = on_full_server(load("header")) if names else load("header")
+    (reply,) = yield [Call(script, keys, ("", *names))]
     return {name.removeprefix(_WINDOW) for name in reply.fields if name.startswith(_WINDOW)}
 
 

@@ -17,7 +17,7 @@ from scrapy_bloom.core.generations import Counts
 from scrapy_bloom.core.header import Header, check, is_unfinished
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
-from scrapy_bloom.core.scripts import Argument, Call, Reply, load
+from scrapy_bloom.core.scripts import Argument, Call, Reply, load, on_full_server
 from scrapy_bloom.errors import StorageError
 
 S = TypeVar("S")
@@ -293,7 +293,8 @@ class Rings:
 
     def _read_header(self, until: int | str) -> Steps[Reply]:
         keys = (self.keys.header(), self.keys.ring(0))
-        (reply,) = yield [Call(load("header"), keys, (until,))]
+        script = load("header") if until == "" else on_full_server(load("header"))
+        (reply,) = yield [Call(script, keys, (until,))]
         return reply
 
     def _touch_header(self, expiry: int) -> Steps[None]:

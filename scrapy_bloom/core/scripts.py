@@ -18,7 +18,7 @@ UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
 BYTES = "bytes"
 #: Scripts that a server without memory carries out: they end claims, which gives memory back, or
 #: write a few bytes that keep a worker alive.
-_ON_FULL_SERVER = frozenset({"adopt", "beat", "header", "release"})
+_ON_FULL_SERVER = frozenset({"adopt", "beat", "release"})
 #: What a script is called with.
 Argument = str | bytes | int
 
@@ -117,7 +117,10 @@ def load(name: str) -> Script:
 
 @cache
 def on_full_server(script: Script) -> Script:
-    """Return a script that a server without memory carries out all the same."""
+    """Return a script that a server without memory carries out all the same.
+
+    A read-only replica refuses it, even if it writes nothing.
+    """
     return _script(script.name, f"#!lua flags=allow-oom\n{script.text}")
 
 

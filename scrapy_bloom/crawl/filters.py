@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,7 @@ class Filters:
         """
         return self.lasting.server_id()
 
-    def noted_windows(self, names: Collection[str]) -> set[str]:
+    def noted_windows(self, names: Sequence[str]) -> set[str]:
         """Note in the main filter which windows there are; return all that were noted before.
 
         Raises:
