@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 URLS = [f"https://example.com/{number}" for number in range(1_000)]
 
 #: Gets an asynchronous filter, and one for the same key that is not.
@@ -252,7 +252,7 @@ def test_waiting_for_other_tasks_counts_for_the_time_out(run: Run, client: redis
             tasks = [bloom.add(f"{number}") for number in range(30)]
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(result, StorageError) for result in results)
-            assert asyncio.get_running_loop().time() - start < 10 * 0.2
+            assert asyncio.get_running_loop().time() - start < 20 * 0.2
         finally:
             client.client_unpause()
         assert await bloom.contains("b") is False
