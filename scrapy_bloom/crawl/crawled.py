@@ -16,6 +16,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import count, repeat
 from weakref import WeakKeyDictionary
 
@@ -183,8 +184,7 @@ class Crawled:
     def take_later(self, claim: Claim, request: Request) -> None:
         """Claim a request when the server is back."""
         text = self.mark(request, claim)
-        self._put(Job(TAKE, *claim, text))
-        self.took(1, len(text))
+        self._put_claim(Job(TAKE, *claim, text), request)
 
     def keep_once(self, request: Request) -> None:
         """Keep a request that is not to be remembered, so that it is not lost in a crash.
@@ -196,8 +196,17 @@ class Crawled:
         claim = LASTING, KEPT + secrets.token_bytes(8)
         text = self.mark(request, claim)
         if text:
-            self._put(Job(KEEP, *claim, text))
-        self.took(1, len(text))
+            self._put_claim(Job(KEEP, *claim, text), request)
+        else:
+            self.took(1, 0)
+
+    def _put_claim(self, job: Job, request: Request) -> None:
+        """Have a claim made in the background; its page is not settled before."""
+        self._put(job)
+        self.took(1, len(job.request))
+        parent = self._parents.get(request)
+        if parent is not None:
+            parent.has_queued = True
 
     @property
     def is_leaving_claims(self) -> bool:
@@ -226,7 +235,7 @@ class Crawled:
         """Give a request its claims: this one, and those of what it came of."""
         claims = [*self._inherited.items(), (claim, length)]
         # A chain of redirects that is longer than any should be.
-        self._settle(dict(claims[:-MAX_CLAIMS]), CONFIRM)
+        self._settle(dict(claims[:-MAX_CLAIMS]), CONFIRM, Flight({}, epoch=self.epoch))
         _put_in_meta(request, dict(claims[-MAX_CLAIMS:]))
 
     def _dump(self, request: Request) -> str:
@@ -302,7 +311,7 @@ class Crawled:
         if self.unkept_claim is not None and parent is not None:
             self._wait_for(self.unkept_claim, parent)
         if self.is_seen:
-            self._settle(inherited, CONFIRM, self.epoch)
+            self._settle(inherited, CONFIRM, Flight({}, epoch=self.epoch))
         else:  # dropped by a scheduler of the user's
             self._settle(claims, RELEASE)
 
@@ -384,7 +393,7 @@ class Crawled:
             self._ignore(flight.claims)
         flight.kind = kind
         if flight.is_complete or kind == FAIL:
-            self._settle(flight.claims, flight.end(), flight.epoch)
+            self._settle(flight.claims, flight.end(), flight)
 
     def _outcome(self, flight: Flight, result: Response | Failure) -> str | None:
         if isinstance(flight.error, CloseSpider):
@@ -404,25 +413,34 @@ class Crawled:
             if not item.startswith(KEPT):
                 self._ignored(item)
 
-    def _settle(self, claims: Claims, kind: str, epoch: int = 0) -> None:
-        """End claims, and then those of pages that waited for them only."""
-        ending = [(claims, kind, epoch)]
+    def _settle(self, claims: Claims, kind: str, page: Flight | None = None) -> None:
+        """End claims, and then those of pages that waited for them only.
+
+        Args:
+            claims: are ended.
+            kind: of the jobs that end them.
+            page: the page they are of; None if its callback was not called.
+        """
+        ending = [(claims, kind, page)]
         while ending:
-            claims, kind, epoch = ending.pop()
+            claims, kind, page = ending.pop()
             for claim, length in claims.items():
-                self._end_claim(claim, length, kind, epoch)
+                self._end_claim(claim, length, kind, page)
                 parent = self._unkept.settle(claim, kind)
                 if parent is not None:
-                    ending.append((parent.claims, parent.end(), parent.epoch))
+                    ending.append((parent.claims, parent.end(), parent))
 
-    def _end_claim(self, claim: Claim, length: int, kind: str, epoch: int) -> None:
+    def _end_claim(self, claim: Claim, length: int, kind: str, page: Flight | None) -> None:
         window, item = claim
+        job = Job(kind, window, item)
+        if page is not None:
+            job = replace(job, epoch=page.epoch, is_last=page.has_queued)
         if item.startswith(KEPT):
             if kind in (FAIL, REPEAT):
                 self.to_repeat.add(claim)
-            self._put(Job(DONE if kind == CONFIRM else kind, window, item, epoch=epoch))
-        else:
-            self._put(Job(kind, window, item, epoch=epoch))
+            if kind == CONFIRM:
+                job = replace(job, kind=DONE)
+        self._put(job)
         if kind != CONFIRM:
             self._forget(claim)
         if not self._is_queues:
@@ -476,7 +494,7 @@ class Crawled:
             self._forget(claim)
             parent = self._unkept.settle(claim, REPEAT)
             if parent is not None:
-                self._settle(parent.claims, parent.end(), parent.epoch)
+                self._settle(parent.claims, parent.end(), parent)
 
     def is_repeated(self, request: Request) -> bool:
         """Whether a request is put back that this process has crawled before, without success."""

@@ -29,6 +29,7 @@ class Flight:
         error: raised by its callback.
         times: how often it has to finish: its callback may have yielded the request again.
         epoch: the server's epoch when its callback began to yield, see ``Writer.epoch``.
+        has_queued: whether claims on requests it yielded were put down for the writer to make.
         kind: how it is settled as soon as it waits for nothing; "" until its callback is done.
         unkept: requests it yielded that are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
@@ -40,6 +41,7 @@ class Flight:
     error: BaseException | None = None
     times: int = 1
     epoch: int = 0
+    has_queued: bool = False
     kind: str = ""
     unkept: int = 0
     instead: str = ""

@@ -320,6 +320,8 @@ class Memory:
                 # Final: asked again, the one who has it now might be told "seen".
                 is_seen = self._asking is not None and self._asking.remembers(claim)
                 question.verdict = SEEN if is_seen else UNKNOWN
+            if question.verdict == MINE_UNKEPT and claim in self._unused:
+                continue  # of another page, whose request is about to be scheduled
             if question.verdict in TO_SCHEDULER:
                 self._unused[claim] = question.verdict, question.length
         self._give_back(len(self._unused) - MAX_UNUSED)

@@ -267,8 +267,8 @@ class Takeover:
         self._sweep, self.is_looking = None, False
 
     def look_soon(self) -> None:
-        """Look at all claims as soon as there is time: some are free."""
-        self._next_look = 0.0
+        """Look at all claims as soon as there is time, and before the crawl ends: some are free."""
+        self._next_look, self.has_looked = 0.0, False
 
     def end(self, filters: Filters) -> None:
         """Leave: nobody has to wait for a sign of life any more."""

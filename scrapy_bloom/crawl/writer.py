@@ -66,6 +66,7 @@ class Job:
         request: the request as JSON, for TAKE and KEEP.
         block: the claim's block, for DROP.
         epoch: the server's epoch when the page began to yield, for CONFIRM and DONE.
+        is_last: whether it has to come after all jobs before it: claims on the page's links.
     """
 
     kind: str
@@ -74,6 +75,7 @@ class Job:
     request: str = ""
     block: int = 0
     epoch: int = 0
+    is_last: bool = False
 
 
 class Events(Protocol):
@@ -294,12 +296,15 @@ class Writer:
     def _free_memory(self, filters: Filters) -> bool:
         """Carry out the jobs that give memory back on a full server; whether there were any.
 
-        Jobs on one item keep their order.
+        Jobs on one item keep their order, and no page is settled before its links are claimed.
         """
         waiting = [self._jobs.popleft() for _ in range(len(self._jobs))]
-        freeing, others, blocked = [], [], set[tuple[str, bytes]]()
+        freeing: list[Job] = []
+        others: list[Job] = []
+        blocked = set[tuple[str, bytes]]()
         for job in waiting:
-            if job.kind in FREEING and (job.window, job.item) not in blocked:
+            is_free = not (job.is_last and others) and (job.window, job.item) not in blocked
+            if job.kind in FREEING and is_free:
                 freeing.append(job)
             else:
                 blocked.add((job.window, job.item))
