@@ -306,6 +306,17 @@ def test_a_page_is_recorded_before_its_claim_ends(
     assert fake.calls == [(f"lasting {name}", items(1)) for name in expected]
 
 
+def test_the_backlog_is_known_in_characters(make: Make, fake: FakeServer) -> None:
+    one = make()
+    fake.error = StorageError("it is away")
+    for number in range(10):
+        one.put(Job(TAKE, "lasting", b"%d" % number, "x" * 100))
+    assert one.backlog_length == 1_000
+    fake.error = None
+    assert one.stop(PATIENCE) == 0
+    assert one.backlog_length == 0
+
+
 def test_jobs_may_be_put_down_while_others_are_done(
     make: Make, fake: FakeServer, crawl: Crawl
 ) -> None:

@@ -73,6 +73,7 @@ class Crawled:
         windows: the windows that have a filter.
         crawled_statuses: HTTP statuses of pages that count as crawled.
         put: has a job done by the writer.
+        backlog: returns the characters of the requests in jobs that are waiting.
         ignored: is told the fingerprint of what a middleware has dropped.
         forget: is called with claims that may be made again.
         busy: is called when there is something to do.
@@ -89,6 +90,7 @@ class Crawled:
         windows: Collection[str],
         crawled_statuses: frozenset[int],
         put: Callable[[Job], None],
+        backlog: Callable[[], int],
         ignored: Callable[[bytes], None],
         forget: Callable[[Claim], None],
         busy: Callable[[], None],
@@ -104,7 +106,8 @@ class Crawled:
             base.__module__.startswith("scrapy_redis.") for base in type(spider).__mro__
         )
         self._crawled_statuses = crawled_statuses
-        self._put, self._ignored, self._forget = put, ignored, forget
+        self._put, self._backlog = put, backlog
+        self._ignored, self._forget = ignored, forget
         self._busy, self._report = busy, report
         self._memory, self._max_kept = memory, memory // 4
         #: The server's epoch as far as this thread knows, see ``Writer.epoch``.
@@ -244,7 +247,9 @@ class Crawled:
         except request_json.NotKeepableError as error:
             self._not_kept_reason = f"{request} cannot be written as JSON: {error}"
             return ""
-        if not self._memory or self._kept + len(text) <= self._max_kept:
+        # Of a shared queue, other workers settle what this one has claimed.
+        kept = self._backlog() if self._is_queues else self._kept
+        if not self._memory or kept + len(text) <= self._max_kept:
             return text
         self._not_kept_reason = _NO_ROOM
         return ""

@@ -94,7 +94,7 @@ class Memory:
         #: What was taken here, and is recorded in the filters by now.
         self._recorded: set[bytes] = set()
         self._is_paused = self._is_closing = False
-        #: Whether the spider is idle, and waits to hear whether there is something to take over.
+        #: Whether the idle spider waits for the result of a look at the claims.
         self._is_awaited = False
         #: Whether the crawl has ended: nothing is put back into its queue any more.
         self._is_over = False
@@ -485,6 +485,7 @@ class Memory:
             windows=tuple(filters.by_window),
             crawled_statuses=settings.crawled_statuses,
             put=self._writer.put,
+            backlog=lambda: self._writer.backlog_length if self._writer else 0,
             ignored=self._taken.add,
             forget=self._forget,
             busy=self._takeover.be_busy,

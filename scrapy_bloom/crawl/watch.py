@@ -78,12 +78,12 @@ def _check(method: Callable[..., Any], *parameters: str, is_async: bool = False)
     """Refuse a method that is called or answers in another way than all known versions.
 
     Args:
-        method: is to be wrapped.
+        method: will be wrapped.
         parameters: names that its first parameters have; "" for any.
         is_async: whether it is a coroutine function.
 
     Raises:
-        TypeError: it is another one, in words.
+        TypeError: it has another form; the text says which.
     """
     name = getattr(method, "__qualname__", repr(method))
     if inspect.iscoroutinefunction(method) != is_async:

@@ -154,6 +154,8 @@ class Writer:
         self.done: Counter[str] = Counter()
         self.round_trips = 0
         self._jobs: deque[Job] = deque()
+        #: Characters of the requests in jobs: put down by the crawl, and carried out since.
+        self._put_length = self._done_length = 0
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -170,6 +172,7 @@ class Writer:
     def put(self, job: Job) -> None:
         """Have a job done; jobs are done in their order."""
         self._jobs.append(job)
+        self._put_length += len(job.request)
         self.wake()
 
     def wake(self) -> None:
@@ -189,6 +192,11 @@ class Writer:
     def backlog(self) -> int:
         """Jobs that are waiting."""
         return len(self._jobs)
+
+    @property
+    def backlog_length(self) -> int:
+        """Characters of the requests in jobs that are waiting."""
+        return self._put_length - self._done_length
 
     def stop(self, timeout: float) -> int:
         """Do what there is to do, for so many seconds; return the number of jobs left undone."""
@@ -278,10 +286,10 @@ class Writer:
                 raise  # they are done again, and may so be done twice, which does no harm
             except Exception:
                 logger.exception("Bloom filter: %s cannot be carried out", jobs[0])
-                self._jobs.popleft()  # the others are tried again, without it
-                continue
+                self._done_length += len(self._jobs.popleft().request)
+                continue  # the others are tried again, without it
             for _ in jobs:
-                self._jobs.popleft()
+                self._done_length += len(self._jobs.popleft().request)
             self.done[jobs[0].kind] += len(jobs)
             if unrecorded or jobs[0].kind in REPLAYED:
                 self._tell(partial(self._events.written, jobs, unrecorded))
