@@ -25,7 +25,8 @@
 --          {"stale", v, state, now}  as in claim.lua
 --          {"lost", v, "", now, "layers", names}  as in claim.lua
 -- Cost     O(URLs * layers * k) at most; a new URL costs about two GETBIT a layer (or one
---          BITFIELD_RO of four counters), HGET and HSET. With a limit, MEMORY USAGE of 20 claims.
+--          BITFIELD_RO of four counters), HGET and HSET. With a limit that many claims could pass,
+--          MEMORY USAGE of 50 of them, once.
 local ring, claims, k, groups, packed = KEYS[1], KEYS[2], tonumber(ARGV[3]), ARGV[4], ARGV[6]
 local ends, now = tonumber(ARGV[2]), redis.call('TIME')[1]
 
@@ -94,11 +95,13 @@ end
 
 -- Bytes that the claims take, estimated from a few of them; measured when it is first needed. A user
 -- who may not call MEMORY has no limit.
+local LARGEST = 70000  -- bytes of a claim and its request, at most
 local room, used = tonumber(ARGV[11]), nil
 local function has_room_for(request)
   if room == 0 or request == '' then return true end
   if not used then
-    used = redis.pcall('MEMORY', 'USAGE', claims, 'SAMPLES', 20)
+    used = redis.call('HLEN', claims) * LARGEST
+    if used > room then used = redis.pcall('MEMORY', 'USAGE', claims, 'SAMPLES', 50) end
     if type(used) ~= 'number' then used = 0 end
   end
   used = used + #request

@@ -121,7 +121,6 @@ def main() -> None:
         *default_settings.EXTENSIONS_BASE,
         *default_settings.DOWNLOADER_MIDDLEWARES_BASE,
         *default_settings.SPIDER_MIDDLEWARES_BASE,
-        *default_settings.DOWNLOAD_HANDLERS_BASE.values(),
     )
     modules = {path.rpartition(".")[0] for path in components}
     for name in (*PRELOADED, *sorted(modules)):
