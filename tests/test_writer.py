@@ -108,10 +108,12 @@ class Crawl:
         self.late: list[bytes] = []
         self.unrecorded: list[bytes] = []
         self.repeats: list[bytes] = []
+        self.epoch = 0
         self.filters: list[Filters] = []
 
-    def server_failed(self, error: BloomError) -> None:
+    def server_failed(self, error: BloomError, epoch: int) -> None:
         self.told.append(f"failed: {error}")
+        self.epoch = epoch
 
     def server_missing(self, error: BloomError) -> None:
         self.told.append(f"missing: {error}")
@@ -404,6 +406,28 @@ def test_pages_begun_before_the_server_was_restarted_are_crawled_again(
     assert "look soon" in chore.done
     assert fake.told("claim") == ([*items(2), b"begun later"] if kind == CONFIRM else [])
     assert ("lasting release", items(2, 2)) in fake.calls[before:]
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_pages_begun_in_an_outage_are_not_crawled_again(
+    make: Make, fake: FakeServer, crawl: Crawl, is_restarted: bool
+) -> None:
+    """Their links are claimed on the server that is there when it is over."""
+    one = make(failure=pending.Failure("-spider", 60, 5), worker="w")
+    put(one, CONFIRM, items(1))
+    crawl.pump(lambda: one.done[CONFIRM] == 1)
+    fake.error = StorageError("it is away")
+    put(one, CONFIRM, items(1, 1))
+    crawl.pump(lambda: crawl.count("missing"))
+    assert one.fail() == crawl.epoch == 1
+    one.put(Job(TAKE, "lasting", b"link"))
+    one.put(Job(CONFIRM, "lasting", b"page", epoch=crawl.epoch))
+    fake.id = "second" if is_restarted else fake.id
+    fake.error = None
+    crawl.pump(lambda: crawl.count("back"))
+    assert crawl.count("restarted: 1") == is_restarted
+    assert crawl.repeats == items(1, 1) * is_restarted
+    assert fake.told("claim") == [b"0", *([] if is_restarted else [b"1"]), b"page"]
 
 
 def test_a_page_that_waited_for_what_is_lost_is_due_at_once(make: Make, fake: FakeServer) -> None:

@@ -110,7 +110,7 @@ class Crawled:
         self._ignored, self._forget = ignored, forget
         self._busy, self._report = busy, report
         self._memory, self._max_kept = memory, memory // 4
-        #: The server's epoch as far as this thread knows, see ``Writer.epoch``.
+        #: The epoch in which pages begin now: see ``Writer``.
         self.epoch = 0
         #: One for each claim: another sighting by this process is "seen".
         self._nonces = map("{}.{:x}".format, repeat(secrets.token_hex(4)), count())

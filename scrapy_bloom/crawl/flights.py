@@ -28,7 +28,7 @@ class Flight:
         claims: settled with it.
         error: raised by its callback.
         times: how often it has to finish: its callback may have yielded the request again.
-        epoch: the server's epoch when its callback began to yield, see ``Writer.epoch``.
+        epoch: the epoch in which its callback began to yield, see ``Writer``.
         has_queued: whether claims on requests it yielded were put down for the writer to make.
         kind: how it is settled as soon as it waits for nothing; "" until its callback is done.
         unkept: requests it yielded that are neither kept nor settled.

@@ -377,13 +377,13 @@ class Memory:
 
     def _fail(self, error: BloomError) -> None:
         if self._writer is not None:  # else the crawl is over
-            self._writer.fail()
-            self.server_failed(error)
+            self.server_failed(error, self._writer.fail())
 
     # -- the server: see ``writer.Events`` --
 
-    def server_failed(self, error: BloomError) -> None:
+    def server_failed(self, error: BloomError, epoch: int) -> None:
         """Say so; what is taken from now on is remembered here."""
+        self._begin_epoch(epoch)
         if self._is_up:
             self._is_up = False
             self._report.server_failed(error, _POLICIES[self._settings.on_redis_error == CLOSE])
@@ -430,8 +430,11 @@ class Memory:
     def server_restarted(self, epoch: int) -> None:
         """Ask again about what it may have lost."""
         self._known.clear()
+        self._begin_epoch(epoch)
+
+    def _begin_epoch(self, epoch: int) -> None:
         if self._crawled is not None:
-            self._crawled.epoch = epoch
+            self._crawled.epoch = max(epoch, self._crawled.epoch)
 
     def repeated(self, jobs: Sequence[Job]) -> None:
         """Crawl pages again, of whose links the server may have lost the claims."""

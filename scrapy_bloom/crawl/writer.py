@@ -65,7 +65,7 @@ class Job:
         item: the fingerprint; for DROP, the claim's field.
         request: the request as JSON, for TAKE and KEEP.
         block: the claim's block, for DROP.
-        epoch: the server's epoch when the page began to yield, for CONFIRM and DONE.
+        epoch: the epoch in which the page began to yield, for CONFIRM and DONE.
         is_last: whether it has to come after all jobs before it: claims on the page's links.
     """
 
@@ -81,8 +81,8 @@ class Job:
 class Events(Protocol):
     """Is told what happens; always in the crawl's thread."""
 
-    def server_failed(self, error: BloomError) -> None:
-        """The server does not do what it is asked."""
+    def server_failed(self, error: BloomError, epoch: int) -> None:
+        """The server does not do what it is asked; an epoch begins."""
 
     def server_missing(self, error: BloomError) -> None:
         """It was looked for, and still does not."""
@@ -147,8 +147,10 @@ class Writer:
         self._worker = worker
         self._failure = failure
         self._chore = chore
-        #: How often the server was found to be another process than before.
-        self.epoch = 0
+        #: Epochs are counted in outages, and in restarts that were none. Pages that began in an
+        #: earlier one than that of the last restart have links whose claims may be lost.
+        self._epoch = self._restarted = 0
+        self._epoch_lock = threading.Lock()
         self._server_id = ""
         #: Jobs carried out, and round trips they took.
         self.done: Counter[str] = Counter()
@@ -183,10 +185,18 @@ class Writer:
             self._thread = threading.Thread(target=self._run, name="scrapy-bloom", daemon=True)
             self._thread.start()
 
-    def fail(self) -> None:
-        """Take note that the server failed the crawl: the thread looks for it."""
-        self._is_broken = True
+    def fail(self) -> int:
+        """Take note that the server failed the crawl: the thread looks for it; return the epoch."""
+        epoch = self._begin_outage()
         self.wake()
+        return epoch
+
+    def _begin_outage(self) -> int:
+        """Begin an epoch, unless there is an outage already: both threads may notice it."""
+        with self._epoch_lock:
+            self._epoch += not self._is_broken
+            self._is_broken = True
+            return self._epoch
 
     @property
     def backlog(self) -> int:
@@ -264,13 +274,14 @@ class Writer:
 
     def _failed(self, error: BloomError) -> float:
         """Take note that the server failed; return the seconds until the next look for it."""
-        tell = self._events.server_missing if self._is_broken else self._events.server_failed
-        self._tell(partial(tell, error))
+        if self._is_broken:
+            self._tell(partial(self._events.server_missing, error))
+        else:
+            self._tell(partial(self._events.server_failed, error, self._begin_outage()))
         self._disconnect()
         if time.monotonic() - self._found > RECOVERED_AFTER:
             self._failures, self._found = 0, float("inf")
         self._failures += 1
-        self._is_broken = True
         return min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(self._failures, 10))
 
     def _flush(self, filters: Filters) -> None:
@@ -374,10 +385,10 @@ class Writer:
         self._look_at_server(filters)
         with within(None, connect=False):
             run = filters.by_window[jobs[0].window].run
-            if repeated := [job for job in jobs if job.epoch < self.epoch]:
+            if repeated := [job for job in jobs if job.epoch < self._restarted]:
                 self._repeat(run, [job.item for job in repeated])
                 self._tell(partial(self._events.repeated, repeated))
-            crawled = [job.item for job in jobs if job.epoch >= self.epoch]
+            crawled = [job.item for job in jobs if job.epoch >= self._restarted]
             if jobs[0].kind == CONFIRM:
                 return self._confirm(run, crawled)
             self._release(run, crawled)
@@ -402,11 +413,17 @@ class Writer:
         return [item for item, v in zip(items, verdicts, strict=True) if v == UNRECORDED]
 
     def _look_at_server(self, filters: Filters) -> None:
-        """Begin another epoch if the server is another process than before."""
+        """Take note if the server is another process than before.
+
+        What was claimed since an outage began is put down for this thread, and claimed on the new
+        server: only pages that began before the outage are to be crawled again.
+        """
         server_id = filters.server_id()
         if self._server_id and server_id != self._server_id:
-            self.epoch += 1
-            self._tell(partial(self._events.server_restarted, self.epoch))
+            with self._epoch_lock:
+                self._epoch += not self._is_broken
+                self._restarted = self._epoch
+            self._tell(partial(self._events.server_restarted, self._restarted))
         self._server_id = server_id
 
     # -- the server --
@@ -442,7 +459,9 @@ class Writer:
         self._flush(self._connected())
         # The crawl gets filters of its own: those it has may be in any state.
         theirs = self._open()
-        self._is_broken, self._found = False, time.monotonic()
+        with self._epoch_lock:
+            self._is_broken = False
+        self._found = time.monotonic()
         if self._chore is not None:
             self._chore.recovered()
         if not self._tell(partial(self._events.server_back, theirs)):

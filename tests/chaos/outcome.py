@@ -89,6 +89,14 @@ class Outcome:
         return losses * self.lasting + min(self.evicted * PER_KEY, self.new)
 
     @property
+    def repeated(self) -> int:
+        """How many pages crawlers may crawl again because the server was restarted.
+
+        Those under way, and not confirmed: the server may have lost the claims on their links.
+        """
+        return CRAWLERS * PER_KILL * sum(fault.startswith("server_kill") for fault in self.struck)
+
+    @property
     def most_alone(self) -> int:
         """How often processes may fetch again what they have fetched themselves.
 
@@ -98,7 +106,7 @@ class Outcome:
         it, the other takes it over and does not notice that it has the page already.
         """
         is_left = bool(self.killed or self.closed or self.undone)
-        return self.forgotten + self.unasked * is_left
+        return self.forgotten + self.repeated + self.unasked * is_left
 
     @property
     def most(self) -> int:
@@ -115,12 +123,13 @@ class Outcome:
           ended, that a page was crawled;
         - one that is taken over from a crawler that was killed, although the page was crawled:
           what that had under way, and not told the server yet. After an outage this can be all it
-          fetched, and nobody knows what it took without the server's word.
+          fetched, and nobody knows what it took without the server's word;
+        - one of ``repeated``.
         """
         alone = self.unasked + self.undone
         if len(set(self.struck)) <= 1 or _KILL not in self.struck:
             alone = min(alone, CRAWLERS * self.lasting)
-        return self.forgotten + alone + sum(self._killed())
+        return self.forgotten + self.repeated + alone + sum(self._killed())
 
     def _killed(self) -> list[int]:
         """Return what each crawler that was killed leaves to be fetched again at most."""
