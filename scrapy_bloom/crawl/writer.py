@@ -233,8 +233,9 @@ class Writer:
 
     def _wait(self, seconds: float) -> None:
         if self._is_broken:
-            # No job makes it look for the server sooner.
-            if self._stopping.wait(seconds):
+            # No job makes it look for the server sooner. (The outage may have begun after the step
+            # that returned the seconds.)
+            if self._stopping.wait(min(seconds, LAST_RETRY)):
                 time.sleep(min(seconds, FLUSH_INTERVAL))
             return
         self._wake.wait(seconds)
@@ -265,12 +266,14 @@ class Writer:
                 self._look_for_server()
             filters = self._connected()
             self._flush(filters)
-            return 3600.0 if self._chore is None else self._chore.run(filters)
+            seconds = 3600.0 if self._chore is None else self._chore.run(filters)
         except BloomError as error:
             return self._failed(error)
         except Exception as error:
             logger.exception("Bloom filter: the writer failed")
             return self._failed(BloomError(f"{type(error).__name__}: {error}"))
+        # The crawl's thread may have noticed an outage that this one has not.
+        return FIRST_RETRY if self._is_broken else seconds
 
     def _failed(self, error: BloomError) -> float:
         """Take note that the server failed; return the seconds until the next look for it."""
