@@ -81,16 +81,6 @@ class Target:
         for bloom in self._blooms.values():
             bloom.open()
 
-    @property
-    def identity(self) -> str:
-        """What changes when a filter is made anew; they have to be open."""
-        headers = {bloom.key: bloom.header for bloom in self._blooms.values()}
-        return " ".join(f"{key} {header.id}" for key, header in headers.items() if header)
-
-    def count(self) -> int:
-        """Return how many URLs are in all of them."""
-        return sum(bloom.info().count for bloom in self._blooms.values())
-
     # -- what to say of them --
 
     def warnings(self) -> Iterator[str]:
