@@ -536,9 +536,8 @@ def test_a_dry_run_changes_nothing(move: Call, client: redis.Redis) -> None:
 def test_the_capacity_that_would_fit_is_said_before(move: Call, client: redis.Redis) -> None:
     fill(client, 12_345)
     done = move("--from-set", "--dry-run", BLOOM_CAPACITY=2_000)
-    assert "will be made for 2,000 URLs: about 12,345 entries will take" in done.err
-    assert "in 3 layers" in done.err
-    assert "With BLOOM_CAPACITY = 13_000 they take" in done.err
+    assert "will be made for 2,000 URLs: about 12,345 entries do not fit into one" in done.err
+    assert "With BLOOM_CAPACITY = 13_000 they take 46.6 KiB. Set it before" in done.err
     assert move("--from-set", "--dry-run", BLOOM_CAPACITY=13_000).err == ""
     assert move("--from-set", BLOOM_CAPACITY=13_000).err == ""
     info = BloomFilter(client, KEY).info()

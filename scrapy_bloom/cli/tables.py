@@ -42,17 +42,14 @@ def show_plan(forecast: Forecast) -> None:
         ("all generations", f"{size(f.loads[0].memory)} at capacity"),
         ("limit", "none" if f.max_memory is None else size(f.max_memory)),
         ("bits per URL", f"{f.loads[0].bits_per_url:.1f} at capacity"),
-        ("new pages missed", _missed(f)),
+        ("new pages missed", f"{_count(f.missed_at_most)} in a window at most"),
     ]
     if f.counting:
         rows.append(("discards", _discards(f.loads[0], "at capacity")))
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
     _show_facts(heading, rows)
-    headings = (
-        *("URLs a\ngeneration", "a\ngeneration", "all", "bits per\nURL"),
-        *("error\nrate", "pages\nmissed", "out of room"),
-    )
-    _print_table(headings, [_load_row(f, load) for load in f.loads])
+    headings = ("URLs a\ngeneration", "a\ngeneration", "all", "bits per\nURL", "error\nrate")
+    _print_table((*headings, "out of room"), [_load_row(load) for load in f.loads])
 
 
 def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, FilterInfo]) -> None:
@@ -239,15 +236,6 @@ def _window(window: str | None, period: str | None, ring: str) -> str:
     return f"{window}, rotated every {period} ({ring})" if window else "never forgets"
 
 
-def _missed(f: Forecast) -> str:
-    load = f.loads[0]
-    window = f" in the first {f.window}, {_count(load.missed)} in later ones" if f.window else ""
-    return (
-        f"{_count(load.missed_first)}{window}, of {load.urls:,} (expected); "
-        f"{_count(f.missed_at_most)} at most (error rate x URLs)"
-    )
-
-
 def _audit(info: FilterInfo) -> str:
     """Say what is measured of the error rate."""
     audited, (low, high) = info.audited, info.audited.bounds
@@ -272,18 +260,15 @@ def _discards(numbers: Load | FilterInfo, when: str) -> str:
     )
 
 
-def _load_row(f: Forecast, load: Load) -> list[str]:
-    room = "forgets early" if load.rotates_early else ""
-    if load.unrecorded:
-        room = f"{load.unrecorded:,} over"
+def _load_row(load: Load) -> list[str]:
+    room = "forgets early" if load.forgets_early else "no"
     return [
-        f"{load.factor * f.capacity:,}",
+        f"{load.urls:,}",
         size(load.generation_memory),
         size(load.memory),
         f"{load.bits_per_url:.1f}",
         _rate(load.error_rate),
-        _count(load.missed_first if load.missed is None else load.missed),
-        room or "no",
+        f"{load.unrecorded:,} over" if load.unrecorded else room,
     ]
 
 

@@ -13,7 +13,7 @@ from scrapy_bloom.migration.lines import read_lines
 
 #: Bytes of a SHA-1, which nearly all fingerprints are. If the first is one, all others have to be.
 WIDTH = 20
-#: Bytes of a fingerprint at most: a binary entry begins with a byte less than a tab, and no line does.
+#: Bytes of a fingerprint at most: binary entries begin with a byte less than a tab, lines do not.
 MAX_WIDTH = (ord("\t") << 8) - 1
 #: Bytes of the length of a binary entry.
 _SIZE_BYTES = 2
