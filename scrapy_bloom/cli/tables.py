@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
@@ -24,8 +24,6 @@ except ImportError:  # pip install "scrapy-bloom[cli]"
 PLAIN_WIDTH = 120
 #: Columns that go on in a second line where a terminal is narrow; numbers do not.
 TEXTS = ("opened (UTC)", "closes", "forgotten", "out of room")
-#: As those, and they begin at the left.
-NAMES = ("owner", "state")
 
 
 def show_plan(forecast: Forecast) -> None:
@@ -74,7 +72,7 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
         rows.append(("lost records", lost_records))
     pending = f"{info.claims:,} URLs claimed, not settled yet"
     if info.claims:
-        pending += " (scrapy bloom pending shows whose)"
+        pending += " (scrapy bloom pending lists them)"
     rows.append(("pending", pending if info.claims else "none"))
     if info.lost_blocks:
         rows.append(("lost blocks", f"{info.lost_blocks} (evicted or deleted)"))
@@ -99,13 +97,6 @@ def item_line(item: str, info: ItemInfo) -> str:
         verdict, since = "seen", minute(info.since)
         until = minute(info.until) or ("never" if info.window is None else "in a later run")
     return f"{verdict:4}  {since:16}  {until:16}  {item}"
-
-
-def show_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str]
-) -> None:
-    """Print rows of texts, and a last one below a line."""
-    _print_table(headings, [*rows, total], last_is_total=True)
 
 
 #: What the columns of ``item_line`` are.
@@ -177,15 +168,6 @@ def size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def duration(seconds: int) -> str:
-    """Return a span of time in the unit that suits it; 0 for less."""
-    for unit, length in (("s", 120), ("min", 120), ("h", 48)):
-        if seconds < length:
-            return f"{max(0, seconds)} {unit}"
-        seconds //= 24 if unit == "h" else 60
-    return f"{seconds:,} days"
-
-
 def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
     show(heading)
     if rich is None:
@@ -198,23 +180,15 @@ def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
     _print(table)
 
 
-def _print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, last_is_total: bool = False
-) -> None:
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rich is None:
         show(_plain_table(headings, rows))
         return
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     for heading in headings:
-        table.add_column(
-            heading,
-            justify="left" if heading in NAMES else "right",
-            no_wrap=heading not in TEXTS + NAMES,
-            overflow="fold",
-        )
-    for number, row in enumerate(rows, 1):
-        if last_is_total and number == len(rows):
-            table.add_section()
+        is_text = heading in TEXTS
+        table.add_column(heading, justify="right", no_wrap=not is_text, overflow="fold")
+    for row in rows:
         table.add_row(*row)
     _print(table)
 
@@ -224,10 +198,7 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [[heading.replace("\n", " ") for heading in headings], *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(
-            text.ljust(width) if heading in NAMES else text.rjust(width)
-            for heading, text, width in zip(headings, line, widths, strict=True)
-        ).rstrip()
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 
