@@ -53,8 +53,9 @@ class Pending:
     spider: str
 
     def is_of(self, owner: str) -> bool:
-        """Whether the owner is called that: by id, host and process, or spider."""
-        return owner != "" and owner in (self.claim.owner, self.worker, self.spider)
+        """Whether the owner is called that: by id, host and process, or spider of any project."""
+        names = (self.claim.owner, self.worker, self.spider)
+        return owner != "" and (owner in names or workers.is_of(self.claim.owner, owner))
 
 
 class Owners:
