@@ -174,15 +174,15 @@ class Claims:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what only this subcommand has."""
     parser.add_argument(
-        "--owner", metavar="OWNER", help="only claims of this owner: its id, HOST:PID or spider"
+        "--owner", metavar="OWNER", help="only claims of this owner (its id, HOST:PID or spider)"
     )
     parser.add_argument("--state", choices=STATES, help="only claims in this state")
     parser.add_argument(
         "--release",
         action="store_true",
-        help="end the claims that --owner and --state choose, and delete their requests: "
-        f"{CONSEQUENCE}. Not needed for workers that are dead or stopped: the next crawl takes "
-        "their claims over",
+        help="end the claims that --owner and --state choose, and delete their requests, so that "
+        f"{CONSEQUENCE}. Not needed for workers that are dead or stopped, whose claims the next "
+        "crawl takes over",
     )
 
 
