@@ -313,36 +313,6 @@ def test_a_set_that_loses_entries_is_never_a_success(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("more", [[], ["--no-verify"]])
-@pytest.mark.parametrize("number", [10, 40])
-def test_a_set_that_was_away_for_a_moment_was_not_read_to_its_end(
-    move: Call,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    number: int,
-    more: list[str],
-) -> None:
-    fill(client, 1_000)
-    with monkeypatch.context() as patch:
-        at_call(patch, number, lambda: client.rename(SET, "away"))
-        scan = SetSource._scan
-
-        def back_again(self: SetSource, cursor: int, size: int) -> Any:
-            found = scan(self, cursor, size)
-            if client.exists("away"):
-                client.rename("away", SET)
-            return found
-
-        patch.setattr(SetSource, "_scan", back_again)
-        scans = count_scans(patch)
-        done = move("--from-set", *more)
-    assert (done.code == 2) == (len(scans) >= number)
-    assert move("--from-set", *more).code == 0
-    assert are_seen(client, range(1_000))
-
-
-@pytest.mark.usefixtures("small_batches")
 def test_a_set_that_grows_is_verified_with_what_came_in(
     move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

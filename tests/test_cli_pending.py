@@ -488,6 +488,7 @@ def test_clear_says_that_claims_go_too(shop: Call, bloom: BloomFilter, client: r
 def test_without_rich_the_same_is_listed(
     shop: Call, every: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_rich = shop("pending").out
+    lines = shop("pending").out.splitlines()
     monkeypatch.setattr(tables, "rich", None)
-    assert shop("pending").out == with_rich
+    # HSCAN may return a table that is rehashed in another order, and a field twice.
+    assert set(shop("pending").out.splitlines()) == set(lines)

@@ -68,9 +68,9 @@ class SetSource:
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Read the SET. A member may be in two batches."""
-        cursor = -1
-        while cursor:
-            cursor, members = self._scan(max(0, cursor), size)
+        cursor = None
+        while cursor != 0:
+            cursor, members = self._scan(cursor or 0, size)
             batch = Batch()
             for member in members:
                 if _FINGERPRINT.fullmatch(member):
