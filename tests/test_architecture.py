@@ -59,9 +59,9 @@ ORDER = [
         dupefilter
         middleware
         addon
-        migration.seen migration.lines migration.batches
+        migration.lines migration.batches
+        migration.seen
         migration.sources
-        migration.progress
         cli.tables
         cli.session
         cli.lookup cli.pending cli.transfer

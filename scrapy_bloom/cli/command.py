@@ -394,7 +394,7 @@ SUBCOMMANDS: dict[
     "info": (_info, _info_options, "show what filters hold; changes nothing"),
     "check": (_check, _check_options, "say whether URLs are seen, since when and until when"),
     "migrate": (migrate.run, _migrate_options, "record what other dupefilters have seen"),
-    "pending": (_pending, _pending_options, "show who has claimed URLs; and end claims"),
+    "pending": (_pending, _pending_options, "list URLs that are claimed, and end claims"),
     "rotate": (_rotate, _change_options, "open a new generation now; the oldest may be forgotten"),
     "clear": (_clear, _change_options, "forget all URLs of a filter"),
     "export": (_export, _export_options, "save a filter to a file, also while it is in use"),

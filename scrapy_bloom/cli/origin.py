@@ -1,5 +1,6 @@
 """What a migration comes from, by the options and the project's settings."""
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,11 +13,10 @@ from scrapy.utils.misc import load_object
 from scrapy_bloom.cli.lookup import Identifier
 from scrapy_bloom.cli.session import Session
 from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
-from scrapy_bloom.crawl.filters import data_directory
 from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 from scrapy_bloom.migration.batches import Source
-from scrapy_bloom.migration.sources import SeenSource, SetSource, UrlPipe, UrlSource, open_file
+from scrapy_bloom.migration.sources import SeenSource, SetSource, UrlSource, open_file
 
 #: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY says otherwise.
 SET_KEY = "%(spider)s:dupefilter"
@@ -52,31 +52,18 @@ def open_source(session: Session, identifier: Identifier, stack: ExitStack) -> S
             ) from error
         return question.window, question.item
 
+    path = Path(opts.from_urls)
     if opts.from_urls == "-":
         stream, name = cast("IO[bytes]", sys.stdin.buffer), "the standard input"
+    elif path.is_file() or not path.exists():
+        return UrlSource(path, identify)
     else:
-        path = Path(opts.from_urls)
-        if path.is_file() or not path.exists():
-            return UrlSource(path, identify)
         stream = stack.enter_context(open_file(path, "--from-urls"))
         name = f"the pipe {str(path)!r}"
-    copy = None if opts.no_verify or opts.dry_run else stack.enter_context(_temporary_file())
-    return UrlPipe(stream, name, identify, copy)
-
-
-def _temporary_file() -> IO[bytes]:
-    """Return a file without a name beside the states, where there is room if there is any."""
-    directory = states()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryFile(dir=directory)
-    except OSError:
-        return tempfile.TemporaryFile()
-
-
-def states() -> Path:
-    """Return where the states of migrations are."""
-    return data_directory("bloom-migrate")
+    copy = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 - the stack closes it
+    shutil.copyfileobj(stream, copy)
+    copy.flush()
+    return UrlSource(Path(copy.name), identify, name)
 
 
 def _set_key(session: Session) -> str:

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from types import ModuleType
 from typing import Any
 
+import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -21,16 +22,11 @@ from scrapy_bloom.core.rings import Notify, Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.crawl.settings import BloomSettings
 from scrapy_bloom.crawl.windows import LASTING
-from scrapy_bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.filter import BloomFilter
 
 #: Fields that are Unix times; JSON has each of them as text, too.
-TIMES = frozenset(
-    (
-        *("opened", "closes", "forgotten", "since", "until", "now"),
-        *("oldest", "newest", "next_due", "last_due"),
-    )
-)
+TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
 #: The last Unix time that has a date, in the year 9999; what is stored may be later.
 LAST_TIME = 253_402_300_799
 #: Properties that JSON has beside the fields.
@@ -85,6 +81,18 @@ class Server:
                 "another key (--key)"
             )
         return snapshot
+
+    def hmget(self, key: str, fields: Sequence[str]) -> list[bytes]:
+        """Return fields of a hash; b"" for those that are not there.
+
+        Raises:
+            StorageError: the server did not answer.
+        """
+        try:
+            found = self._connection.client.hmget(key, fields)
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self.address) from showable(error)
+        return [value if isinstance(value, bytes) else b"" for value in found]
 
     def close(self) -> None:
         """Close the connection."""

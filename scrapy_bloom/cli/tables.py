@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
@@ -24,8 +24,6 @@ except ImportError:  # pip install "scrapy-bloom[cli]"
 PLAIN_WIDTH = 120
 #: Columns that go on in a second line where a terminal is narrow; numbers do not.
 TEXTS = ("opened (UTC)", "closes", "forgotten", "out of room")
-#: As those, and they begin at the left.
-NAMES = ("owner", "state")
 
 
 def show_plan(forecast: Forecast) -> None:
@@ -42,17 +40,14 @@ def show_plan(forecast: Forecast) -> None:
         ("all generations", f"{size(f.loads[0].memory)} at capacity"),
         ("limit", "none" if f.max_memory is None else size(f.max_memory)),
         ("bits per URL", f"{f.loads[0].bits_per_url:.1f} at capacity"),
-        ("new pages missed", _missed(f)),
+        ("new pages missed", f"{_count(f.missed_at_most)} in a window at most"),
     ]
     if f.counting:
         rows.append(("discards", _discards(f.loads[0], "at capacity")))
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
     _show_facts(heading, rows)
-    headings = (
-        *("URLs a\ngeneration", "a\ngeneration", "all", "bits per\nURL"),
-        *("error\nrate", "pages\nmissed", "out of room"),
-    )
-    _print_table(headings, [_load_row(f, load) for load in f.loads])
+    headings = ("URLs a\ngeneration", "a\ngeneration", "all", "bits per\nURL", "error\nrate")
+    _print_table((*headings, "out of room"), [_load_row(load) for load in f.loads])
 
 
 def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, FilterInfo]) -> None:
@@ -77,7 +72,7 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
         rows.append(("lost records", lost_records))
     pending = f"{info.claims:,} URLs claimed, not settled yet"
     if info.claims:
-        pending += " (scrapy bloom pending shows whose)"
+        pending += " (scrapy bloom pending lists them)"
     rows.append(("pending", pending if info.claims else "none"))
     if info.lost_blocks:
         rows.append(("lost blocks", f"{info.lost_blocks} (evicted or deleted)"))
@@ -102,13 +97,6 @@ def item_line(item: str, info: ItemInfo) -> str:
         verdict, since = "seen", minute(info.since)
         until = minute(info.until) or ("never" if info.window is None else "in a later run")
     return f"{verdict:4}  {since:16}  {until:16}  {item}"
-
-
-def show_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str]
-) -> None:
-    """Print rows of texts, and a last one below a line."""
-    _print_table(headings, [*rows, total], last_is_total=True)
 
 
 #: What the columns of ``item_line`` are.
@@ -180,15 +168,6 @@ def size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def duration(seconds: int) -> str:
-    """Return a span of time in the unit that suits it; 0 for less."""
-    for unit, length in (("s", 120), ("min", 120), ("h", 48)):
-        if seconds < length:
-            return f"{max(0, seconds)} {unit}"
-        seconds //= 24 if unit == "h" else 60
-    return f"{seconds:,} days"
-
-
 def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
     show(heading)
     if rich is None:
@@ -201,23 +180,15 @@ def _show_facts(heading: str, rows: Sequence[tuple[str, str]]) -> None:
     _print(table)
 
 
-def _print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, last_is_total: bool = False
-) -> None:
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rich is None:
         show(_plain_table(headings, rows))
         return
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     for heading in headings:
-        table.add_column(
-            heading,
-            justify="left" if heading in NAMES else "right",
-            no_wrap=heading not in TEXTS + NAMES,
-            overflow="fold",
-        )
-    for number, row in enumerate(rows, 1):
-        if last_is_total and number == len(rows):
-            table.add_section()
+        is_text = heading in TEXTS
+        table.add_column(heading, justify="right", no_wrap=not is_text, overflow="fold")
+    for row in rows:
         table.add_row(*row)
     _print(table)
 
@@ -227,25 +198,13 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [[heading.replace("\n", " ") for heading in headings], *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(
-            text.ljust(width) if heading in NAMES else text.rjust(width)
-            for heading, text, width in zip(headings, line, widths, strict=True)
-        ).rstrip()
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 
 
 def _window(window: str | None, period: str | None, ring: str) -> str:
     return f"{window}, rotated every {period} ({ring})" if window else "never forgets"
-
-
-def _missed(f: Forecast) -> str:
-    load = f.loads[0]
-    window = f" in the first {f.window}, {_count(load.missed)} in later ones" if f.window else ""
-    return (
-        f"{_count(load.missed_first)}{window}, of {load.urls:,} (expected); "
-        f"{_count(f.missed_at_most)} at most (error rate x URLs)"
-    )
 
 
 def _audit(info: FilterInfo) -> str:
@@ -272,18 +231,15 @@ def _discards(numbers: Load | FilterInfo, when: str) -> str:
     )
 
 
-def _load_row(f: Forecast, load: Load) -> list[str]:
-    room = "forgets early" if load.rotates_early else ""
-    if load.unrecorded:
-        room = f"{load.unrecorded:,} over"
+def _load_row(load: Load) -> list[str]:
+    room = "forgets early" if load.forgets_early else "no"
     return [
-        f"{load.factor * f.capacity:,}",
+        f"{load.urls:,}",
         size(load.generation_memory),
         size(load.memory),
         f"{load.bits_per_url:.1f}",
         _rate(load.error_rate),
-        _count(load.missed_first if load.missed is None else load.missed),
-        room or "no",
+        f"{load.unrecorded:,} over" if load.unrecorded else room,
     ]
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from scrapy_bloom.base import DEFAULTS
 from scrapy_bloom.cli.lookup import Identifier
 from scrapy_bloom.cli.session import Session
-from scrapy_bloom.core.forecast import fill, recrawl
+from scrapy_bloom.cli.tables import size
+from scrapy_bloom.core.forecast import load, recrawl
 from scrapy_bloom.core.rings import Snapshot
 from scrapy_bloom.core.schedule import RUNS, Span
 from scrapy_bloom.crawl import advice
@@ -81,16 +82,6 @@ class Target:
         for bloom in self._blooms.values():
             bloom.open()
 
-    @property
-    def identity(self) -> str:
-        """What changes when a filter is made anew; they have to be open."""
-        headers = {bloom.key: bloom.header for bloom in self._blooms.values()}
-        return " ".join(f"{key} {header.id}" for key, header in headers.items() if header)
-
-    def count(self) -> int:
-        """Return how many URLs are in all of them."""
-        return sum(bloom.info().count for bloom in self._blooms.values())
-
     # -- what to say of them --
 
     def warnings(self) -> Iterator[str]:
@@ -109,25 +100,24 @@ class Target:
         (bloom, *others) = self._blooms.values()
         if others or self._stored or not entries:
             return None
-        wanted = bloom.view.wanted
-        header, config = wanted.new_header(DEFAULTS), wanted.config(DEFAULTS)
-        as_it_is = fill(header, config, entries)
-        fitting = replace(wanted, capacity=_rounded(entries))
-        alone = fill(fitting.new_header(DEFAULTS), fitting.config(DEFAULTS), entries)
+        wanted, capacity = bloom.view.wanted, _rounded(entries)
+        config = wanted.config(DEFAULTS)
+        as_it_is = load(wanted.new_header(DEFAULTS), config, entries)
         if as_it_is.unrecorded:
             raise ConfigurationError(
                 f"{bloom.key!r} is to be made for {config.capacity:,} URLs, and does not grow as "
-                f"far as to hold about {entries:,} entries: set BLOOM_CAPACITY = "
-                f"{_rounded(entries):,} (or BLOOM_GROWTH, BLOOM_MAX_MEMORY)"
+                f"far as to hold about {entries:,} entries: set BLOOM_CAPACITY = {capacity:,} (or "
+                "BLOOM_GROWTH, BLOOM_MAX_MEMORY)"
             )
-        if as_it_is.layers < 2:
+        if as_it_is.layers < 2 and not as_it_is.forgets_early:
             return None
+        wanted = replace(wanted, capacity=capacity)
+        fitting = load(wanted.new_header(DEFAULTS), wanted.config(DEFAULTS), entries)
         return (
             f"{bloom.key!r} is not there yet, and will be made for {config.capacity:,} URLs: about "
-            f"{entries:,} entries will take {_mebibytes(as_it_is.memory)} in {as_it_is.layers} "
-            f"layers, all of which are tested for each URL. With BLOOM_CAPACITY = "
-            f"{_rounded(entries):_} they take {_mebibytes(alone.memory)} in {alone.layers}. Set it "
-            "before: the capacity of what is there counts from the next generation on"
+            f"{entries:,} entries do not fit into one layer, and all layers are tested for each "
+            f"URL. With BLOOM_CAPACITY = {capacity:_} they take {size(fitting.generation_memory)}. "
+            "Set it before: the capacity of what is there counts from the next generation on"
         )
 
     def until(self) -> Iterator[str]:
@@ -176,7 +166,3 @@ def _rounded(entries: int) -> int:
     """Round up to two digits."""
     unit: int = 10 ** max(0, len(str(entries)) - 2)
     return -(-entries // unit) * unit
-
-
-def _mebibytes(count: int) -> str:
-    return f"{count / (1 << 20):,.1f} MiB"

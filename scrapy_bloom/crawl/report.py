@@ -141,7 +141,7 @@ class Report:
                 "Bloom filter: %s requests are claimed, and were not crawled when an earlier crawl "
                 'ended (or are being crawled by another one). BLOOM_REMEMBER = "scheduled" does '
                 "not take them over, and their pages may never be found again. Run the spider once "
-                "with -s BLOOM_REMEMBER=crawled, or end the claims: scrapy bloom pending --release",
+                "with -s BLOOM_REMEMBER=crawled; scrapy bloom pending lists and ends claims",
                 f"{count:,}",
             )
 

@@ -1,7 +1,7 @@
-"""What a migration reads: batches of entries, each with the position where the next begins."""
+"""What a migration reads: batches of entries, how many of them, and how fast."""
 
-import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,43 +9,51 @@ from scrapy_bloom.fingerprinter import bounded
 
 #: Entries of a batch, about: SSCAN holds a server for about a millisecond then.
 BATCH = 1_024
-#: The position of a source that was read to its end; the beginning is "".
-END = "end"
-#: Any source's positions.
-POSITION = re.compile(rf"(?:(?:text |binary )?[0-9]{{1,20}}|{END}|)")
 
 
 @dataclass(slots=True)
-class Batch:
+class Counts:
+    """How many entries there were.
+
+    Args:
+        read: all entries, those below included.
+        skipped: those that are no fingerprint or URL.
+        run_only: URLs of the window "run", which no filter remembers.
+        example: the first that was skipped; "" if none was.
+    """
+
+    read: int = 0
+    skipped: int = 0
+    run_only: int = 0
+    example: str = ""
+
+    def add(self, other: "Counts") -> None:
+        """Add the counts of a batch."""
+        self.read += other.read
+        self.skipped += other.skipped
+        self.run_only += other.run_only
+        self.example = self.example or other.example
+
+
+@dataclass(slots=True)
+class Batch(Counts):
     """Entries that were read together.
 
     Args:
-        position: where the next batch begins; END after the last one.
         items: what is to be recorded, by window.
-        read: entries read, those below included.
-        rejected: those that are no fingerprint or URL.
-        incomplete: those that were cut off when a crawl was killed.
-        run_only: URLs of the window "run", which no filter remembers.
-        example: one that was rejected; "" if none was.
     """
 
-    position: str = END
     items: dict[str, list[bytes]] = field(default_factory=dict)
-    read: int = 0
-    rejected: int = 0
-    incomplete: int = 0
-    run_only: int = 0
-    example: str = ""
 
     def take(self, window: str, item: bytes) -> None:
         """Add an item."""
         self.items.setdefault(window, []).append(bounded(item))
         self.read += 1
 
-    def reject(self, example: str) -> None:
-        """Add an entry that is not what it should be, and say which."""
+    def skip(self, example: str) -> None:
+        """Count an entry that is not what it should be, and say which."""
         self.read += 1
-        self.rejected += 1
+        self.skipped += 1
         self.example = self.example or example
 
 
@@ -54,20 +62,47 @@ class Source(Protocol):
 
     Attributes:
         name: what it is and where, without credentials.
-        readable_again: whether it can be read more than once.
     """
 
     name: str
-    readable_again: bool
 
-    def identity(self) -> str:
-        """Return what changes when positions in it lose their meaning; "" if they have none."""
+    def total(self) -> int:
+        """Return how many entries it has, about."""
 
-    def total(self) -> int | None:
-        """Return how many entries it has, about; None if that is not known."""
+    def batches(self, size: int = BATCH) -> Iterator[Batch]:
+        """Read it from its beginning, in batches of about that size."""
 
-    def size(self) -> int:
-        """Return how many entries it has at least; 0 where its identity tells of all changes."""
+    def problem(self, read: int) -> str:
+        """Return why these entries, read to its end, may not be all of it; "" if they are."""
 
-    def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
-        """Read it from a position on, in batches of about that size."""
+
+class Pace:
+    """Holds back what would be too fast.
+
+    Args:
+        rate: entries per second at most; None for no limit.
+        clock: tells the time in seconds.
+        sleep: waits for seconds.
+    """
+
+    def __init__(
+        self,
+        rate: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._rate, self._clock, self._sleep = rate, clock, sleep
+        self._free = 0.0
+
+    @property
+    def batch(self) -> int:
+        """Entries to read at once, so that it does not wait for longer than a second."""
+        return BATCH if self._rate is None else max(1, min(BATCH, self._rate))
+
+    def spend(self, entries: int) -> None:
+        """Wait for as long as entries take."""
+        if self._rate is None:
+            return
+        now = self._clock()
+        self._free = max(self._free, now) + entries / self._rate
+        self._sleep(self._free - now)

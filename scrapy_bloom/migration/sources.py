@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -10,9 +11,9 @@ import redis
 
 from scrapy_bloom.crawl.windows import RUN
 from scrapy_bloom.errors import ConfigurationError, explain, showable, shown
-from scrapy_bloom.migration.batches import BATCH, END, Batch
+from scrapy_bloom.migration.batches import BATCH, Batch
 from scrapy_bloom.migration.lines import Line, read_lines
-from scrapy_bloom.migration.seen import HEAD_BYTES, Entries, Layout, read_entries
+from scrapy_bloom.migration.seen import WIDTH, is_binary, read_seen
 
 T = TypeVar("T")
 #: Returns a URL's window and item, or raises ConfigurationError if it is none.
@@ -25,19 +26,15 @@ _FINGERPRINT = re.compile(rb"[0-9A-Fa-f]{40}")
 OF_SETS = {
     "credentials": "in --from-server (or REDIS_URL, REDIS_PARAMS)",
     "start": "start a server there or name the SET's with --from-server (or REDIS_URL)",
-    "rights": "the SET's key and the commands SSCAN, SCARD, TYPE and INFO",
+    "rights": "the SET's key and the commands SSCAN, SCARD and TYPE",
     "key": "the SET's key: name another one with --from-set KEY",
 }
-#: Bytes of a fingerprint at most, in a file that does not say by its form that it is Scrapy's.
-_LONG = 1 << 12
 
 
 class SetSource:
     """A SET of fingerprints in hexadecimal digits, as scrapy-redis keeps them.
 
-    ``SSCAN`` returns whatever is in the SET from the first call to the last. The server holds
-    nothing between the calls, so they may be hours apart; but its cursors are those of a hash table
-    of this process, told by its ``run_id``.
+    ``SSCAN`` returns whatever is in the SET from the first call to the last.
 
     Args:
         client: a client of the server, or of its cluster.
@@ -49,8 +46,6 @@ class SetSource:
         ConfigurationError: there is no SET under the key.
         StorageError: the server did not answer.
     """
-
-    readable_again = True
 
     def __init__(self, client: Any, key: str, label: str, window: str) -> None:
         self._client, self._label, self._window = client, label, window
@@ -65,48 +60,44 @@ class SetSource:
                 "and its server with --from-server"
             )
 
-    def identity(self) -> str:
-        """Return the process that has the SET; "" if it does not say."""
-        run_id = self._ask(self._run_id)
-        return f"{run_id} {self._key}" if run_id else ""
+        self._members = self._count()
 
     def total(self) -> int:
-        """Return how many members the SET has."""
-        return int(self._ask(lambda: self._client.scard(self._key)))
+        """Return how many members the SET had at first."""
+        return self._members
 
-    def size(self) -> int:
-        """Return the same: a SET may be deleted, or made anew, by whoever writes to it."""
-        return self.total()
-
-    def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
+    def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Read the SET. A member may be in two batches."""
-        cursor = int(position or 0)
-        while True:
-            cursor, members = self._scan(cursor, size)
-            batch = Batch(str(cursor) if cursor else END)
+        cursor = None
+        while cursor != 0:
+            cursor, members = self._scan(cursor or 0, size)
+            batch = Batch()
             for member in members:
                 if _FINGERPRINT.fullmatch(member):
                     batch.take(self._window, bytes.fromhex(member.decode()))
                 else:
-                    batch.reject(shown(member, 60))
+                    batch.skip(shown(member, 60))
             yield batch
-            if not cursor:
-                return
+
+    def problem(self, read: int) -> str:
+        """Say if entries were lost: of a SET that is gone, SSCAN finds the end at once."""
+        left = min(read, self._count())
+        if left >= self._members:
+            return ""
+        return (
+            f"{self.name} had {self._members:,} entries, of which {left:,} are left: it was "
+            "deleted, made anew or flushed while it was read. Stop what does that (a scrapy-redis "
+            "crawl that ends), restore it"
+        )
+
+    def _count(self) -> int:
+        return int(self._ask(lambda: self._client.scard(self._key)))
 
     def _scan(self, cursor: int, size: int) -> tuple[int, list[bytes]]:
         found: tuple[int, list[bytes]] = self._ask(
             lambda: self._client.sscan(self._key, cursor, count=size)
         )
         return found
-
-    def _run_id(self) -> str:
-        client, options = self._client, {}
-        if isinstance(client, redis.RedisCluster):
-            options["target_nodes"] = self._client.get_node_from_key(self._key)
-        try:
-            return str(client.info("server", **options).get("run_id", ""))
-        except redis.ResponseError:
-            return ""  # managed services may refuse it
 
     def _ask(self, command: Callable[[], T]) -> T:
         try:
@@ -115,7 +106,42 @@ class SetSource:
             raise explain(error, self._label, OF_SETS) from showable(error)
 
 
-class SeenSource:
+class _File:
+    """A file that can be read more than once.
+
+    Args:
+        path: the file.
+        option: the option that named it.
+
+    Raises:
+        ConfigurationError: there is no such file, or it cannot be read.
+    """
+
+    def __init__(self, path: Path, option: str) -> None:
+        self._path, self._option = path, option
+        self.name = f"the file {str(path)!r}"
+        self._open().close()
+        self._version = self._look()
+
+    def problem(self, read: int) -> str:  # noqa: ARG002 - its entries are not known before
+        """Say if it was written to."""
+        if self._look() == self._version:
+            return ""
+        return f"{self.name} has changed while it was read: stop what writes there"
+
+    def _open(self) -> IO[bytes]:
+        return open_file(self._path, self._option)
+
+    def _look(self) -> tuple[int, ...]:
+        """Return which file it is, and when it was written to last."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return ()
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class SeenSource(_File):
     """Scrapy's ``requests.seen``.
 
     Args:
@@ -123,195 +149,84 @@ class SeenSource:
         window: the window that its fingerprints are recorded for.
 
     Raises:
-        ConfigurationError: there is no such file, it cannot be read, or holds something else.
+        ConfigurationError: there is no such file, or it cannot be read.
     """
 
-    readable_again = True
-
     def __init__(self, path: Path, window: str) -> None:
-        self._path = path / "requests.seen" if path.is_dir() else path
+        path = path / "requests.seen" if path.is_dir() else path
+        if path.exists() and not path.is_file():
+            raise ConfigurationError(
+                f"--from-seen {str(path)!r:.200} is no file: it is read more than once, so copy "
+                "what it gives to one"
+            )
+        super().__init__(path, "--from-seen")
         self._window = window
-        self.name = f"the file {str(self._path)!r}"
-        if self._path.exists() and not self._path.is_file():
-            raise ConfigurationError(
-                f"--from-seen {str(self._path)!r:.200} is no file: it is read more than once, so "
-                "copy what it gives to one"
-            )
-        with open_file(self._path, "--from-seen") as file:
-            self._layout = Layout.of(file.read(HEAD_BYTES))
-            self._bytes = os.fstat(file.fileno()).st_size
-        if self._bytes and not self._layout.width and not self._is_like_scrapys():
-            raise ConfigurationError(
-                f"--from-seen {str(self._path)!r:.200} is no requests.seen: what is in it does not "
-                "read as fingerprints from its beginning to its end"
-            )
-
-    def _is_like_scrapys(self) -> bool:
-        """Whether what may be fingerprints of any length are some: any bytes can be read as few."""
-        whole = cut = rejected = covered = 0
-        lengths: set[int] = set()
-        for entries, _ in self._read("", BATCH):
-            whole += len(entries.fingerprints)
-            cut += entries.incomplete
-            rejected += len(entries.rejected)
-            lengths.update(map(len, entries.fingerprints))
-            covered += sum(map(len, entries.fingerprints))
-        if not whole or max(lengths) > _LONG or 10 * rejected > whole or 4 * covered < self._bytes:
-            return False
-        return cut <= 1 or len(lengths) == 1
-
-    def identity(self) -> str:
-        """Return which file it is, and when it was written to last."""
-        return _file_identity(self._path)
 
     def total(self) -> int:
-        """Return how many fingerprints fit into the file."""
-        return self._bytes // self._layout.entry_bytes
+        """Return how many usual fingerprints fit into the file."""
+        with self._open() as file:
+            entry = WIDTH + 2 if is_binary(file.read(1)) else 2 * WIDTH + 1
+            return os.fstat(file.fileno()).st_size // entry
 
-    def size(self) -> int:
-        """Return 0: any change of the file is told by its identity."""
-        return 0
-
-    def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
+    def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Read the file."""
-        for entries, following in self._read(position, size):
-            yield self._batch(entries, following)
-        yield Batch()
-
-    def _read(self, position: str, size: int) -> Iterator[tuple[Entries, str]]:
-        form, _, digits = (position or f"{self._layout.form} 0").partition(" ")
-        offset, piece = int(digits), size * self._layout.entry_bytes
-        with open_file(self._path, "--from-seen") as file:
-            file.seek(offset)
-            data, is_last = b"", False
-            while data or not is_last:
-                more = b"" if is_last else file.read(piece)
-                data, is_last = data + more, len(more) < piece
-                entries = read_entries(data, form, self._layout.width, is_last=is_last)
-                form, data, offset = entries.form, data[entries.used :], offset + entries.used
-                if entries.used:
-                    yield entries, f"{form} {offset}"
-
-    def _batch(self, entries: Entries, position: str) -> Batch:
-        batch = Batch(position, incomplete=entries.incomplete)
-        for fingerprint in entries.fingerprints:
-            batch.take(self._window, fingerprint)
-        for entry in entries.rejected:
-            batch.reject(shown(entry, 60))
-        return batch
+        with self._open() as file:
+            entries = enumerate(read_seen(file), 1)
+            while part := list(islice(entries, size)):
+                batch = Batch()
+                for number, fingerprint in part:
+                    if fingerprint:
+                        batch.take(self._window, fingerprint)
+                    else:
+                        batch.skip(f"entry {number:,}")
+                yield batch
 
 
-class UrlSource:
+class UrlSource(_File):
     """A file of URLs, one a line.
 
     Args:
         path: the file.
         identify: returns a URL's window and item, or raises ConfigurationError if it is none.
+        name: what to call it; None if it is named by its path.
 
     Raises:
         ConfigurationError: there is no such file, or it cannot be read.
     """
 
-    readable_again = True
-
-    def __init__(self, path: Path, identify: Identify) -> None:
-        self._path, self._identify = path, identify
-        self.name = f"the file {str(path)!r}"
-        open_file(path, "--from-urls").close()
-
-    def identity(self) -> str:
-        """Return which file it is, and when it was written to last."""
-        return _file_identity(self._path)
+    def __init__(self, path: Path, identify: Identify, name: str | None = None) -> None:
+        super().__init__(path, "--from-urls")
+        self._identify = identify
+        self.name = name or self.name
 
     def total(self) -> int:
         """Return how many lines the file has."""
-        with open_file(self._path, "--from-urls") as file:
+        with self._open() as file:
             return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK), b""))
 
-    def size(self) -> int:
-        """Return 0: any change of the file is told by its identity."""
-        return 0
-
-    def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:
+    def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Read the file."""
-        with open_file(self._path, "--from-urls") as file:
-            file.seek(int(position or 0))
-            yield from _read_urls(file.readline, file.tell(), self._identify, size)
+        batch = Batch()
+        with self._open() as file:
+            for number, line in enumerate(read_lines(file.readline), 1):
+                self._take(batch, number, line)
+                if batch.read >= size:
+                    yield batch
+                    batch = Batch()
+        yield batch
 
-
-class UrlPipe:
-    """URLs that can be read once, one a line.
-
-    Args:
-        stream: where they come from.
-        name: what to call it.
-        identify: as for ``UrlSource``.
-        copy: a file to keep them in while they are read, for a second pass; None for no such.
-    """
-
-    def __init__(
-        self, stream: IO[bytes], name: str, identify: Identify, copy: IO[bytes] | None
-    ) -> None:
-        self._stream, self._identify, self._copy = stream, identify, copy
-        self._is_read = False
-        self.name, self.readable_again = name, copy is not None
-
-    def identity(self) -> str:
-        """Return that there are no positions in it."""
-        return ""
-
-    def total(self) -> None:
-        """Return that nobody knows."""
-        return
-
-    def size(self) -> int:
-        """Return 0: the second pass reads a copy."""
-        return 0
-
-    def batches(self, position: str, size: int = BATCH) -> Iterator[Batch]:  # noqa: ARG002
-        """Read the stream; after that, the copy."""
-        readline: Callable[[int], bytes] = self._stream.readline
-        if self._is_read and self._copy is not None:
-            self._copy.seek(0)
-            readline = self._copy.readline
-        elif self._copy is not None:
-            readline = self._read_and_copy
-        self._is_read = True
-        return _read_urls(readline, 0, self._identify, size)
-
-    def _read_and_copy(self, limit: int) -> bytes:
-        line = self._stream.readline(limit)
-        if self._copy is not None:
-            self._copy.write(line)
-        return line
-
-
-def _read_urls(
-    readline: Callable[[int], bytes], offset: int, identify: Identify, size: int
-) -> Iterator[Batch]:
-    batch = Batch()
-    for line in read_lines(readline):
-        offset += line.size
-        _take_url(batch, line, identify)
-        if batch.read >= size:
-            batch.position = str(offset)
-            yield batch
-            batch = Batch()
-    yield batch
-
-
-def _take_url(batch: Batch, line: Line, identify: Identify) -> None:
-    try:
-        url = line.url()
-        window, item = identify(url) if url else ("", b"")
-    except ConfigurationError as error:
-        batch.reject(f"{error!s:.200}")
-        return
-    if window == RUN:
-        batch.read += 1
-        batch.run_only += 1
-    elif url:
-        batch.take(window, item)
+    def _take(self, batch: Batch, number: int, line: Line) -> None:
+        try:
+            url = line.url()
+            window, item = self._identify(url) if url else ("", b"")
+        except ConfigurationError as error:
+            batch.skip(f"line {number:,}: {error!s:.200}")
+            return
+        if window == RUN:
+            batch.read += 1
+            batch.run_only += 1
+        elif url:
+            batch.take(window, item)
 
 
 def open_file(path: Path, option: str) -> IO[bytes]:
@@ -326,11 +241,3 @@ def open_file(path: Path, option: str) -> IO[bytes]:
         raise ConfigurationError(
             f"{option} {str(path)!r:.200} cannot be read: {error.strerror}"
         ) from None
-
-
-def _file_identity(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError:
-        return "gone"
-    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
