@@ -5,6 +5,8 @@ import pytest
 from chaos.outcome import CRAWLERS, PER_KEY, PER_KILL, Outcome
 
 LASTING = 100
+#: Pages that all crawlers crawl again after a restart of the server.
+REPEATED = CRAWLERS * PER_KILL
 
 
 def outcome(*struck: str, **counts: int | list[int]) -> Outcome:
@@ -19,8 +21,8 @@ def outcome(*struck: str, **counts: int | list[int]) -> Outcome:
         (outcome("stall", unasked=7, undone=3), 10, 0),
         (outcome("stall", unasked=10_000), CRAWLERS * LASTING, 0),
         (outcome("flushall", "flushall"), 2 * LASTING, 2 * LASTING),
-        (outcome("server_kill", unasked=7), LASTING + 7, LASTING),
-        (outcome("server_kill_aof", unasked=7), 7, 0),
+        (outcome("server_kill", unasked=7), LASTING + REPEATED + 7, LASTING),
+        (outcome("server_kill_aof", "server_kill_aof", unasked=7), 2 * REPEATED + 7, 0),
         (outcome("evict", evicted=3, new=1_000), 3 * PER_KEY, 3 * PER_KEY),
         (outcome("evict", evicted=1_000, new=300), 300, 300),
         (outcome("crawler_kill", "crawler_kill", killed=[90, 2]), PER_KILL + 2, 0),
@@ -46,3 +48,4 @@ def test_a_page_of_ones_own_is_fetched_again_if_its_claim_was_somebody_elses() -
     assert outcome("stall", unasked=7, undone=1).most_alone == 7
     assert outcome("stall", "crawler_kill", unasked=7, killed=[90]).most_alone == 7
     assert outcome("flushall").most_alone == LASTING
+    assert outcome("server_kill_aof").most_alone == REPEATED
