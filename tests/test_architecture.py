@@ -17,7 +17,7 @@ ORDER = [
     for line in """
         errors
         core.sizing core.schedule
-        core.hashing core.keys core.scripts core.audit
+        core.hashing core.keys core.scripts
         core.header
         core.generations
         core.geometry
@@ -26,7 +26,7 @@ ORDER = [
         core.values core.rings
         core.view
         core.membership core.info core.forecast
-        core.pending core.counting
+        core.pending core.counting core.measurement
         sets.estimate sets.together
         files.frames files.places
         files.archive
@@ -141,7 +141,7 @@ def test_scripts_are_part_of_the_package() -> None:
     files = resources.files("scrapy_bloom").joinpath("lua").iterdir()
     names = {Path(str(file)).stem for file in files}
     assert names == {
-        *("adopt", "audit", "beat", "claim", "contains", "count", "create", "discard", "drop"),
+        *("adopt", "beat", "claim", "contains", "count", "create", "discard", "drop"),
         *("fetch", "fill", "header", "install", "merge", "ones", "read", "release"),
         *("restore", "scan", "stage", "swap", "take", "walk"),
     }

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from scrapy_bloom.core.audit import record_name
 from scrapy_bloom.core.generations import Generation, Layer
 from scrapy_bloom.core.hashing import offset_packer, offsets
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.scripts import Argument, Call, Script, load, load_audited
+from scrapy_bloom.core.scripts import Argument, Call, Script, load
 from scrapy_bloom.core.sizing import COUNTER_BITS
 
 #: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
@@ -88,22 +87,6 @@ class Held:
         """Return the call that records URLs: where they are counted, also those that are seen."""
         call = self.claim(packed)
         return call._replace(args=(*call.args[:-1], "add")) if self.ring.header.counting else call
-
-    def audited(self, call: Call, sample: str, *, adding: bool) -> Call:
-        """Return a call that claims, adds or takes, and keeps the exact record of a sample.
-
-        Args:
-            call: the call.
-            sample: those of its URLs that are on record.
-            adding: whether it records URLs that are seen, too.
-        """
-        generations = self.ring.generations
-        names = [record_name(generation.number) for generation in generations]
-        keys = (self.keys.layer(self.ring.block, name) for name in names)
-        expiry = self.ring.expires(self.ring.active)
-        more: tuple[Argument, ...] = (expiry, len(names), "add" if adding else "", sample)
-        script = load_audited(call.script.name)
-        return Call(script, (*call.keys, *keys), (*call.args, *names, *more))
 
     def discard(self, packed: bytes) -> Call:
         """Return the call that takes URLs out of the newest layers they are in."""

@@ -124,16 +124,6 @@ def on_full_server(script: Script) -> Script:
     return _script(script.name, f"#!lua flags=allow-oom\n{script.text}")
 
 
-@cache
-def load_audited(name: str) -> Script:
-    """Load a script that claims, and that keeps an exact record of a sample: see ``audit.lua``.
-
-    One text, because a script cannot call another one; put together, it is one atomic step.
-    """
-    text = f"local function claim()\n{load(name).text}\nend\n{load('audit').text}"
-    return _script(f"{name}, audited", text)
-
-
 def _script(name: str, text: str) -> Script:
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts so
 
