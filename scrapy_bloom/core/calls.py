@@ -66,8 +66,8 @@ class Held:
             offset_packer(k),
             load("count" if counting else "claim"),
             _keys(keys, ring.block, layers),
-            (v, ring.ends, k, _groups(layers, sizes), room),
-            (len(sizes), *counts, "claim") if counting else (len(sizes), *counts),
+            (v, ring.ends, k, _groups(layers, sizes), len(sizes)),
+            (COUNTER_BITS, room, *counts, "claim") if counting else (1, room, *counts),
             # To discard a URL takes about twice as long as to claim one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
@@ -92,7 +92,7 @@ class Held:
         """Return the call that takes URLs out of the newest layers they are in."""
         generations = self.ring.generations
         layers = [layer for generation in generations for layer in reversed(generation.layers)]
-        args = self._test_args(layers, packed)[:-1]
+        args = self._test_args(layers, packed)
         counts = (f"n:{layer.name}" for layer in layers)
         return Call(load("discard"), _keys(self.keys, self.ring.block, layers), (*args, *counts))
 
@@ -121,8 +121,8 @@ class Held:
             tested: whether URLs that are recorded already are to be left out.
         """
         layers = self.ring.tested if tested else ()
-        ring, *bitmaps = _keys(self.keys, self.ring.block, layers)
-        keys = (ring, self.keys.claims(self.ring.block), *bitmaps)
+        block = self.ring.block
+        keys = (*_keys(self.keys, block, layers), self.keys.claims(block))
         args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, room, *claims)
         return Call(load("take"), keys, args)
 
@@ -136,8 +136,8 @@ class Held:
 
     def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
         k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
-        place = COUNTER_BITS if self.ring.header.counting else 1
-        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed, place)
+        bits = COUNTER_BITS if self.ring.header.counting else 1
+        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed, bits, b"")
 
 
 def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:

@@ -10,16 +10,13 @@
 --             it stays; and the Unix time at which it expires, 0 for never. What goes is deleted by
 --             drop.lua, one bitmap at a time, or else expires soon: in a minute
 --
+-- Needs       prelude_ring.lua
 -- Reply       {"ok", "", "", now}       done
 --             {"stale", v, state, now}  somebody was faster: this is the ring now
 -- Cost        allocates whole bitmaps at once, as a rule one: about 3 ms for 8 MiB. So: one swap at
 --             a time, never pipelined.
-local ring = KEYS[1]
 local now = redis.call('TIME')[1]
-local current = redis.call('HMGET', ring, 'v', 'state')
-if (current[1] or '') ~= ARGV[1] then
-  return {'stale', current[1] or '', current[2] or '', now}
-end
+if (redis.call('HGET', ring, 'v') or '') ~= ARGV[1] then return stale() end
 
 local function expire(key, time)
   if time == '0' then redis.call('PERSIST', key) else redis.call('EXPIREAT', key, time) end
