@@ -1,10 +1,10 @@
 """The cheapest way to claim on the server: variants of ``claim.lua``, side by side.
 
-A variant is what follows in ``claim.lua`` on its checks, in a file of ``variants/``: all have the
-same checks, arguments and replies. Each is first compared with the package's script on random
-input (duplicates, URLs of all layers, layers that get full), and then measured by the server's
-own statistics. All variants claim the same URLs of the same rings: what a claim has changed is
-put back.
+A variant stands in the place of ``claim.lua``, in a file of ``variants/``: all have the same
+prelude, arguments and replies. Each is first compared with the package's script on random input
+(duplicates, URLs of all layers, layers that get full), and then measured by the server's own
+statistics. All variants claim the same URLs of the same rings: what a claim has changed is put
+back.
 """
 
 import random
@@ -28,8 +28,12 @@ from scrapy_bloom.core.schedule import Schedule, parse_span
 from scrapy_bloom.core.scripts import load
 
 VARIANTS = Path(__file__).parent / "variants"
-#: The line of ``claim.lua`` at which a variant begins.
-SEAM = "-- Whether a URL, whose offsets begin after byte"
+#: Where ``claim.lua`` begins, and so a variant, behind the prelude.
+SEAM = "-- claim: "
+#: What variants have beside the prelude's: where the offsets of each layer begin in a URL's.
+START = """local start = {}
+for i = 1, layers do start[i] = 4 * k * groups[i] end
+"""
 #: The script of the package.
 PACKAGED = "claim.lua"
 PACKAGED_IS = (
@@ -113,6 +117,7 @@ def variants() -> dict[str, str]:
     head, seam, _ = packaged.partition(SEAM)
     if not seam:
         raise RuntimeError(f"claim.lua has no line {SEAM!r}")
+    head += START
     others = {path.stem: head + path.read_text("utf-8") for path in sorted(VARIANTS.glob("*.lua"))}
     return {PACKAGED: packaged, **others}
 

@@ -3,6 +3,7 @@
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.async_filter import AsyncBloomFilter
 from scrapy_bloom.core.info import FilterInfo, GenerationInfo, ItemInfo
+from scrapy_bloom.core.measurement import Measurement
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import (
     ArchiveError,
@@ -30,6 +31,7 @@ __all__ = [
     "FilterMismatchError",
     "GenerationInfo",
     "ItemInfo",
+    "Measurement",
     "SaturatedError",
     "Saved",
     "ScrapyRedisFingerprinter",

@@ -10,6 +10,7 @@ from scrapy_bloom.core.hashing import Item
 from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.info import FilterInfo, ItemInfo
 from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.core.measurement import Measurement, probe, rounds
 from scrapy_bloom.core.rings import Snapshot, Steps
 from scrapy_bloom.core.view import View
 from scrapy_bloom.files.archive import Reader
@@ -206,6 +207,18 @@ class AsyncBloomFilter(BaseFilter):
     async def info(self, block: int | None = None) -> FilterInfo:
         """See ``BloomFilter.info``."""
         return await self._run(self._info(block), on_all_blocks=True)
+
+    async def measure(
+        self, probes: int = 100_000, *, progress: Callable[[int], object] | None = None
+    ) -> Measurement:
+        """See ``BloomFilter.measure``; others may use the filter between its rounds."""
+        seen = total = 0
+        for count in rounds(probes):
+            seen += await self._run(probe(self._view, count))
+            total += count
+            if progress is not None:
+                progress(count)
+        return Measurement(total, seen)
 
     async def look(self) -> Snapshot | None:
         """See ``BloomFilter.look``."""

@@ -348,20 +348,6 @@ def test_a_full_filter_is_updated_by_further_layers(client: redis.Redis) -> None
     assert one.info().generations[0].layers == 2
 
 
-def test_what_is_made_of_audited_filters_is_not_audited(client: redis.Redis) -> None:
-    """The items that are on exact record in a filter are not those of another one."""
-    one = BloomFilter(client, "one", capacity=1_000, audit_rate=0.5)
-    one.extend(items(range(100)))
-    two = twin(one, "two")
-    for made in (copied(one, "copy"), make(union, "made", one, two)):
-        assert made.open().audit_rate == 0
-        assert all(made.contains(items(range(100))))
-    with pytest.raises(ConfigurationError, match="audited"):
-        updated(one, two)
-    updated(two, one)
-    assert all(two.contains(items(range(100))))
-
-
 def test_a_filter_updated_with_itself_stays_as_it_is(
     client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
 ) -> None:

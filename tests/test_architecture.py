@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import scrapy_bloom
-from scrapy_bloom.core.scripts import load
+from scrapy_bloom.core.scripts import load, on_full_server
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 #: From the bottom to the top: a module imports only modules in lines before its own.
@@ -17,7 +17,7 @@ ORDER = [
     for line in """
         errors
         core.sizing core.schedule
-        core.hashing core.keys core.scripts core.audit
+        core.hashing core.keys core.scripts
         core.header
         core.generations
         core.geometry
@@ -26,7 +26,7 @@ ORDER = [
         core.values core.rings
         core.view
         core.membership core.info core.forecast
-        core.pending core.counting
+        core.pending core.counting core.measurement
         sets.estimate sets.together
         files.frames files.places
         files.archive
@@ -141,11 +141,29 @@ def test_scripts_are_part_of_the_package() -> None:
     files = resources.files("scrapy_bloom").joinpath("lua").iterdir()
     names = {Path(str(file)).stem for file in files}
     assert names == {
-        *("adopt", "audit", "beat", "claim", "contains", "count", "create", "discard", "drop"),
-        *("fetch", "fill", "header", "install", "merge", "ones", "read", "release"),
-        *("restore", "scan", "stage", "swap", "take", "walk"),
+        *("adopt", "beat", "claim", "contains", "count", "create", "discard", "drop"),
+        *("fetch", "fill", "header", "install", "merge", "ones", "prelude_layers", "prelude_ring"),
+        *("read", "release", "restore", "scan", "stage", "swap", "take", "walk"),
     }
     assert all(load(name).text for name in names)
+
+
+def test_a_prelude_stands_before_a_script_that_needs_it() -> None:
+    prelude, own = (
+        (PACKAGE / "lua" / f"{name}.lua").read_text() for name in ("prelude_layers", "claim")
+    )
+    assert load("claim").text == prelude + own
+    assert on_full_server(load("claim")).text == f"#!lua flags=allow-oom\n{prelude}{own}"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("lua/*.lua")), ids=lambda path: path.stem)
+def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
+    """In Lua, a name that nothing defines is an error only when it is called."""
+    code = re.sub(r"--.*", "", load(path.stem).text)
+    defined = set(re.findall(r"local function (\w+)", code))
+    assert set(re.findall(r"(?<![\w.])(\w+)\(", code)) <= defined | {
+        *("call", "function", "ipairs", "next", "tonumber", "type", "unpack", "has"),
+    }
 
 
 def test_py_typed_is_shipped() -> None:

@@ -54,8 +54,8 @@ def test_a_claim_names_the_written_layers_first_and_then_those_only_tested(
     mine = held(order)
     call = mine.claim(mine.pack(HASHES))
     assert names(call) == ["ring", *written, *tested]
-    v, ends, k, groups, room, packed, sizes, *counts = call.args
-    assert (v, ends, k, sizes) == ("v", mine.ring.ends, 3, 3)
+    v, ends, k, groups, sizes, packed, bits, room, *counts = call.args
+    assert (v, ends, k, sizes, bits) == ("v", mine.ring.ends, 3, 3, 1)
     assert counts == [f"n:{name}" for name in written]
     layers = {layer.name: layer for layer in mine.ring.layers}
     assert room == b"".join(
@@ -73,8 +73,8 @@ def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None
     mine = held(order)
     call = mine.contains(mine.pack(HASHES))
     assert names(call) == ["ring", *tested]
-    v, ends, k, groups, sizes, packed, place = call.args
-    assert (v, ends, k, sizes, place) == ("v", mine.ring.ends, 3, 3, 1)
+    v, ends, k, groups, sizes, packed, bits, room = call.args
+    assert (v, ends, k, sizes, bits, room) == ("v", mine.ring.ends, 3, 3, 1, b"")
     layers = list(mine.ring.tested)
     expected = [offsets(HASHES, layer.num_bits) for layer in layers]
     assert offsets_by_layer(groups, packed, layers) == expected
@@ -86,7 +86,7 @@ def test_any_one_generation_can_be_asked(order: str) -> None:
     for generation in mine.ring.generations:
         call = mine.contains_in(generation, mine.pack(HASHES))
         assert names(call) == ["ring", *(layer.name for layer in generation.layers)]
-        _, _, _, groups, _, packed, _ = call.args
+        _, _, _, groups, _, packed, _, _ = call.args
         layers = list(generation.layers)
         expected = [offsets(HASHES, layer.num_bits) for layer in layers]
         assert offsets_by_layer(groups, packed, layers) == expected
@@ -105,16 +105,17 @@ def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
     assert packed == bits.pack(HASHES)
     calls = [mine.claim(packed), mine.add(packed), bits.claim(packed)]
     assert [call.script.name for call in calls] == ["count", "count", "claim"]
-    assert [call.args[7:] for call in calls] == [("n:1.0", "claim"), ("n:1.0", "add"), ("n:1.0",)]
+    assert [call.args[8:] for call in calls] == [("n:1.0", "claim"), ("n:1.0", "add"), ("n:1.0",)]
+    assert [call.args[6] for call in calls] == [4, 4, 1]
     assert {names(call) == ["ring", "1.0", "0.0", "0.1"] for call in calls} == {True}
-    assert mine.contains(packed).args == (*bits.contains(packed).args[:-1], 4)
+    assert mine.contains(packed).args == (*bits.contains(packed).args[:-2], 4, b"")
 
 
 def test_a_discard_names_the_newest_layers_first() -> None:
     mine = held(WRITE_NEWEST)
     call = mine.discard(mine.pack(HASHES))
     assert names(call) == ["ring", "1.0", "0.1", "0.0"]
-    assert call.args[6:] == ("n:1.0", "n:0.1", "n:0.0")
+    assert call.args[7:] == (b"", "n:1.0", "n:0.1", "n:0.0")
 
 
 def test_layers_of_one_size_share_their_offsets() -> None:

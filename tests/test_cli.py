@@ -148,14 +148,12 @@ def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
 def fields_of(info: dict[str, Any]) -> dict[str, Any]:
     """Return a document without what it has beside the dataclass's fields."""
     extra = {
-        *("fill_ratio", "bits_per_url", "rate", "bounds"),
+        *("fill_ratio", "bits_per_url"),
         *("name", "exists", "address", "block", "urls_forgotten"),
     }
     kept = {k: v for k, v in info.items() if not k.endswith("_utc") and k not in extra}
     if "generations" in kept:
         kept["generations"] = tuple(fields_of(generation) for generation in kept["generations"])
-    if "audited" in kept:
-        kept["audited"] = fields_of(kept["audited"])
     return kept
 
 
@@ -529,39 +527,32 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
     assert rows[-16:] == [str(block) for block in range(16)]
 
 
-def test_info_says_how_often_an_audited_filter_is_wrong(shop: Call, client: redis.Redis) -> None:
-    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0, audit_rate=1.0)
-    bloom.open()
-    assert "1 of all URLs are on exact record: 0 " in " ".join(shop("info").out.split()) + " "
+def test_info_measures(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0)
     bloom.extend(f"{number}" for number in range(500))
-    audited = bloom.info().audited
-    assert audited.wrong
-    text = f"exact record: 500; {audited.wrong} of them were wrongly seen"
-    assert text in " ".join(shop("info").out.split())
-    (document,) = shop("info", "--json").json["filters"]
-    assert document["audited"]["rate"] == audited.rate
-    assert document["audited"]["bounds"] == list(audited.bounds)
+    before = everything(client)
+    (document,) = shop("info", "--json", "--measure", "2_000").json["filters"]
+    measured = document["measured"]
+    assert measured["probes"] == 2_000
+    assert 0 < measured["low"] < measured["rate"] == measured["seen"] / 2_000 < measured["high"] < 1
+    text = " ".join(shop("info", "--measure").out.split())
+    assert "of 100,000 random fingerprints are seen: 0." in text
+    assert "of all new URLs are hidden now" in text
+    assert everything(client) == before
+    assert "measured" not in shop("info", "--json").json["filters"][0]
 
 
-def test_info_says_which_exact_records_are_lost(shop: Call, client: redis.Redis) -> None:
-    options = {"blocks": 4, "audit_rate": 1.0}
-    for key, window, end in (
-        (KEY, "3 months", "their generations are forgotten"),
-        ("shop:other", None, "the filter is cleared (scrapy bloom clear)"),
-    ):
-        bloom = BloomFilter(client, key, window=window, **options)
-        bloom.extend(f"{number}" for number in range(500))
-        done = shop("info", BLOOM_KEY=key)
-        assert (done.code, "lost records" in done.out) == (0, False)
-        client.delete(f"{{{key}:2}}:0.audit")
-        text = " ".join(shop("info", BLOOM_KEY=key).out.split())
-        assert "exact record: 500; 0 of them were wrongly seen" in text
-        assert "lost records 1 of 4 exact records of the audit were lost (evicted or del" in text
-        assert f"no answer of their blocks is judged until {end}" in text
-        (document,) = shop("info", "-v", "--json", BLOOM_KEY=key).json["filters"]
-        assert (document["audited"]["records"], document["audited"]["lost"]) == (4, 1)
-        lost = [block["block"] for block in document["per_block"] if block["audited"]["lost"]]
-        assert lost == [2]
+@pytest.mark.parametrize("probes", ["0", "-1", "many", "1.5"])
+def test_what_is_measured_is_a_number(shop: Call, client: redis.Redis, probes: str) -> None:
+    BloomFilter(client, KEY).open()
+    done = shop("info", f"--measure={probes}")
+    assert (done.code, done.out) == (2, "")
+    assert "--measure is fingerprints to test, a whole number from 1" in done.err
+
+
+def test_without_a_filter_nothing_is_measured(shop: Call, client: redis.Redis) -> None:
+    assert shop("info", "--measure").code == 1
+    assert client.dbsize() == 0
 
 
 def test_info_of_each_block(shop: Call, client: redis.Redis) -> None:

@@ -411,16 +411,6 @@ def test_a_filter_that_was_made_anew_without_counters_is_left_alone(
     assert B in bloom
 
 
-def test_a_filter_of_before_there_were_counters_has_none(
-    connect: Connect, client: redis.Redis
-) -> None:
-    connect(counting=False).add(A)
-    client.hdel("{k:0}:header", "counting")
-    assert A in connect(counting=False)
-    with pytest.raises(FilterMismatchError, match="stored with counting = False"):
-        connect().open()
-
-
 # -- what is remembered once it is crawled --
 
 

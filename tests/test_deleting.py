@@ -144,7 +144,7 @@ def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(
     )
     client.mset({f"of somebody else {number}": "" for number in range(5_000)})
     before = stored(client)
-    bloom = some(client, key, capacity=10, window="5 days", period="1 day", audit_rate=1)
+    bloom = some(client, key, capacity=10, window="5 days", period="1 day")
     bloom.extend(URLS)
     bloom.rotate()
     bloom.extend(f"another {url}" for url in URLS)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_bloom.core.audit import Audited
 from scrapy_bloom.core.generations import Config, Counts
 from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.core.info import describe, describe_item
@@ -34,7 +33,6 @@ def snapshot(rings: list[Ring], counts: list[Counts], now: int = NOW) -> Snapsho
         rings=dict(enumerate(rings)),
         counts=dict(zip(range(len(rings)), counts, strict=False)),
         claims={block: block + 1 for block in range(len(rings))},
-        audited={block: Audited(100, block) for block in range(len(rings))},
         now=now,
     )
 

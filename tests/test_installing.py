@@ -143,9 +143,7 @@ def fail(after: int, error: BaseException, *, for_ever: bool) -> Between:
 # -- one, which is ended --
 
 
-@pytest.mark.parametrize(
-    "old", [None, {"window": "3 days", "period": "1 day"}, {"blocks": 5, "audit_rate": 1.0}]
-)
+@pytest.mark.parametrize("old", [None, {"window": "3 days", "period": "1 day"}, {"blocks": 5}])
 @pytest.mark.parametrize("how", ["killed", "an error", "no server any more", "interrupted"])
 def test_whatever_ends_it_and_whenever_nobody_takes_a_part_for_the_whole(
     client: redis.Redis, put: Put, how: str, old: dict[str, Any] | None
@@ -542,7 +540,6 @@ def arena(any_binary: str) -> Iterator[tuple[redis.Redis, list[bytes]]]:
     turns=st.lists(st.booleans(), max_size=80),
     chosen=st.tuples(st.integers(0, 1), st.integers(0, 1)),
     replace=st.booleans(),
-    audited=st.booleans(),
 )
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_two_at_once_one_is_whole_and_nothing_is_mixed(
@@ -550,12 +547,11 @@ def test_of_two_at_once_one_is_whole_and_nothing_is_mixed(
     turns: list[bool],
     chosen: tuple[int, int],
     replace: bool,
-    audited: bool,
 ) -> None:
     client, files = arena
     client.flushall()
     if replace:
-        make(client, "new", ["before"], blocks=4, audit_rate=1.0 if audited else 0.0)
+        make(client, "new", ["before"], blocks=4)
     racers = [Racer(client, loading(files[n], replace=replace)) for n in chosen]
     turns = turns[:]
     while not all(racer.ended for racer in racers):
@@ -790,21 +786,9 @@ def test_it_is_deleted_meanwhile(client: redis.Redis, data: bytes) -> None:
 # -- what is replaced --
 
 
-def test_records_of_the_audit_go_with_the_filter_that_kept_them(
-    client: redis.Redis, put: Put
-) -> None:
-    old = make(client, "new", OLD, audit_rate=1.0, window="3 days", period="1 day")
-    old.rotate()
-    old.extend(ITEMS)
-    assert client.keys("{new:*audit")
-    put(client, lambda _: None, True)
-    assert not client.keys("{new:*audit")
-    assert set(client.keys("{new:*")) == {key.encode() for key in BloomFilter(client, "new").keys()}
-
-
 @pytest.mark.parametrize("state", ["", "{}", "garbage", "[" * 9_999])
 def test_what_cannot_be_read_is_replaced(client: redis.Redis, put: Put, state: str) -> None:
-    make(client, "new", OLD, audit_rate=1.0, blocks=5, growth=1, capacity=20)
+    make(client, "new", OLD, blocks=5, growth=1, capacity=20)
     for block in (1, 4):
         client.hset(Keys("new").ring(block), "state", state)
     client.hset(Keys("new").ring(1), "n:../../x", "1")

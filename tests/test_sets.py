@@ -53,7 +53,6 @@ def test_a_filter_that_is_like_another_one_has_its_seeds_and_settings(client: re
         stagger=True,
         growth=4,
         max_memory=10_000_000,
-        audit_rate=0.5,
     )
     two = BloomFilter(client, "two", like=one)
     two.open()
@@ -61,15 +60,15 @@ def test_a_filter_that_is_like_another_one_has_its_seeds_and_settings(client: re
     assert two.config == one.config
     assert two.header is not None
     assert two.header.id != one.header.id  # type: ignore[union-attr]
-    assert (two.blocks, two.header.stagger, two.header.audit_rate) == (3, True, 0)
+    assert (two.blocks, two.header.stagger) == (3, True)
 
 
 def test_what_is_given_beside_it_counts(client: redis.Redis) -> None:
     one = BloomFilter(client, "one", capacity=5_000, window="6 weeks", period="2 weeks")
-    two = BloomFilter(client, "two", like=one, capacity=100, window="never", audit_rate=0.5)
+    two = BloomFilter(client, "two", like=one, capacity=100, window="never")
     three = BloomFilter(client, "three", like=one, window="2 months", seeds=3)
     assert two.info().capacity == 100
-    assert (two.info().window, two.info().audit_rate) == (None, 0.5)
+    assert two.info().window is None
     assert three.info().period == "1 month"
     assert three.num_hashes == 3
     assert two.seeds == one.seeds
@@ -194,19 +193,6 @@ def test_a_filter_that_is_not_there_is_not_saved(client: redis.Redis, tmp_path: 
     with pytest.raises(StorageError, match="no filter"):
         BloomFilter(client, "nothing").save(tmp_path / "nothing.bloom")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_was_on_exact_record_stays_behind(client: redis.Redis) -> None:
-    """Else all that comes again would be called wrong: its record is elsewhere."""
-    audited = BloomFilter(client, "audited", capacity=1_000, audit_rate=1.0)
-    audited.extend(items(range(500)))
-    file = io.BytesIO()
-    audited.save(file)
-    file.seek(0)
-    loaded = BloomFilter.load(client, "loaded", file)
-    for other in (loaded, audited.copy("copied"), audited.union(audited.copy("2"), key="united")):
-        assert not any(other.claim(items(range(500))))
-        assert (other.info().audit_rate, other.info().audited.wrong) == (0, 0)
 
 
 # -- asyncio --

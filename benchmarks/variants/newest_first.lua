@@ -39,7 +39,7 @@ local function set(i, at)
   return false
 end
 
-local before, verdicts, width = {unpack(count)}, {}, 4 * k * tonumber(ARGV[7])
+local before, verdicts, width = {unpack(count)}, {}, 4 * k * tonumber(ARGV[5])
 for url = 1, #packed / width do
   local at = (url - 1) * width
   local verdict = has(1, at) and '0' or '1'
@@ -63,7 +63,7 @@ end
 local filling = false
 for i = 1, written do
   if count[i] > before[i] then
-    redis.call('HSET', ring, ARGV[7 + i], count[i])
+    redis.call('HSET', ring, ARGV[8 + i], count[i])
     local mark = 0.8 * capacity[i]
     filling = filling or (before[i] < mark and count[i] >= mark)
   end

@@ -30,7 +30,7 @@ end
 -- Which URLs are in older layers: a layer is asked for one bit of each URL that has had all bits so
 -- far, which halves them every time; few are tested one by one.
 local few, most = 6, 2000
-local width = 4 * k * tonumber(ARGV[7])
+local width = 4 * k * tonumber(ARGV[5])
 local urls = #packed / width
 local seen, get = {}, {}
 
@@ -116,7 +116,7 @@ end
 local filling = false
 for i = 1, written do
   if count[i] > before[i] then
-    redis.call('HSET', ring, ARGV[7 + i], count[i])
+    redis.call('HSET', ring, ARGV[8 + i], count[i])
     local mark = 0.8 * capacity[i]
     filling = filling or (before[i] < mark and count[i] >= mark)
   end

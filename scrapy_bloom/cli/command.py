@@ -30,7 +30,9 @@ from scrapy_bloom.cli.session import (
 )
 from scrapy_bloom.core.forecast import forecast
 from scrapy_bloom.core.info import FilterInfo, describe
+from scrapy_bloom.core.measurement import MAX_PROBES, Measurement
 from scrapy_bloom.core.rings import ROTATED, Snapshot
+from scrapy_bloom.core.values import whole_number
 from scrapy_bloom.core.wanted import Wanted
 from scrapy_bloom.crawl.windows import LASTING
 from scrapy_bloom.errors import BloomError, ConfigurationError
@@ -191,6 +193,13 @@ def _filter_options(parser: argparse.ArgumentParser) -> None:
 def _info_options(parser: argparse.ArgumentParser) -> None:
     _filter_options(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show the blocks, too")
+    parser.add_argument(
+        "--measure",
+        nargs="?",
+        const="100000",
+        metavar="N",
+        help="say how likely a new URL is hidden now, by N random fingerprints (default 100,000)",
+    )
 
 
 def _check_options(parser: argparse.ArgumentParser) -> None:
@@ -290,13 +299,22 @@ def _describe(session: Session, server: Server, name: str, snapshot: Snapshot) -
     info = describe(key, snapshot, lost)
     numbers = sorted(snapshot.rings) if session.opts.verbose else []
     blocks = {number: describe(key, snapshot, block=number) for number in numbers}
+    measured = None if session.opts.measure is None else _measure(session, server, name)
     if session.tables is not None:
-        session.tables.show_info(name, server.address, info, blocks)
+        session.tables.show_info(name, server.address, info, blocks, measured)
         return {}
     document: dict[str, Any] = to_json(info)
+    if measured is not None:
+        document["measured"] = to_json(measured)
     if blocks:
         document["per_block"] = [{"block": n, **to_json(block)} for n, block in blocks.items()]
     return document
+
+
+def _measure(session: Session, server: Server, name: str) -> Measurement:
+    probes = whole_number("--measure", session.opts.measure, 1, MAX_PROBES, "fingerprints to test")
+    with session.progress("fingerprints tested", probes) as advance:
+        return server.filter(name).measure(probes, progress=advance)
 
 
 # -- rotate and clear --

@@ -30,7 +30,7 @@ TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
 #: The last Unix time that has a date, in the year 9999; what is stored may be later.
 LAST_TIME = 253_402_300_799
 #: Properties that JSON has beside the fields.
-PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "bounds")
+PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
 #: Shows how far something is: gives a function that counts on.
 Progress = AbstractContextManager[Callable[[int], None]]
 

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 
 from scrapy_bloom.core.forecast import Forecast, Load
 from scrapy_bloom.core.info import FilterInfo, GenerationInfo, ItemInfo
+from scrapy_bloom.core.measurement import Measurement
 from scrapy_bloom.core.schedule import Schedule, parse_span
-from scrapy_bloom.crawl import advice
 
 try:
     import rich
@@ -50,8 +50,14 @@ def show_plan(forecast: Forecast) -> None:
     _print_table((*headings, "out of room"), [_load_row(load) for load in f.loads])
 
 
-def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, FilterInfo]) -> None:
-    """Print what a filter is and holds; and each of the given blocks."""
+def show_info(
+    name: str,
+    address: str,
+    info: FilterInfo,
+    blocks: Mapping[int, FilterInfo],
+    measured: Measurement | None,
+) -> None:
+    """Print what a filter is and holds, what was measured, and each of the given blocks."""
     rate = f"{_rate(info.estimated_error_rate)} now, {_rate(info.error_rate)} at most asked for"
     growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
     counters = f" of {_places(info.counting)}" if info.counting else ""
@@ -59,17 +65,13 @@ def show_info(name: str, address: str, info: FilterInfo, blocks: Mapping[int, Fi
         ("window", f"{_window(info.window, info.period, info.ring)}"),
         ("URLs", f"{info.count:,} (made for {info.capacity:,} a generation)"),
         ("error rate", f"{rate}, {_rate(info.error_bound)} when all layers are full"),
+        *([("measured", _measured(measured))] if measured else []),
         ("memory", f"{size(info.memory)} in {info.blocks:,} blocks{counters}"),
         ("bits per URL", f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions"),
         ("grows", growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}")),
     ]
     if info.counting:
         rows.append(("discards", _discards(info, "now")))
-    if info.audit_rate:
-        rows.append(("audit", _audit(info)))
-    lost_records = advice.on_lost_records(info)
-    if lost_records:
-        rows.append(("lost records", lost_records))
     pending = f"{info.claims:,} URLs claimed, not settled yet"
     if info.claims:
         pending += " (scrapy bloom pending lists them)"
@@ -207,15 +209,10 @@ def _window(window: str | None, period: str | None, ring: str) -> str:
     return f"{window}, rotated every {period} ({ring})" if window else "never forgets"
 
 
-def _audit(info: FilterInfo) -> str:
-    """Say what is measured of the error rate."""
-    audited, (low, high) = info.audited, info.audited.bounds
-    text = f"{info.audit_rate:g} of all URLs are on exact record: {audited.count:,}"
-    if audited.rate is None:
-        return text
+def _measured(m: Measurement) -> str:
     return (
-        f"{text}; {audited.wrong:,} of them were wrongly seen: a rate of {_rate(audited.rate)} "
-        f"({_rate(low)} to {_rate(high)} with 95% confidence)"
+        f"{m.seen:,} of {m.probes:,} random fingerprints are seen: {_rate(m.rate)} "
+        f"({_rate(m.low)} to {_rate(m.high)} with 95% confidence) of all new URLs are hidden now"
     )
 
 

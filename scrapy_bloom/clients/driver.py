@@ -30,7 +30,7 @@ T = TypeVar("T")
 #: Seconds of a pause in an operation.
 PAUSE_FOR = 0.05
 #: Ends of the keys that hold hashes; the others hold strings.
-HASHES = (":ring", ":header", ":claims", ":workers", ".audit")
+HASHES = (":ring", ":header", ":claims", ":workers")
 
 
 class Driver:

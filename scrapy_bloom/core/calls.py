@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from scrapy_bloom.core.audit import record_name
 from scrapy_bloom.core.generations import Generation, Layer
 from scrapy_bloom.core.hashing import offset_packer, offsets
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.scripts import Argument, Call, Script, load, load_audited
+from scrapy_bloom.core.scripts import Argument, Call, Script, load
 from scrapy_bloom.core.sizing import COUNTER_BITS
 
 #: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
@@ -67,8 +66,8 @@ class Held:
             offset_packer(k),
             load("count" if counting else "claim"),
             _keys(keys, ring.block, layers),
-            (v, ring.ends, k, _groups(layers, sizes), room),
-            (len(sizes), *counts, "claim") if counting else (len(sizes), *counts),
+            (v, ring.ends, k, _groups(layers, sizes), len(sizes)),
+            (COUNTER_BITS, room, *counts, "claim") if counting else (1, room, *counts),
             # To discard a URL takes about twice as long as to claim one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
@@ -89,27 +88,11 @@ class Held:
         call = self.claim(packed)
         return call._replace(args=(*call.args[:-1], "add")) if self.ring.header.counting else call
 
-    def audited(self, call: Call, sample: str, *, adding: bool) -> Call:
-        """Return a call that claims, adds or takes, and keeps the exact record of a sample.
-
-        Args:
-            call: the call.
-            sample: those of its URLs that are on record.
-            adding: whether it records URLs that are seen, too.
-        """
-        generations = self.ring.generations
-        names = [record_name(generation.number) for generation in generations]
-        keys = (self.keys.layer(self.ring.block, name) for name in names)
-        expiry = self.ring.expires(self.ring.active)
-        more: tuple[Argument, ...] = (expiry, len(names), "add" if adding else "", sample)
-        script = load_audited(call.script.name)
-        return Call(script, (*call.keys, *keys), (*call.args, *names, *more))
-
     def discard(self, packed: bytes) -> Call:
         """Return the call that takes URLs out of the newest layers they are in."""
         generations = self.ring.generations
         layers = [layer for generation in generations for layer in reversed(generation.layers)]
-        args = self._test_args(layers, packed)[:-1]
+        args = self._test_args(layers, packed)
         counts = (f"n:{layer.name}" for layer in layers)
         return Call(load("discard"), _keys(self.keys, self.ring.block, layers), (*args, *counts))
 
@@ -138,8 +121,8 @@ class Held:
             tested: whether URLs that are recorded already are to be left out.
         """
         layers = self.ring.tested if tested else ()
-        ring, *bitmaps = _keys(self.keys, self.ring.block, layers)
-        keys = (ring, self.keys.claims(self.ring.block), *bitmaps)
+        block = self.ring.block
+        keys = (*_keys(self.keys, block, layers), self.keys.claims(block))
         args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, room, *claims)
         return Call(load("take"), keys, args)
 
@@ -153,8 +136,8 @@ class Held:
 
     def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
         k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
-        place = COUNTER_BITS if self.ring.header.counting else 1
-        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed, place)
+        bits = COUNTER_BITS if self.ring.header.counting else 1
+        return (self.v, self.ring.ends, k, groups, len(self.sizes), packed, bits, b"")
 
 
 def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scrapy_bloom.core.membership import Batch, ask, audited
+from scrapy_bloom.core.membership import Batch, ask
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call
 from scrapy_bloom.core.view import View
@@ -15,12 +15,7 @@ def add(view: View, items: Sequence[bytes]) -> Steps[str]:
     What seems to be seen may be a false positive: if it were not counted, others would lose what
     is discarded for it. A filter that does not count does as ``membership.claim``.
     """
-
-    def make_call(batch: Batch) -> Call:
-        adding = batch.held.ring.header.counting
-        return audited(items, batch, batch.held.add(batch.packed), adding=adding)
-
-    return (yield from ask(view, items, make_call))
+    return (yield from ask(view, items, lambda batch: batch.held.add(batch.packed)))
 
 
 def discard(view: View, items: Sequence[bytes]) -> Steps[str]:

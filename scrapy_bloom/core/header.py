@@ -10,7 +10,7 @@ from scrapy_bloom.core.hashing import MAX_SEED, SCHEME
 from scrapy_bloom.core.sizing import MAX_BLOCKS, MAX_HASHES
 
 #: Version of everything stored: header, rings, layers.
-FORMAT = 2
+FORMAT = 3
 #: What stands there while a filter is put in its place: nobody takes a part for the whole.
 UNFINISHED = 0
 #: Orders of a ring: which generations are written, and which are tested.
@@ -30,7 +30,6 @@ class Header:
             and tests the oldest.
         stagger: whether the blocks rotate one after the other, spread over the period.
         counting: whether layers hold counters instead of bits, so that URLs can be discarded.
-        audit_rate: share of the URLs that are kept on exact record, 0 to 1.
         scheme: name of the hash scheme.
         format: version of the stored data.
     """
@@ -42,7 +41,6 @@ class Header:
     order: str = WRITE_NEWEST
     stagger: bool = False
     counting: bool = False
-    audit_rate: float = 0.0
     scheme: str = SCHEME
     format: int = FORMAT
 
@@ -58,7 +56,6 @@ class Header:
             "order": self.order,
             "stagger": str(int(self.stagger)),
             "counting": str(int(self.counting)),
-            "audit_rate": repr(self.audit_rate),
         }
 
     @classmethod
@@ -76,8 +73,7 @@ class Header:
                 f"its hash scheme is {fields.get('scheme')!r:.40}, this version knows {SCHEME!r}"
             )
         order = _one_of("order", fields.get("order"), (WRITE_NEWEST, WRITE_ALL))
-        # Filters of earlier versions count nothing, and are not audited.
-        counting = _one_of("counting", fields.get("counting", "0"), ("0", "1")) == "1"
+        counting = _one_of("counting", fields.get("counting"), ("0", "1")) == "1"
         check(not (counting and order == WRITE_ALL), "order of a counting filter", order)
         return cls(
             id=_id(fields.get("id")),
@@ -87,7 +83,6 @@ class Header:
             order=order,
             stagger=_one_of("stagger", fields.get("stagger"), ("0", "1")) == "1",
             counting=counting,
-            audit_rate=_share(fields.get("audit_rate", "0.0")),
         )
 
 
@@ -129,16 +124,6 @@ def _seeds(text: str) -> tuple[int, ...]:
         check(in_range(seed, 0, MAX_SEED), "type or range of seed number", number)
     check(len(set(value)) == count, "number of different seeds", len(set(value)))
     return tuple(value)
-
-
-def _share(text: Any) -> float:
-    good = isinstance(text, str) and re.fullmatch(r"[0-9.e-]{1,30}", text)
-    try:
-        value = float(text) if good else -1.0
-    except ValueError:
-        value = -1.0
-    check(0 <= value <= 1, "audit_rate", text)
-    return value
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 
-from scrapy_bloom.core.audit import Audited
 from scrapy_bloom.core.generations import Counts, Generation, count_in, error_rate_of
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import Snapshot
@@ -68,9 +67,6 @@ class FilterInfo:
         lost_by_discard: items that one discard of an absent item makes unseen, as expected at this
             count; 0 without counters.
         saturated: counters that are saturated, as expected if all items are different.
-        audit_rate: share of the items that are kept on exact record; 0 for none.
-        audited: items on exact record, those of them that it said it had seen, wrongly, and how
-            many of the records were lost.
         claims: items that are claimed, and not recorded yet; those that failed included.
         memory: bytes of its bitmaps.
         lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
@@ -96,8 +92,6 @@ class FilterInfo:
     error_bound: float
     lost_by_discard: float
     saturated: float
-    audit_rate: float
-    audited: Audited
     claims: int
     memory: int
     lost_blocks: int
@@ -153,8 +147,6 @@ def describe(
         error_bound=max(ring.error_bound for ring, _ in rings),
         lost_by_discard=_mean(ring.lost_by_discard(counts) for ring, counts in rings),
         saturated=fsum(ring.saturated(counts) for ring, counts in rings),
-        audit_rate=header.audit_rate,
-        audited=sum((snapshot.audited[number] for number in chosen), Audited()),
         claims=sum(snapshot.claims[number] for number in chosen),
         memory=sum(ring.memory for ring, _ in rings),
         lost_blocks=lost_blocks,

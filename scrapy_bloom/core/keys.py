@@ -50,9 +50,9 @@ class Keys:
         return f"{{{escaped}:*}}:*"
 
     def is_bitmap(self, block: int, key: str) -> bool:
-        """Whether a key has the name of a block's bitmap, staged or not, or of an exact record."""
+        """Whether a key has the name of a block's bitmap, staged or not."""
         head = self.layer(block, "")
-        name = r"[0-9]+\.([0-9]+|audit)|load:[0-9a-f]+:[0-9]+\.[0-9]+"
+        name = r"[0-9]+\.[0-9]+|load:[0-9a-f]+:[0-9]+\.[0-9]+"
         return key.startswith(head) and bool(re.fullmatch(name, key[len(head) :]))
 
     def claims(self, block: int) -> str:

@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.core.audit import sample
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Generation
 from scrapy_bloom.core.ring import Ring
@@ -59,19 +58,10 @@ def claim(view: View, items: Sequence[bytes], *, on_full: bool = False) -> Steps
     """
 
     def make_call(batch: Batch) -> Call:
-        call = audited(items, batch, batch.held.claim(batch.packed))
+        call = batch.held.claim(batch.packed)
         return call._replace(script=on_full_server(call.script)) if on_full else call
 
     return (yield from ask(view, items, make_call))
-
-
-def audited(items: Sequence[bytes], batch: Batch, call: Call, *, adding: bool = False) -> Call:
-    """Return a call on a batch, so that those in the sample of the filter's audit are recorded."""
-    header = batch.held.ring.header
-    if not header.audit_rate:
-        return call
-    found = sample(items, batch.places, header.audit_rate, header.seeds[0])
-    return batch.held.audited(call, found, adding=adding) if found else call
 
 
 def locate(view: View, item: bytes) -> tuple[Held, bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from scrapy_bloom.core.membership import Batch, ask, audited, is_answer, locate, verdict_on_one
+from scrapy_bloom.core.membership import Batch, ask, is_answer, locate, verdict_on_one
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply, load, on_full_server
 from scrapy_bloom.core.view import View
@@ -132,11 +132,9 @@ def take(
 
     def make_call(batch: Batch) -> Call:
         claims = [text for place in batch.places for text in (fields[place], requests[place])]
-        call = batch.held.take(
+        return batch.held.take(
             batch.packed, owner, nonce, claims, room=_room(view, memory), tested=tested
         )
-        # What is not tested is not judged.
-        return audited(items, batch, call) if tested else call
 
     fields = [field_of(item) for item in items]
     return (yield from ask(view, items, make_call))
@@ -146,7 +144,7 @@ def take_one(
     view: View, item: bytes, request: str, owner: str, nonce: str, *, memory: int = 0
 ) -> Steps[str]:
     """Do as ``take`` with one item, without the bookkeeping of a batch."""
-    if view.complete and not view.is_audited:
+    if view.complete:
         held, packed = locate(view, item)
         (reply,) = yield [
             held.take(packed, owner, nonce, (field_of(item), request), room=_room(view, memory))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from scrapy_bloom.core import state
-from scrapy_bloom.core.audit import Audited, record_name
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Counts
 from scrapy_bloom.core.header import Header, check, is_unfinished
@@ -37,8 +36,6 @@ Notify = Callable[[str, Ring], object]
 GONE = 0, 0
 #: Of a bitmap in a swap: its bytes if it stays as it is.
 STAYS = -1
-#: Of an exact record in a swap, in the place of bytes: it begins, with nothing in it.
-RECORD = -2
 #: Digits of a stored count: what a filter may hold has 14.
 MAX_DIGITS = 15
 #: Yielded instead of calls: the driver goes on a moment later, with no replies.
@@ -59,7 +56,6 @@ class Snapshot:
         rings: its rings as of ``now``, by block; a lost one is not there.
         counts: URLs per layer, by block.
         claims: number of claims, by block.
-        audited: what is on exact record, by block.
         now: the server's clock, Unix time in seconds.
     """
 
@@ -67,7 +63,6 @@ class Snapshot:
     rings: Mapping[int, Ring]
     counts: Mapping[int, Counts]
     claims: Mapping[int, int]
-    audited: Mapping[int, Audited]
     now: int
 
 
@@ -93,11 +88,6 @@ class Rings:
     def complete(self) -> bool:
         """Whether the header and the rings of all blocks are held."""
         return self.header is not None and len(self.held) == self.header.blocks
-
-    @property
-    def is_audited(self) -> bool:
-        """Whether a sample of the items is kept on exact record."""
-        return self.header is not None and self.header.audit_rate > 0
 
     def change(
         self,
@@ -135,11 +125,8 @@ class Rings:
 
     # -- reading --
 
-    def _read_call(self, block: int, ring: Ring | None = None) -> Call:
-        """Return the call that reads a block, and says which of a ring's records are lost."""
-        names = () if ring is None else _records(ring)
-        records = (self.keys.layer(block, name) for name in names)
-        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block), *records), names)
+    def _read_call(self, block: int) -> Call:
+        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block)), ())
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
         """Hold the ring in a reply; not one that is missing or belongs to another filter."""
@@ -184,23 +171,14 @@ class Rings:
             )
             for block in rings
         }
-        audited = {block: self._audited(ring, replies[block]) for block, ring in current.items()}
-        return Snapshot(header, current, counts, claims, audited, now)
+        return Snapshot(header, current, counts, claims, now)
 
     def _counts(self, ring: Ring, reply: Reply) -> Counts:
-        return {layer.name: self._number(ring, reply, f"n:{layer.name}") for layer in ring.layers}
-
-    def _audited(self, ring: Ring, reply: Reply) -> Audited:
-        names = _records(ring)
-
-        def total(kind: str) -> int:
-            return sum(self._number(ring, reply, f"{kind}:{name}") for name in names)
-
-        lost = sum(f"lost:{name}" in reply.fields for name in names)
-        return Audited(max(0, total("n") - total("k")), total("f"), len(names), lost)
-
-    def _number(self, ring: Ring, reply: Reply, field: str) -> int:
-        return self._parse(_count, reply.fields.get(field, "0"), self.keys.ring(ring.block))
+        key = self.keys.ring(ring.block)
+        return {
+            layer.name: self._parse(_count, reply.fields.get(f"n:{layer.name}", "0"), key)
+            for layer in ring.layers
+        }
 
     # -- writing --
 
@@ -218,13 +196,8 @@ class Rings:
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()
         # What is lost goes too: its count, and whatever lies under its key.
         bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
-        if old:
-            bitmaps |= dict.fromkeys(_records(old), GONE)
         for generation in ring.generations:
             time = ring.expires(generation)
-            if ring.header.audit_rate:
-                name = record_name(generation.number)
-                bitmaps[name] = (STAYS if name in bitmaps else RECORD, time)
             for layer in generation.layers:
                 bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
         keys = (self.keys.ring(block), *(self.keys.layer(block, name) for name in bitmaps))
@@ -244,9 +217,8 @@ class Rings:
         return True
 
     def _kept(self, ring: Ring) -> list[str]:
-        """Return the keys of what a ring keeps: bitmaps and exact records."""
-        names = (*(layer.name for layer in ring.layers), *_records(ring))
-        return [self.keys.layer(ring.block, name) for name in names]
+        """Return the keys of a ring's bitmaps."""
+        return [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
 
     def _remove(self, block: int, walked: dict[str, list[str]]) -> Steps[None]:
         """Delete all that a block has, its ring last: what is there at one moment.
@@ -367,13 +339,6 @@ class Races:
         self._lost[block] = 0 if won else self._lost[block] + 1
         if self._lost[block] >= MAX_RACES:
             raise self._rings.unstable(MAX_RACES)
-
-
-def _records(ring: Ring) -> tuple[str, ...]:
-    """Return the names of a ring's exact records."""
-    if not ring.header.audit_rate:
-        return ()
-    return tuple(record_name(generation.number) for generation in ring.generations)
 
 
 def _count(text: str) -> int:

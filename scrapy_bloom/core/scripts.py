@@ -1,9 +1,11 @@
 """The atomic operations: each Lua file as a script, and the calls made of it.
 
-What the arguments and replies mean is documented at the top of each file in ``lua/``.
+What the arguments and replies mean is documented at the top of each file in ``lua/``. What scripts
+share is in ``prelude_*.lua``: a script names the one it needs, whose text is put before its own.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +21,8 @@ BYTES = "bytes"
 #: Scripts that a server without memory carries out: they end claims, which gives memory back, or
 #: write a few bytes that keep a worker alive.
 _ON_FULL_SERVER = frozenset({"adopt", "beat", "release"})
+#: Where a script names its prelude.
+_NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua$", re.MULTILINE)
 #: What a script is called with.
 Argument = str | bytes | int
 
@@ -110,8 +114,11 @@ class Reply(NamedTuple):
 
 @cache
 def load(name: str) -> Script:
-    """Load ``lua/<name>.lua`` from the package."""
-    text = resources.files("scrapy_bloom").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    """Load ``lua/<name>.lua`` from the package, behind the prelude that it needs, if any."""
+    text = _read(name)
+    needed = _NEEDS.search(text)
+    if needed:
+        text = _read(needed[1]) + text
     return on_full_server(_script(name, text)) if name in _ON_FULL_SERVER else _script(name, text)
 
 
@@ -124,14 +131,8 @@ def on_full_server(script: Script) -> Script:
     return _script(script.name, f"#!lua flags=allow-oom\n{script.text}")
 
 
-@cache
-def load_audited(name: str) -> Script:
-    """Load a script that claims, and that keeps an exact record of a sample: see ``audit.lua``.
-
-    One text, because a script cannot call another one; put together, it is one atomic step.
-    """
-    text = f"local function claim()\n{load(name).text}\nend\n{load('audit').text}"
-    return _script(f"{name}, audited", text)
+def _read(name: str) -> str:
+    return resources.files("scrapy_bloom").joinpath("lua", f"{name}.lua").read_text("utf-8")
 
 
 def _script(name: str, text: str) -> Script:

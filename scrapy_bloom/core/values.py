@@ -61,16 +61,6 @@ def error_rate(name: str, value: Any) -> float:
     return float(number)
 
 
-def share(name: str, value: Any) -> float:
-    """Parse a share of the URLs, 0 to 1."""
-    number = _number(value)
-    if number is None or not 0 <= number <= 1:
-        raise ConfigurationError(
-            f"{name} is a share of the URLs, from 0 (none) to 1 (say 0.001); got {shown(value)}"
-        )
-    return float(number)
-
-
 def blocks(name: str, value: Any) -> int:
     """Parse a number of blocks."""
     return whole_number(name, value, 1, MAX_BLOCKS, "the number of bitmaps to spread URLs over")

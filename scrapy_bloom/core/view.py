@@ -172,7 +172,7 @@ class View(Rings):
             asked = {block: held for block, held in self.held.items() if block not in answers}
             if header is not None and not asked:
                 return self._snapshot(header, answers, rings)
-            replies = yield [self._read_call(block, held.ring) for block, held in asked.items()]
+            replies = yield [self._read_call(block) for block in asked]
             for (block, held), reply in zip(asked.items(), replies, strict=True):
                 is_current = reply.v == held.v and not self._is_due(held.ring, reply)
                 races.note(block, won=is_current)
@@ -187,13 +187,11 @@ class View(Rings):
         if reply.status != "header":
             return None
         header = self._parse_header(reply)
-        blocks, rings = range(header.blocks), dict[int, Ring]()
-        # Which exact records there are is known by the rings only.
-        for _ in range(2 if header.audit_rate else 1):
-            replies = yield [self._read_call(block, rings.get(block)) for block in blocks]
-            answers = dict(zip(blocks, replies, strict=True))
-            found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
-            rings = {block: ring for block, ring in found.items() if ring is not None}
+        blocks = range(header.blocks)
+        replies = yield [self._read_call(block) for block in blocks]
+        answers = dict(zip(blocks, replies, strict=True))
+        found = {block: self._ring(block, reply, header) for block, reply in answers.items()}
+        rings = {block: ring for block, ring in found.items() if ring is not None}
         return self._snapshot(header, answers, rings)
 
     def refresh(self, block: int, v: str, reply: Reply) -> Steps[None]:

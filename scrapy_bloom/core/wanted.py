@@ -29,7 +29,6 @@ class Wanted:
         order: order of the ring.
         stagger: whether blocks rotate one after the other.
         counting: whether items can be discarded.
-        audit_rate: share of the items to keep on exact record.
         growth: size of the next layer in sizes of the last one.
         max_memory: bytes beyond which no layer is added; 0 for no limit.
         run: id of the run, for windows in runs; None shows none.
@@ -46,7 +45,6 @@ class Wanted:
     order: str | None = None
     stagger: bool | None = None
     counting: bool | None = None
-    audit_rate: float | None = None
     growth: float | None = None
     max_memory: int | None = None
     run: str | None = None
@@ -54,7 +52,7 @@ class Wanted:
 
     @classmethod
     def like(cls, header: Header, config: Config, run: str | None) -> "Wanted":
-        """Return what makes a filter place items as another one does; it is not audited.
+        """Return what makes a filter place items as another one does.
 
         Args:
             header: the other's header.
@@ -131,7 +129,6 @@ class Wanted:
             order,
             bool(self.stagger),
             bool(self.counting),
-            self.audit_rate or 0.0,
         )
 
     def check(self, header: Header, prefix: str) -> None:
@@ -148,7 +145,6 @@ class Wanted:
             ("BLOOM_RING", self.order, header.order, f"the ring order {header.order!r}"),
             ("BLOOM_STAGGER", self.stagger, header.stagger, f"stagger = {header.stagger}"),
             ("BLOOM_COUNTING", self.counting, header.counting, f"counting = {header.counting}"),
-            ("BLOOM_AUDIT", self.audit_rate, header.audit_rate, f"audit = {header.audit_rate:g}"),
         ):
             if asked in (None, stored):
                 continue

@@ -76,19 +76,6 @@ _ON_FULL = (
 )
 
 
-def on_lost_records(info: FilterInfo) -> str | None:
-    """Advise on exact records, of the audit, that are lost."""
-    audited = info.audited
-    if not audited.lost:
-        return None
-    generations = "their generations are forgotten"
-    end = generations if info.window else "the filter is cleared (scrapy bloom clear)"
-    return (
-        f"{audited.lost:,} of {audited.records:,} exact records of the audit were lost (evicted or "
-        f"deleted): no answer of their blocks is judged until {end}"
-    )
-
-
 def on_filling(ring: Ring) -> str:
     """Advise on a generation that is filled to 80% of its capacity."""
     urls = ring.header.blocks * sum(layer.capacity for layer in ring.active.layers)

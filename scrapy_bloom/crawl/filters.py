@@ -186,7 +186,6 @@ def _parameters(settings: BloomSettings, window: NamedWindow | None) -> dict[str
         "ring": settings.ring,
         "stagger": settings.stagger,
         "counting": settings.counting,
-        "audit_rate": settings.audit,
         "growth": settings.growth,
         "max_memory": settings.max_memory,
         "run": settings.run,

@@ -227,16 +227,8 @@ class Report:
             "fill_ratio": active.fill_ratio,
             "estimated_error_rate": info.estimated_error_rate,
         }
-        if info.audit_rate:
-            values |= {"audited": info.audited.count, "audited_wrong": info.audited.wrong}
-            if info.audited.rate is not None:
-                values["measured_error_rate"] = info.audited.rate
-            values["audit_records_lost"] = info.audited.lost
         for name, value in values.items():
             self._stats.set_value(_stat(window, name), value)
-        lost_records = advice.on_lost_records(info)
-        if lost_records:
-            self.warn_once(("audit", window), f"Bloom filter {info.key!r}: {lost_records}")
 
     def _advise(self, bloom: BloomFilter, sentence: str | None) -> None:
         if sentence:

@@ -58,7 +58,6 @@ class BloomSettings:
         ring: order of the ring; None as stored, else ``"write-newest"``.
         stagger: whether blocks rotate one after the other; None as stored, else all at once.
         counting: whether URLs can be discarded, at four times the memory; None as stored, else not.
-        audit: share of the URLs that are kept on exact record; None as stored, else 0.
         growth: size of the next layer in sizes of the last one; None as stored, else 2.
         max_memory: bytes of a filter beyond which it does not grow; None as stored, else no limit.
         pending_memory: bytes that claims and their requests take on the server at most; a process
@@ -90,7 +89,6 @@ class BloomSettings:
     ring: str | None
     stagger: bool | None
     counting: bool | None
-    audit: float | None
     growth: float | None
     max_memory: int | None
     pending_memory: int
@@ -306,7 +304,6 @@ SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "BLOOM_RING": (None, values.ring_order),
     "BLOOM_STAGGER": (None, values.flag),
     "BLOOM_COUNTING": (None, values.flag),
-    "BLOOM_AUDIT": (None, values.share),
     "BLOOM_GROWTH": (None, values.growth),
     "BLOOM_MAX_MEMORY": (None, values.memory),
     "BLOOM_PENDING_MEMORY": (512 << 20, values.memory),

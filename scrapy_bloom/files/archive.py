@@ -159,8 +159,6 @@ class Reader:
             _check(kind == HEADER, "kind of the first frame", kind)
             value = json.loads(body)
             self.header = Header.from_fields(_texts(value["header"]))
-            # What is on exact record is in no file.
-            _check(self.header.audit_rate == 0, "audit_rate", self.header.audit_rate)
             self.saved: int = _number("saved", value["saved"])
             self.memory: int = _number("memory", value["memory"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 #: Rings that are put in in a round trip.
 BATCH = 16
-#: The field of a ring that counts the items of a layer or of a record.
-COUNTED = re.compile(r"n:([0-9]{1,20}\.(?:[0-9]{1,3}|audit))")
+#: The field of a ring that counts the items of a layer.
+COUNTED = re.compile(r"n:([0-9]{1,20}\.[0-9]{1,3})")
 #: Instead of the header that is expected: any, or none.
 ANY, NONE = "*", ""
 

@@ -6,7 +6,7 @@ are not saved: they belong to a crawl.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scrapy_bloom.core.generations import Layer
 from scrapy_bloom.core.header import Header, is_unfinished
@@ -68,10 +68,8 @@ class Saving(Rings):
             StorageError: there is no filter, or it is deleted meanwhile.
             ArchiveError: the file cannot be written.
         """
-        now, stored, rings = yield from self._look()
-        # What is on exact record for the audit stays behind.
-        header = replace(stored, audit_rate=0.0)
-        like = replace(next(iter(rings.values())), header=header)
+        now, header, rings = yield from self._look()
+        like = next(iter(rings.values()))
         layers = sum(len(ring.layers) for ring in rings.values())
         if layers > MAX_LAYERS:
             raise ArchiveError(f"a file may hold {MAX_LAYERS:,} layers; this filter has {layers:,}")
@@ -133,7 +131,7 @@ class Saving(Rings):
             return None
         gone = zip(ring.layers, answers, strict=True)
         lost |= {layer.name for layer, answer in gone if answer.status != BYTES}
-        return replace(ring.without(lost), header=like.header), lost
+        return ring.without(lost), lost
 
     def _save_layers(self, ring: Ring, v: str, lost: Names) -> Steps[bool]:
         """Write the layers of a ring; return whether all were there until they were read."""

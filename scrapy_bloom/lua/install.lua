@@ -5,7 +5,6 @@
 -- KEYS[3]    HASH    the block's claims
 -- KEYS[4..]  STRING  the bitmaps under names of their own, as stage.lua has allocated them; then, in
 --                    the same order, their names in the ring; then the bitmaps that go
---            HASH    exact records that go
 -- ARGV[1]    v of the ring that is there, "" if there is none
 -- ARGV[2]    v of the new ring, random
 -- ARGV[3]    state of the new ring, JSON

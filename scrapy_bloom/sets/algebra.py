@@ -167,11 +167,6 @@ def update(first: View, others: Sequence[View]) -> Together[None]:
     """
     views = [first, *others]
     headers = yield from _matching(views)
-    if headers[0].audit_rate:
-        raise ConfigurationError(
-            f"the filter {first.keys.prefix!r} is audited (BLOOM_AUDIT), and would take items of "
-            "another filter for false positives: unite them in a new filter"
-        )
     for number, other in enumerate(others, 1):
         for block in range(headers[0].blocks):
             attempt = try_block(other, headers[number], block, _read_all)
@@ -187,8 +182,7 @@ def _same(blocks: Sequence[Contents], header: Header) -> Contents:
 def _build(
     sources: Sequence[View], headers: Sequence[Header], target: Keys, make: Make, may_replace: bool
 ) -> Together[None]:
-    # What is on exact record for the audit stays with the filter in which it was claimed.
-    header, number = replace(headers[0], id=secrets.token_hex(16), audit_rate=0.0), len(sources)
+    header, number = replace(headers[0], id=secrets.token_hex(16)), len(sources)
     building = Building(target, header, {other.id for other in headers}, replace=may_replace)
 
     def build() -> Together[None]:
