@@ -79,12 +79,16 @@ class Server:
         """
         snapshot = self.look(window)
         if snapshot is None:
-            raise NothingThereError(
-                f"there is no filter {self.key(window)!r} on {self.address}: nothing has been "
-                "crawled with it yet, all of it has expired, or it is on another server or under "
-                "another key (--key)"
-            )
+            raise self.absent(window)
         return snapshot
+
+    def absent(self, window: str) -> NothingThereError:
+        """Return the error for a filter that is not there."""
+        return NothingThereError(
+            f"there is no filter {self.key(window)!r} on {self.address}: nothing has been crawled "
+            "with it yet, all of it has expired, or it is on another server or under another key "
+            "(--key)"
+        )
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,8 +11,6 @@ from scrapy_bloom.core.sizing import MAX_BLOCKS, MAX_HASHES
 
 #: Version of everything stored: header, rings, layers.
 FORMAT = 2
-#: What stands there while a filter is put in its place: nobody takes a part for the whole.
-UNFINISHED = 0
 #: Orders of a ring: which generations are written, and which are tested.
 WRITE_NEWEST, WRITE_ALL = "write-newest", "write-all"
 
@@ -89,11 +87,6 @@ class Header:
             counting=counting,
             audit_rate=_share(fields.get("audit_rate", "0.0")),
         )
-
-
-def is_unfinished(fields: Mapping[str, str]) -> bool:
-    """Whether a filter is just being put in its place, or that was interrupted."""
-    return fields.get("format") == str(UNFINISHED)
 
 
 def check(good: Any, name: str, value: Any) -> None:
