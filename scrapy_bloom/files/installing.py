@@ -189,7 +189,7 @@ class Installing(Rings):
     def _make(self, calls: Sequence[Call]) -> Steps[None]:
         replies = yield list(calls)
         for reply in replies:
-            self._now = reply.now
+            self._now = max(self._now, reply.now)
             if reply.status == "lost":
                 raise self._gone()
             if reply.status != "ok":
