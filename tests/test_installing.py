@@ -283,8 +283,7 @@ def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
             put(client, before(script, lambda: client.config_set("maxmemory", 1)))
     finally:
         client.config_set("maxmemory", 0)
-    assert outcome(client) == "nothing"
-    check_free(client)
+    assert client.keys(NEW) == []
 
 
 def test_bitmaps_that_are_evicted_meanwhile_are_noticed(client: redis.Redis, data: bytes) -> None:
@@ -612,7 +611,7 @@ def test_it_may_be_deleted_meanwhile(client: redis.Redis, data: bytes) -> None:
         BloomFilter(client, "new").delete()
         racer.to_the_end()
         if racer.error:
-            assert "or deleted while a filter was written" in str(racer.error)
+            assert "deleted or evicted while a filter was written" in str(racer.error)
         assert outcome(client) == "nothing"
         assert not client.keys(NEW)
     pytest.fail("it does not end")

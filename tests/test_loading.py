@@ -365,7 +365,7 @@ def test_a_load_may_take_its_time_and_not_for_ever(
     loaded(moved_client, data, "else", wait)
     assert comparable(moved_client, "else") == expected
     pause = UNFINISHED_FOR / 3
-    with pytest.raises(StorageError, match="or deleted while"):
+    with pytest.raises(StorageError, match="or evicted while"):
         loaded(moved_client, data, "other", wait)
     assert not moved_client.keys("{other:*")
 

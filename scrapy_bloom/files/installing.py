@@ -23,7 +23,7 @@ from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import GONE, STAYS, UNFINISHED, Rings, Steps
-from scrapy_bloom.core.scripts import Argument, Call, Reply, load
+from scrapy_bloom.core.scripts import Argument, Call, Reply, load, on_full_server
 from scrapy_bloom.core.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.errors import BloomError, ConfigurationError, StorageError, shown
 from scrapy_bloom.files.archive import Block
@@ -120,7 +120,7 @@ class Installing(Rings):
             raise self._taken()
 
     def confirm(self) -> Steps[None]:
-        """Let the header be restored from any of its rings, as that of other filters."""
+        """Mark the rings as finished: a lost header is restored from any of them."""
         yield from self._mark(secrets.token_hex(8))
 
     def discard(self) -> Steps[None]:
@@ -147,9 +147,9 @@ class Installing(Rings):
             yield from self._make(batch)
 
     def _mark(self, v: str) -> Steps[bool]:
-        """Give all rings a nonce, and what they expire with as parts of a filter.
+        """Give all rings a nonce, and everything the expiry that it has in a filter.
 
-        Returns whether all of them had the nonce before.
+        Returns whether all rings were as they had been written.
         """
         before, self._v = self._v, v
         whole, rings = True, iter([block.ring for block in self._blocks.values()])
@@ -164,7 +164,9 @@ class Installing(Rings):
         for generation in ring.generations:
             for layer in generation.layers:
                 bitmaps += [layer.name, STAYS, self._lasting(ring.expires(generation))]
-        return self._swap_call(ring, v, self._v, self._lasting(ring.expiry), bitmaps)
+        call = self._swap_call(ring, v, self._v, self._lasting(ring.expiry), bitmaps)
+        # It takes no memory, and comes before the clean-up that gives some back.
+        return call._replace(script=on_full_server(call.script))
 
     def _lasting(self, time: int) -> int:
         """Return when a part expires: not before the filter is finished."""
@@ -236,8 +238,8 @@ class Installing(Rings):
 
     def _taken(self) -> StorageError:
         return StorageError(
-            f"the key {shown(self.keys.prefix)} was opened by another client (a crawl?) or deleted "
-            "while a filter was written under it: nothing of that filter is left"
+            f"the key {shown(self.keys.prefix)} was opened by another client (a crawl?), deleted "
+            "or evicted while a filter was written under it: nothing of that filter is left"
         )
 
     def _gone(self) -> StorageError:
