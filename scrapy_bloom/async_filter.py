@@ -130,28 +130,22 @@ class AsyncBloomFilter(BaseFilter):
         """See ``BloomFilter.approx_intersection_len``."""
         return round((await self._together(self._overlap(other), other)).intersection)
 
-    async def union(
-        self, *others: "AsyncBloomFilter", key: str, replace: bool = False
-    ) -> "AsyncBloomFilter":
+    async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.union``."""
         made = self._beside(key)
-        await self._together(self._union(others, key, replace=replace), *others, made)
+        await self._together(self._union(others, key), *others, made)
         return made
 
-    async def intersection(
-        self, *others: "AsyncBloomFilter", key: str, replace: bool = False
-    ) -> "AsyncBloomFilter":
+    async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.intersection``."""
         made = self._beside(key)
-        await self._together(self._intersection(others, key, replace=replace), *others, made)
+        await self._together(self._intersection(others, key), *others, made)
         return made
 
-    async def copy(
-        self, key: str, *, client: Any = None, replace: bool = False
-    ) -> "AsyncBloomFilter":
+    async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
         """See ``BloomFilter.copy``."""
         made = self._beside(key, client)
-        await self._together(self._copy(key, replace=replace), made)
+        await self._together(self._copy(key), made)
         return made
 
     async def update(self, *others: "AsyncBloomFilter") -> None:
@@ -177,7 +171,6 @@ class AsyncBloomFilter(BaseFilter):
         key: str,
         place: Place,
         *,
-        replace: bool = False,
         max_memory: int | None = None,
         progress: Progress | None = None,
         timeout: float | None = None,
@@ -186,7 +179,7 @@ class AsyncBloomFilter(BaseFilter):
         bloom = cls(client, key, timeout=timeout)
         with reading(place) as file:
             reader = Reader(file, max_memory)
-            loading = Loading(Keys(key), reader, replace=replace, progress=progress)
+            loading = Loading(Keys(key), reader, progress=progress)
             await load_async(
                 lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading, finish
             )

@@ -165,16 +165,14 @@ class BaseFilter(ABC):
     def _overlap(self, other: "BaseFilter") -> Together[Overlap]:
         return algebra.overlap(*self._views([other]))
 
-    def _union(self, others: Sequence["BaseFilter"], key: str, *, replace: bool) -> Together[None]:
-        return algebra.union(self._views(others), Keys(key), replace=replace)
+    def _union(self, others: Sequence["BaseFilter"], key: str) -> Together[None]:
+        return algebra.union(self._views(others), Keys(key))
 
-    def _intersection(
-        self, others: Sequence["BaseFilter"], key: str, *, replace: bool
-    ) -> Together[None]:
-        return algebra.intersection(self._views(others), Keys(key), replace=replace)
+    def _intersection(self, others: Sequence["BaseFilter"], key: str) -> Together[None]:
+        return algebra.intersection(self._views(others), Keys(key))
 
-    def _copy(self, key: str, *, replace: bool) -> Together[None]:
-        return algebra.copy(self._view, Keys(key), replace=replace)
+    def _copy(self, key: str) -> Together[None]:
+        return algebra.copy(self._view, Keys(key))
 
     def _update(self, others: Sequence["BaseFilter"]) -> Together[None]:
         first, *rest = self._views(others)

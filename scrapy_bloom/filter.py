@@ -251,7 +251,7 @@ class BloomFilter(BaseFilter):
         """
         return round((self._together(self._overlap(other), other)).intersection)
 
-    def union(self, *others: "BloomFilter", key: str, replace: bool = False) -> "BloomFilter":
+    def union(self, *others: "BloomFilter", key: str) -> "BloomFilter":
         """Make a filter that has all that this one and others have, and return it.
 
         It has each item as long as they have it; its error rate is at most the sum of theirs.
@@ -260,20 +260,17 @@ class BloomFilter(BaseFilter):
         Args:
             others: filters that place items as this one does (``like=``), also on other servers.
             key: prefix of the keys of the new one, which is on this one's server.
-            replace: whether it may take the place of a filter that is there.
 
         Raises:
             FilterMismatchError: they place items differently; says in what they differ.
-            ConfigurationError: the key is taken, there would be too many bitmaps, or they count.
+            ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
             StorageError: a server did not answer; nothing was made.
         """
         made = self._beside(key)
-        self._together(self._union(others, key, replace=replace), *others, made)
+        self._together(self._union(others, key), *others, made)
         return made
 
-    def intersection(
-        self, *others: "BloomFilter", key: str, replace: bool = False
-    ) -> "BloomFilter":
+    def intersection(self, *others: "BloomFilter", key: str) -> "BloomFilter":
         """Make a filter that says "seen" where this one and others all do, and return it.
 
         It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
@@ -283,23 +280,22 @@ class BloomFilter(BaseFilter):
             FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
         """
         made = self._beside(key)
-        self._together(self._intersection(others, key, replace=replace), *others, made)
+        self._together(self._intersection(others, key), *others, made)
         return made
 
-    def copy(self, key: str, *, client: Any = None, replace: bool = False) -> "BloomFilter":
+    def copy(self, key: str, *, client: Any = None) -> "BloomFilter":
         """Make a filter that is as this one is now, and return it.
 
         Args:
             key: prefix of its keys.
             client: of the server that it is to be on; None for this one's.
-            replace: whether it may take the place of a filter that is there.
 
         Raises:
-            ConfigurationError: the key is taken.
+            ConfigurationError: the key is in use.
             StorageError: a server did not answer; nothing was made.
         """
         made = self._beside(key, client)
-        self._together(self._copy(key, replace=replace), made)
+        self._together(self._copy(key), made)
         return made
 
     def update(self, *others: "BloomFilter") -> None:
@@ -358,7 +354,6 @@ class BloomFilter(BaseFilter):
         key: str,
         place: Place,
         *,
-        replace: bool = False,
         max_memory: int | None = None,
         progress: Progress | None = None,
         timeout: float | None = None,
@@ -369,20 +364,19 @@ class BloomFilter(BaseFilter):
             client: as for a new filter; any server or cluster will do.
             key: the prefix that its keys are to have.
             place: a path, or a file that is open in binary mode.
-            replace: whether it may take the place of a filter that is there.
             max_memory: bytes of bitmaps that it may have, 0 for any; None for 4 GiB.
             progress: as in ``save``.
             timeout: as for a new filter.
 
         Raises:
-            ConfigurationError: there is a filter under the key, and it may not be replaced.
+            ConfigurationError: the key is in use.
             ArchiveError: the file cannot be read, is damaged, or too large.
             StorageError: the server did not answer, or is out of memory.
         """
         bloom = cls(client, key, timeout=timeout)
         with reading(place) as file:
             reader = Reader(file, max_memory)
-            loading = Loading(Keys(key), reader, replace=replace, progress=progress)
+            loading = Loading(Keys(key), reader, progress=progress)
             load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
         return bloom
 

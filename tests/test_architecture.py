@@ -30,7 +30,6 @@ ORDER = [
         sets.estimate sets.together
         files.frames files.places
         files.archive
-        files.staging
         files.saving files.installing
         files.loading
         sets.contents
@@ -64,7 +63,7 @@ ORDER = [
         migration.sources
         cli.tables
         cli.session
-        cli.lookup cli.pending cli.transfer
+        cli.lookup cli.pending cli.transfer cli.delete
         cli.target cli.origin
         cli.migrate
         cli.command
@@ -75,7 +74,6 @@ PURE = [name for row in ORDER for name in row if name.startswith(("core.", "sets
     "errors",
     "files.frames",
     "files.archive",
-    "files.staging",
     "files.saving",
     "files.installing",
     "files.loading",
@@ -141,9 +139,9 @@ def test_scripts_are_part_of_the_package() -> None:
     files = resources.files("scrapy_bloom").joinpath("lua").iterdir()
     names = {Path(str(file)).stem for file in files}
     assert names == {
-        *("adopt", "beat", "claim", "contains", "count", "create", "discard", "drop"),
-        *("fetch", "fill", "header", "install", "merge", "ones", "prelude_layers", "prelude_ring"),
-        *("read", "release", "restore", "scan", "stage", "swap", "take", "walk"),
+        *("adopt", "allocate", "beat", "claim", "contains", "count", "create", "discard", "drop"),
+        *("fetch", "fill", "header", "merge", "ones", "prelude_layers", "prelude_ring", "read"),
+        *("release", "scan", "swap", "take", "walk"),
     }
     assert all(load(name).text for name in names)
 

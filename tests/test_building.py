@@ -2,19 +2,19 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Layer
 from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import BYTES, Call, Reply
+from scrapy_bloom.files.installing import UNFINISHED_FOR
 from scrapy_bloom.sets.building import (
     CHUNK,
     Building,
@@ -231,105 +231,34 @@ def write(
     for each in contents:
         bloom.run(lambda _, each=each: building.put(each))
     if finish:
-        bloom.run(lambda _: building.put_in())
+        bloom.run(lambda _: building.finish())
 
 
 def test_what_is_written_is_there_when_it_is_finished(
     client: redis.Redis, contents: list[Contents]
 ) -> None:
     header = contents[0].ring.header
-    building = Building(Keys("new"), header, set())
+    building = Building(Keys("new"), header)
     write(client, building, contents, finish=False)
     assert small(client, "new").look() is None
     client_of = small(client, "any")
-    client_of.run(lambda _: building.put_in())
+    client_of.run(lambda _: building.finish())
     made = BloomFilter(client, "new")
     assert all(made.contains(ITEMS))
     assert len(made) == len(ITEMS)
-    assert not client.keys("*load*")
+    made.open()
+    assert {key.decode() for key in client.keys("{new:*")} == set(made.keys())
 
 
 def test_what_is_discarded_leaves_nothing(client: redis.Redis, contents: list[Contents]) -> None:
     before = set(client.keys())
-    building = Building(Keys("new"), contents[0].ring.header, set())
+    building = Building(Keys("new"), contents[0].ring.header)
     write(client, building, contents, finish=False)
-    staged = set(client.keys()) - before
-    assert staged
-    assert all(0 < client.ttl(key) <= 3_600 for key in staged)
+    written = set(client.keys()) - before
+    assert written
+    assert all(0 < client.ttl(key) <= UNFINISHED_FOR for key in written)
     small(client, "any").run(lambda _: building.discard())
     assert set(client.keys()) == before
-
-
-def test_a_filter_is_replaced_only_if_it_may_be(
-    client: redis.Redis, contents: list[Contents]
-) -> None:
-    header = contents[0].ring.header
-    old = BloomFilter(client, "new", blocks=3)
-    old.extend(["old"])
-    with pytest.raises(ConfigurationError, match=r"there is a filter under the key 'new' already"):
-        write(client, Building(Keys("new"), header, set()), contents)
-    write(client, Building(Keys("new"), header, set(), replace=True), contents)
-    made = BloomFilter(client, "new")
-    assert made.open() == header
-    assert not made.contains("old")
-    assert all(made.contains(ITEMS))
-    assert not client.exists(made.view.keys.ring(2))
-
-
-def test_a_filter_is_not_replaced_by_what_is_made_of_it(
-    client: redis.Redis, contents: list[Contents]
-) -> None:
-    header = contents[0].ring.header
-    with pytest.raises(ConfigurationError, match="choose another key, or change it in place"):
-        write(client, Building(Keys("source"), header, {header.id}, replace=True), contents)
-    assert all(small(client, "source").contains(ITEMS))
-
-
-class KilledError(Exception):
-    """Stands for the end of the process."""
-
-
-def killed(steps: Steps[T], after: int) -> Steps[T]:
-    """Carry out some rounds of an operation, and no more."""
-    calls = next(steps)
-    for _ in range(after):
-        replies = yield calls
-        try:
-            calls = steps.send(replies)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-    raise KilledError
-
-
-def outcome(client: redis.Redis) -> str:
-    """What somebody finds who looks for the filter."""
-    made = BloomFilter(client, "new")
-    try:
-        found = made.look()
-    except StorageError as error:
-        return "unfinished" if "that was interrupted" in str(error) else str(error)
-    if found is None:
-        return "nothing"
-    return "the whole" if all(made.contains(ITEMS)) else "a part"
-
-
-def test_a_part_of_a_filter_is_never_taken_for_the_whole(
-    client: redis.Redis, contents: list[Contents]
-) -> None:
-    """Whatever round it is killed after."""
-    outcomes = []
-    for after in range(100):
-        building = Building(Keys("new"), contents[0].ring.header, set())
-        write(client, building, contents, finish=False)
-        runner = small(client, "any")
-        with suppress(KilledError):
-            runner.run(lambda _, b=building, n=after: killed(b.put_in(), n))
-        outcomes.append(outcome(client))
-        if outcomes[-1] == "the whole":
-            break
-        runner.run(lambda _, b=building: b.discard())
-        assert not client.keys("*new*")
-    assert list(dict.fromkeys(outcomes)) == ["nothing", "unfinished", "the whole"]
 
 
 def test_a_filter_that_is_over_already_is_refused(
@@ -339,8 +268,8 @@ def test_a_filter_that_is_over_already_is_refused(
     bloom.extend(ITEMS[:1])
     short = [read(bloom, block) for block in range(2)]
     header: Header = short[0].ring.header
-    building = Building(Keys("new"), header, set())
+    building = Building(Keys("new"), header)
     write(client, building, short, finish=False)
     building._now += 402 * 86_400  # the clock of the other server
     with pytest.raises(StorageError, match="cannot be written"):
-        small(client, "any").run(lambda _: building.put_in())
+        small(client, "any").run(lambda _: building.finish())

@@ -186,7 +186,7 @@ def test_help_has_no_headings_but_its_own(
 def test_without_a_subcommand_it_shows_its_help(call: Call) -> None:
     done = call()
     assert done.code == 2
-    assert "{plan,info,check,migrate,pending,rotate,clear,export,import}" in done.out
+    assert "{plan,info,check,migrate,pending,rotate,clear,delete,export,import}" in done.out
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,9 @@ def test_scrapy_redis_settings_are_the_fallback(
 # -- errors --
 
 
-@pytest.mark.parametrize("command", ["info", "check https://example.com", "rotate -y", "clear -y"])
+@pytest.mark.parametrize(
+    "command", ["info", "check https://example.com", "rotate -y", "clear -y", "delete -y"]
+)
 def test_where_there_is_no_filter(shop: Call, client: redis.Redis, command: str) -> None:
     done = shop(*command.split())
     assert done.code == 1
@@ -344,7 +346,7 @@ def test_bad_settings(
 
 def test_no_server(call: Call) -> None:
     url = f"redis://:{SECRET}@127.0.0.1:{free_port()}"
-    for command in (["info", "--json"], ["check", URLS[0]], ["rotate", "-y"], ["clear", "-y"]):
+    for command in (["info", "--json"], ["check", URLS[0]], ["clear", "-y"], ["delete", "-y"]):
         done = call(*command, "--key", "k", "-s", f"BLOOM_REDIS_URL={url}")
         assert (done.code, done.out) == (2, "")
         assert "start a server there" in done.err

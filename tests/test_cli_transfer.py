@@ -114,29 +114,15 @@ def test_lost_bitmaps_are_pointed_out(shop: Call, client: redis.Redis, bloom: Bl
     assert "blocks with lost bitmaps (evicted, deleted), which are empty in the file: 1" in done.err
 
 
-def test_a_filter_that_is_there_is_replaced_if_that_is_wanted(
-    shop: Call, client: redis.Redis, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    BloomFilter(client, KEY).extend(["more"])
+def test_a_key_in_use_is_refused(shop: Call, client: redis.Redis, file: Path) -> None:
     before = everything(client)
     done = shop("import", str(file))
-    assert done.code == 2
-    assert "there is a filter under the key 'shop:bloom' already" in done.err
-    assert "--replace" in done.err
-    done = shop("import", str(file), "--replace")
-    assert done.code == 2
-    assert "Nobody can be asked here: add --yes" in done.err
-    answer(monkeypatch, "n\n")
-    done = shop("import", str(file), "--replace")
-    assert done.code == 1
-    assert "which forgets its 21 URLs, by the filter that was saved 20" in done.err
+    assert (done.code, done.out) == (2, "")
+    assert "the key 'shop:bloom' is in use, there is a filter under it" in done.err
+    assert "scrapy bloom delete" in done.err
     assert everything(client) == before
-    answer(monkeypatch, "y\n")
-    assert shop("import", str(file), "--replace").code == 0
-    assert not BloomFilter(client, KEY).contains(["more"])[0]
-    BloomFilter(client, KEY).extend(["more"])
-    assert shop("import", str(file), "--replace", "-y").code == 0
-    assert not BloomFilter(client, KEY).contains(["more"])[0]
+    assert shop("delete", "--yes").code == 0
+    assert shop("import", str(file)).code == 0
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -145,20 +131,13 @@ def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", stdin)
 
 
-def test_nobody_is_asked_where_there_is_nothing_to_replace(
-    shop: Call, client: redis.Redis, file: Path
-) -> None:
-    client.flushall()
-    assert shop("import", str(file), "--replace").code == 0
-
-
 @pytest.mark.parametrize("damage", [b"", b"no filter", None])
 def test_a_damaged_file_is_refused_with_the_reason(
     shop: Call, client: redis.Redis, file: Path, damage: bytes | None
 ) -> None:
     before = everything(client)
     file.write_bytes(file.read_bytes()[:-20] if damage is None else damage)
-    done = shop("import", str(file), "--replace", "--yes")
+    done = shop("import", str(file), "--key", "else")
     assert (done.code, done.out) == (2, "")
     assert f"{file} cannot be loaded: at byte " in done.err
     assert everything(client) == before
@@ -199,9 +178,9 @@ def test_the_files_limit_is_no_setting_of_the_filter(
 # -- pipes and terminals --
 
 
-def scrapy(*arguments: str, server: Server, more: str = "") -> str:
+def scrapy(*arguments: str, server: Server) -> str:
     where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
-    return f"{sys.executable} -m scrapy bloom {' '.join(arguments)} {where} {more}"
+    return f"{sys.executable} -m scrapy bloom {' '.join(arguments)} {where}"
 
 
 def in_shell(command: str, directory: Path) -> Done:
@@ -225,11 +204,9 @@ def test_from_server_to_server_through_a_pipe(
         assert (done.code, done.err) == (0, "")
         assert json.loads(done.out)["count"] == 20
         assert BloomFilter(there, KEY).contains(ITEMS) == [True] * 20
-        done = in_shell(f"{export} | {scrapy('import', '-', '--replace', server=target)}", tmp_path)
+        done = in_shell(f"{export} | {scrapy('import', '-', server=target)}", tmp_path)
         assert done.code == 2
-        assert "Nobody can be asked here: add --yes" in done.err
-        again = scrapy("import", "-", "--replace", "-y", server=target)
-        assert in_shell(f"{export} | {again}", tmp_path).code == 0
+        assert "is in use" in done.err
 
 
 def test_what_is_written_to_a_pipe_is_the_filter_and_nothing_else(
@@ -258,9 +235,8 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
     BloomFilter(client, KEY, capacity=5_000_000).open()
     for command in ("export", "import"):
         master, slave = pty.openpty()
-        more = "--replace --yes" if command == "import" else ""
         subprocess.run(
-            scrapy(command, "filter", server=server, more=more).split(),
+            scrapy(command, "filter", server=server).split(),
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
             stderr=slave,
@@ -268,6 +244,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
             check=True,
             env={**os.environ, "TERM": "xterm"},
         )
+        BloomFilter(client, KEY).delete()
         os.close(slave)
         shown = os.read(master, 100_000).decode()
         os.close(master)

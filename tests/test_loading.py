@@ -3,11 +3,11 @@
 import asyncio
 import io
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,18 @@ from test_archive import damages, read
 from test_saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.clients import driver
 from scrapy_bloom.clients.async_driver import AsyncDriver
 from scrapy_bloom.clients.driver import Driver
 from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.pending import take
 from scrapy_bloom.core.rings import LOST, Steps
 from scrapy_bloom.core.scripts import Call
-from scrapy_bloom.errors import ArchiveError, BloomError, ConfigurationError
+from scrapy_bloom.errors import ArchiveError, BloomError
 from scrapy_bloom.files import archive
 from scrapy_bloom.files.archive import Block, Reader
+from scrapy_bloom.files.installing import UNFINISHED_FOR
 from scrapy_bloom.files.loading import Loading, load
 from scrapy_bloom.files.saving import Saved
-from scrapy_bloom.files.staging import RENEW_AFTER, STAGED_FOR
 
-#: Seconds that a bitmap which was replaced may stay.
-GOING = 60
 KINDS = [
     {},
     {"window": "3 days", "period": "1 day"},
@@ -61,21 +57,18 @@ def loaded(
 
 
 def comparable(client: redis.Redis, key: str = KEY) -> dict[str, object]:
-    """Return what makes a filter: all but the nonces and the time it was opened, and their ends."""
+    """Return what makes a filter, and its end; not the id, the nonces and the time of opening."""
     found: dict[str, object] = {}
     for name, value in contents(client, f"{{{key}:*").items():
         short = name.decode().replace(f"{{{key}:", "{")
         if isinstance(value, dict):
-            fields = {k: v for k, v in value.items() if k not in (b"v", b"opened")}
+            fields = {k: v for k, v in value.items() if k not in (b"v", b"opened", b"id")}
+            if b"state" in fields:
+                fields[b"state"] = re.sub(rb'"id":"[0-9a-f]{32}"', b"", fields[b"state"])
             found[short] = (fields, client.expiretime(name))
         else:
             found[short] = (value, client.expiretime(name))
     return found
-
-
-def going(client: redis.Redis, names: set[bytes]) -> bool:
-    """Whether keys are there for a minute at most."""
-    return all(0 <= client.ttl(name) <= GOING for name in names)
 
 
 @pytest.fixture
@@ -106,7 +99,7 @@ def test_it_is_the_same_bit_for_bit_on_any_server(
         assert {**comparable(client), **without_changed(other, client)} == comparable(other, "else")
         there = BloomFilter(other, "else", run="a" if "run" in options else None)
         assert there.contains(URLS) == bloom.contains(URLS)
-        assert there.header == bloom.header
+        assert there.seeds == bloom.seeds
         assert there.claim(["quite new", URLS[0]]) == [True, False]
     assert (result.count, result.memory) == (bloom.info().count, bloom.info().memory)
 
@@ -144,7 +137,7 @@ def test_any_filter_is_the_same_again(both: list[redis.Redis], data: st.DataObje
     again = BloomFilter(two, KEY, run="a" if "run" in options else None)
     assert again.contains(URLS) == bloom.contains(URLS)
     assert again.info().count == bloom.info().count
-    assert [name for name in two.keys() if ":load:" in name] == []
+    assert set(two.keys()) == set(again.keys())
 
 
 @pytest.fixture(scope="module")
@@ -196,124 +189,39 @@ def test_a_block_that_begins_again_in_the_file_is_as_it_was_then(
     assert len(starts) > OPTIONS["blocks"]
     told: list[int] = []
     loaded(client, data, "else", progress=lambda done, _: told.append(done))
-    there = BloomFilter(client, "else").info()
+    there, there_keys = BloomFilter(client, "else").info(), BloomFilter(client, "else").keys()
     assert told != sorted(told)
     assert told[-1] == there.memory
     # Block 0 was saved before the others were cleared.
     assert there.count == BloomFilter(client, "else").info(0).count == first
     assert not any(client.get(Keys("else").layer(block, "2.0")).strip(b"\0") for block in (1, 2, 3))
-    assert not client.keys("*:load:*")
-
-
-# -- a filter that is there --
-
-
-def test_a_filter_that_is_there_is_left_alone(client: redis.Redis, full: BloomFilter) -> None:
-    data = saved(full)
-    for key, block in (("here", None), ("lost", 0), ("lost", 3)):
-        client.flushall()
-        other = BloomFilter(client, key, blocks=4)
-        other.extend(["a", "b"])
-        if block is not None:  # its header is lost, or all but one block
-            rings = [Keys(key).ring(number) for number in range(4) if number != block]
-            client.delete(Keys(key).header(), *rings)
-        before = contents(client)
-        with pytest.raises(
-            ConfigurationError, match=rf"a filter under the key '{key}' already.*replace"
-        ):
-            loaded(client, data, key)
-        assert contents(client) == before
-
-
-@pytest.mark.parametrize("blocks", [2, 4, 9])
-@pytest.mark.parametrize("window", [None, "3 days"])
-def test_a_filter_that_is_replaced_is_gone(
-    client: redis.Redis, full: BloomFilter, blocks: int, window: str | None
-) -> None:
-    data, expected = saved(full), comparable(client)
-    other = BloomFilter(client, "else", blocks=blocks, window=window)
-    other.extend(f"old/{i}" for i in range(500))
-    other.run(lambda view: take(view, [b"claimed"], ["{}"], "me", "nonce"))
-    notes: list[str] = []
-    user = BloomFilter(client, "else", notify=lambda event, _: notes.append(event))
-    user.open()
-    loaded(client, data, "else", replace=True)
-    assert comparable(client, "else") == expected
-    assert user.contains(URLS) == [True] * len(URLS)
-    assert not any(user.contains(f"old/{i}" for i in range(500)))
-    assert user.header == full.header
-    assert len(user) == len(full)
-
-
-def test_a_filter_goes_back_to_what_it_was_and_keeps_its_claims(
-    client: redis.Redis, full: BloomFilter
-) -> None:
-    data, expected = saved(full), comparable(client)
-    full.extend(f"later/{i}" for i in range(500))
-    full.run(lambda view: take(view, [b"claimed"], ["{}"], "me", "nonce"))
-    claims = {name for name in comparable(client) if name.endswith("claims")}
-    assert claims
-    loaded(client, data, replace=True)
-    after = comparable(client)
-    assert {name: value for name, value in after.items() if name not in claims} == expected
-    assert claims <= after.keys()
-    # Whoever has it open notices.
-    assert not any(full.contains(f"later/{i}" for i in range(500)))
-    assert full.contains(URLS) == [True] * len(URLS)
+    others = {name.decode() for name in client.keys("{else:*")} - set(there_keys)
+    assert all(0 < client.ttl(name) <= 60 for name in others)
 
 
 def test_whatever_lies_under_the_names_is_not_taken_for_the_filters(
     client: redis.Redis, full: BloomFilter
 ) -> None:
     data, expected = saved(full), comparable(client)
-    client.set(Keys("else").layer(0, "0.0"), b"\xff" * 20_000)
-    client.set(Keys("else").layer(1, "1.0"), b"\xff" * 20_000)
-    before = set(client.keys("{else*"))
+    for block, name in ((0, "0.0"), (1, "1.0")):
+        client.set(Keys("else").layer(block, name), b"\xff" * 20_000)
     loaded(client, data, "else")
-    found = comparable(client, "else")
-    assert {name: found[name] for name in expected} == expected
-    assert len(before) == 2
-    assert going(client, {name for name in client.keys() if b":load:" in name})
-
-
-def test_clients_that_use_the_key_meanwhile_break_nothing(
-    client: redis.Redis, full: BloomFilter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They make blocks before those of the file are there, and rotate others."""
-    monkeypatch.setattr(driver, "PAUSE_FOR", 0)
-    data = saved(full)
-    dice = random.Random(3)
-
-    def use(calls: list[Call]) -> None:
-        if calls[0].script.name in ("create", "install", "read", "drop"):
-            bloom = BloomFilter(client, "else", capacity=dice.choice([100, 5_000]))
-            with suppress(StorageError):  # it does not become whole while they wait
-                bloom.claim([f"{dice.random()}"])
-
-    for number in range(1, 4):
-        client.delete(*client.keys("{else*"), "none")
-        BloomFilter(client, "else", blocks=3 * number).extend(["old"])
-        loaded(client, data, "else", use, replace=True)
-        bloom = BloomFilter(client, "else")
-        assert bloom.contains(URLS) == [True] * len(URLS)
-        assert bloom.lost_blocks == 0
-
-
-@pytest.mark.parametrize("when", ["header", "fill", "create"])
-def test_one_of_two_loads_into_a_new_key_wins(
-    client: redis.Redis, full: BloomFilter, when: str
-) -> None:
-    data, expected = saved(full), comparable(client)
-    done = []
-
-    def load_too(calls: list[Call]) -> None:
-        if not done and calls[0].script.name == when:
-            done.append(True)
-            loaded(client, data, "else")
-
-    with pytest.raises(ConfigurationError, match="already"):
-        loaded(client, data, "else", load_too)
     assert comparable(client, "else") == expected
+
+
+def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
+    client: redis.Redis, full: BloomFilter
+) -> None:
+    """Clients that have it open notice."""
+    data, before = saved(full), full.header
+    full.extend(f"later/{i}" for i in range(500))
+    BloomFilter(client, KEY).delete()
+    result = loaded(client, data)
+    assert full.contains(URLS) == [True] * len(URLS)
+    assert not any(full.contains(f"later/{i}" for i in range(500)))
+    assert full.header == result.header
+    assert before is not None
+    assert (result.header.id != before.id, result.header.seeds) == (True, before.seeds)
 
 
 # -- what fails --
@@ -326,63 +234,13 @@ def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.M
     bloom.rotate()
     data, before = saved(bloom), contents(client)
     refused = 0
-    for number, (kind, damaged) in enumerate(damages(data, 220)):
-        key = KEY if number % 2 else "else"
+    for kind, damaged in damages(data, 220):
         with pytest.raises(ArchiveError, match=r"the file cannot be loaded: at byte [\d,]+, \w"):
-            loaded(client, damaged, key, replace=True)
+            loaded(client, damaged, "else")
         assert client.dbsize() == len(before), kind
         refused += 1
     assert contents(client) == before
     assert refused > 200
-
-
-def steps_of(client: redis.Redis, data: bytes, **options: Any) -> int:
-    """Return how many round trips a load takes."""
-    seen: list[object] = []
-    loaded(client, data, between=seen.append, **options)
-    return len(seen)
-
-
-class Killed(BaseException):
-    """Nothing runs after it: no clean-up."""
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_a_load_that_is_killed_leaves_nothing_for_ever_and_can_be_repeated(
-    client: redis.Redis, full: BloomFilter, replace: bool
-) -> None:
-    data, expected = saved(full), comparable(client)
-    client.flushall()
-    total = steps_of(client, data)
-    for last in range(0, total, 3):
-        client.flushall()
-        if replace:
-            make(client, blocks=7).extend(["old"])
-        before = contents(client)
-        seen: list[Call] = []
-
-        def kill(calls: list[Call], last: int = last, seen: list[Call] = seen) -> None:
-            seen += calls
-            if len(seen) > last:
-                raise Killed
-
-        driver = Driver(client)
-        loading = Loading(Keys(KEY), Reader(io.BytesIO(data)), replace=replace)
-        with pytest.raises(Killed):
-            driver.run(watched(loading.run(), kill))
-        staged = {name for name in client.keys() if b":load:" in name}
-        assert all(0 < client.ttl(name) <= STAGED_FOR for name in staged)
-        if "create" not in {call.script.name for call in seen}:
-            assert {k: v for k, v in contents(client).items() if k not in staged} == before
-            driver.run(loading.discard())
-            assert contents(client) == before
-        driver.run(loading.discard())
-        loaded(client, data, replace=True)
-        found = comparable(client)
-        assert {name: found[name] for name in expected} == expected
-        assert going(
-            client, {n for n in client.keys() if n.decode().replace("{shop:", "{") not in expected}
-        )
 
 
 def test_a_connection_that_is_lost_leaves_nothing(client: redis.Redis, full: BloomFilter) -> None:
@@ -417,21 +275,6 @@ def test_a_server_that_is_full_says_so_and_gets_its_memory_back(any_binary: str)
         assert BloomFilter(client, "else").contains(URLS) == [True] * len(URLS)
 
 
-@pytest.mark.parametrize("when", ["fill", "install"])
-def test_bitmaps_that_are_evicted_while_they_are_loaded_are_noticed(
-    client: redis.Redis, full: BloomFilter, when: str
-) -> None:
-    data, before = saved(full), contents(client)
-
-    def evict(calls: list[Call]) -> None:
-        if calls[0].script.name == when:
-            client.delete(*[name for name in client.keys() if b":load:" in name])
-
-    with pytest.raises(StorageError, match="is gone again: the server is out of memory and evicts"):
-        loaded(client, data, "else", evict)
-    assert contents(client) == before
-
-
 def test_what_is_not_allowed_is_refused_before_anything_is_done(
     client: redis.Redis, full: BloomFilter
 ) -> None:
@@ -449,19 +292,6 @@ def test_a_key_of_another_type_is_named(client: redis.Redis, full: BloomFilter, 
     with pytest.raises(StorageError, match=f"the Redis key '{key}' holds a string"):
         loaded(client, data)
     assert contents(client) == {key.encode(): b"mine"}
-
-
-def test_a_filter_that_cannot_be_read_is_only_replaced_if_it_may_be(
-    client: redis.Redis, full: BloomFilter
-) -> None:
-    data, expected = saved(full), comparable(client)
-    client.hset(Keys(KEY).ring(2), "state", "{}")
-    before = contents(client)
-    with pytest.raises(ConfigurationError, match="already"):
-        loaded(client, data)
-    assert contents(client) == before
-    loaded(client, data, replace=True)
-    assert comparable(client) == expected
 
 
 # -- time --
@@ -520,20 +350,24 @@ def test_runs_do_not_pass_while_a_file_lies_about(
     assert not any(BloomFilter(moved_client, KEY, run="c").contains(URLS))
 
 
-def test_a_load_may_take_its_time(moved: MovedServer, moved_client: redis.Redis) -> None:
+def test_a_load_may_take_its_time_and_not_for_ever(
+    moved: MovedServer, moved_client: redis.Redis
+) -> None:
     bloom = make(moved_client)
     bloom.extend(URLS)
     data, expected = saved(bloom), comparable(moved_client)
-    fills: list[float] = []
+    pause = UNFINISHED_FOR / 10
 
     def wait(calls: list[Call]) -> None:
-        if calls[0].script.name == "fill" and calls[0].args[3]:
-            moved.move(STAGED_FOR / 2)
-            fills.append(moved.now())
+        if calls[0].script.name == "allocate":
+            moved.move(pause)
 
     loaded(moved_client, data, "else", wait)
     assert comparable(moved_client, "else") == expected
-    assert fills[-1] - fills[0] > STAGED_FOR > RENEW_AFTER
+    pause = UNFINISHED_FOR / 3
+    with pytest.raises(StorageError, match="or evicted while"):
+        loaded(moved_client, data, "other", wait)
+    assert not moved_client.keys("{other:*")
 
 
 # -- limits --
@@ -606,14 +440,14 @@ def test_an_error_of_ours_is_what_the_user_sees_if_cleaning_up_fails_too(
     data = saved(full)
 
     def fail(calls: list[Call]) -> None:
-        if calls[0].script.name == "stage" and calls[0].args[0] == 0:
+        if calls[0].script.name == "drop":
             raise redis.ConnectionError("gone")
 
     with pytest.raises(BloomError, match="the file ends after"):
         loaded(client, data[:-9], "else", fail)
-    staged = {name for name in client.keys() if b":load:" in name}
-    assert staged
-    assert all(0 < client.ttl(name) <= STAGED_FOR for name in staged)
+    left = client.keys("{else:*")
+    assert left
+    assert all(0 < client.ttl(name) <= UNFINISHED_FOR for name in left)
 
 
 def test_what_is_read_is_what_is_stored(client: redis.Redis, full: BloomFilter) -> None:

@@ -285,7 +285,7 @@ def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: redis.Redis) -> 
         if len(calls_seen) == 6:
             client.flushall()
 
-    with pytest.raises(StorageError, match="the filter 'shop' was deleted or replaced"):
+    with pytest.raises(StorageError, match="the filter 'shop' was deleted while"):
         saved(bloom, delete)
     assert contents(client) == {}
 

@@ -18,7 +18,7 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_bloom.base import DEFAULTS
-from scrapy_bloom.cli import lookup, migrate, pending, transfer
+from scrapy_bloom.cli import delete, lookup, migrate, pending, transfer
 from scrapy_bloom.cli.session import (
     NothingThereError,
     Server,
@@ -75,7 +75,7 @@ class BloomCommand(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return a line for Scrapy's list of commands."""
-        return "Plan, inspect, query, fill, rotate, clear, save and load Bloom filters"
+        return "Plan, inspect, query, fill, rotate, clear, delete, save and load Bloom filters"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
@@ -237,7 +237,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
-    _change_options(parser)
+    _filter_options(parser)
     transfer.add_import_options(parser)
 
 
@@ -392,7 +392,11 @@ def _pending(session: Session) -> int:
     return FINE if pending.run(session) else NO
 
 
-# -- export and import --
+# -- delete, export and import --
+
+
+def _delete(session: Session) -> int:
+    return FINE if delete.run(session) else NO
 
 
 def _export(session: Session) -> int:
@@ -401,7 +405,8 @@ def _export(session: Session) -> int:
 
 
 def _import(session: Session) -> int:
-    return FINE if transfer.import_filter(session) else NO
+    transfer.import_filter(session)
+    return FINE
 
 
 #: Name -> (function, its options, what it does).
@@ -415,6 +420,7 @@ SUBCOMMANDS: dict[
     "pending": (_pending, _pending_options, "list URLs that are claimed, and end claims"),
     "rotate": (_rotate, _change_options, "open a new generation now; the oldest may be forgotten"),
     "clear": (_clear, _change_options, "forget all URLs of a filter"),
+    "delete": (_delete, _change_options, "delete a filter with all its keys"),
     "export": (_export, _export_options, "save a filter to a file, also while it is in use"),
     "import": (_import, _import_options, "load a filter from a file"),
 }

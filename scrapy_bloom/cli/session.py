@@ -75,11 +75,7 @@ class Server:
         """
         snapshot = self.look(window)
         if snapshot is None:
-            raise NothingThereError(
-                f"there is no filter {self.key(window)!r} on {self.address}: nothing has been "
-                "crawled with it yet, all of it has expired, or it is on another server or under "
-                "another key (--key)"
-            )
+            raise self.absent(window)
         return snapshot
 
     def hmget(self, key: str, fields: Sequence[str]) -> list[bytes]:
@@ -93,6 +89,14 @@ class Server:
         except (redis.RedisError, OSError) as error:
             raise explain(error, self.address) from showable(error)
         return [value if isinstance(value, bytes) else b"" for value in found]
+
+    def absent(self, window: str) -> NothingThereError:
+        """Return the error for a filter that is not there."""
+        return NothingThereError(
+            f"there is no filter {self.key(window)!r} on {self.address}: nothing has been crawled "
+            "with it yet, all of it has expired, or it is on another server or under another key "
+            "(--key)"
+        )
 
     def close(self) -> None:
         """Close the connection."""

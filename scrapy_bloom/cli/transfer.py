@@ -11,7 +11,7 @@ from scrapy_bloom.cli.session import Server, Session, complain, iso, print_json
 from scrapy_bloom.core import values
 from scrapy_bloom.core.info import describe
 from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.errors import ConfigurationError
 from scrapy_bloom.files.archive import MAX_MEMORY, Reader, Writer
 from scrapy_bloom.files.loading import Loading, load
 from scrapy_bloom.files.places import reading, writing
@@ -28,9 +28,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_import_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``import`` beside those of all that changes filters."""
+    """Add the options of ``import`` beside those of all filters."""
     parser.add_argument("file", metavar="FILE", help="file to read; - is the standard input")
-    parser.add_argument("--replace", action="store_true", help="replace the filter that is there")
     parser.add_argument(
         "--max-memory",
         dest="file_memory",
@@ -74,8 +73,8 @@ def export_filter(session: Session) -> None:
         _report(session, server, name, saved, f"saved to {opts.file}, {writer.size:,} bytes")
 
 
-def import_filter(session: Session) -> bool:
-    """Load a filter from a file; whether that was wanted.
+def import_filter(session: Session) -> None:
+    """Load a filter from a file.
 
     Raises:
         BloomError: the file or the server cannot be used.
@@ -87,31 +86,11 @@ def import_filter(session: Session) -> bool:
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = Reader(file, limit)
         with session.connect() as server:
-            if opts.replace and not _confirm(session, server, reader):
-                return False
             bloom, keys = server.filter(name), Keys(server.key(name))
             with _progress(session, "loaded", reader.memory) as progress:
-                loading = Loading(keys, reader, replace=opts.replace, progress=progress)
+                loading = Loading(keys, reader, progress=progress)
                 saved = load(lambda steps: bloom.run(lambda _: steps), loading)
             _report(session, server, name, saved, f"loaded from {opts.file}")
-    return True
-
-
-def _confirm(session: Session, server: Server, reader: Reader) -> bool:
-    """Ask whether a filter that is there is to be replaced."""
-    key = server.key(session.window)
-    try:
-        there = server.look(session.window)
-    except StorageError as error:
-        loss = f"which cannot be read ({error})"
-    else:
-        if there is None:
-            return True
-        loss = f"which forgets its {describe(key, there).count:,} URLs"
-    return session.confirm(
-        f"Replace {key!r} on {server.address}, {loss}, by the filter that was saved "
-        f"{iso(reader.saved)}"
-    )
 
 
 @contextmanager

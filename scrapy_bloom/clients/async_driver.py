@@ -11,7 +11,7 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.clients.driver import PAUSE_FOR, check_client
+from scrapy_bloom.clients.driver import check_client
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
 from scrapy_bloom.errors import (
@@ -188,9 +188,6 @@ class AsyncDriver:
                     await pool.disconnect()
 
     async def _send(self, calls: list[Call]) -> list[Any]:
-        if not calls:  # rings.PAUSE
-            await asyncio.sleep(PAUSE_FOR)
-            return []
         self.round_trips += 1
         replies = await self._send_all(calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]

@@ -2,7 +2,6 @@
 
 import codecs
 import inspect
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ import redis.asyncio.cluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.clients.deadline import at_most, remaining, spend, waiting, within
+from scrapy_bloom.clients.deadline import remaining, waiting, within
 from scrapy_bloom.core.rings import Steps
 from scrapy_bloom.core.scripts import Call, Reply
 from scrapy_bloom.errors import (
@@ -27,8 +26,6 @@ from scrapy_bloom.errors import (
 
 T = TypeVar("T")
 
-#: Seconds of a pause in an operation.
-PAUSE_FOR = 0.05
 #: Ends of the keys that hold hashes; the others hold strings.
 HASHES = (":ring", ":header", ":claims", ":workers")
 
@@ -167,10 +164,6 @@ class Driver:
         self.round_trips += 1
 
     def _send(self, calls: list[Call]) -> list[Any]:
-        if not calls:  # rings.PAUSE
-            pause = at_most(PAUSE_FOR)
-            time.sleep(pause)
-            spend(pause)
         if len(calls) <= 1 or not self._pipelines:
             return [self._send_in_time(call) for call in calls]
         replies = self._pipeline(calls)

@@ -11,8 +11,6 @@ from scrapy_bloom.core.sizing import MAX_BLOCKS, MAX_HASHES
 
 #: Version of everything stored: header, rings, layers.
 FORMAT = 3
-#: What stands there while a filter is put in its place: nobody takes a part for the whole.
-UNFINISHED = 0
 #: Orders of a ring: which generations are written, and which are tested.
 WRITE_NEWEST, WRITE_ALL = "write-newest", "write-all"
 
@@ -84,11 +82,6 @@ class Header:
             stagger=_one_of("stagger", fields.get("stagger"), ("0", "1")) == "1",
             counting=counting,
         )
-
-
-def is_unfinished(fields: Mapping[str, str]) -> bool:
-    """Whether a filter is just being put in its place, or that was interrupted."""
-    return fields.get("format") == str(UNFINISHED)
 
 
 def check(good: Any, name: str, value: Any) -> None:

@@ -39,9 +39,9 @@ class Keys:
         """STRING: the bitmap of one layer, ``name`` being ``<generation>.<index>``."""
         return f"{{{self.prefix}:{block}}}:{name}"
 
-    def staged(self, block: int, token: str, name: str) -> str:
-        """STRING: a layer that is being loaded from a file, by the load of that random name."""
-        return f"{{{self.prefix}:{block}}}:load:{token}:{name}"
+    def scratch(self, block: int, token: str, name: str) -> str:
+        """STRING: what one script keeps for a moment, under a random name."""
+        return f"{{{self.prefix}:{block}}}:scratch:{token}:{name}"
 
     @property
     def pattern(self) -> str:
@@ -50,9 +50,9 @@ class Keys:
         return f"{{{escaped}:*}}:*"
 
     def is_bitmap(self, block: int, key: str) -> bool:
-        """Whether a key has the name of a block's bitmap, staged or not."""
+        """Whether a key has the name of a block's bitmap."""
         head = self.layer(block, "")
-        name = r"[0-9]+\.[0-9]+|load:[0-9a-f]+:[0-9]+\.[0-9]+"
+        name = r"[0-9]+\.[0-9]+"
         return key.startswith(head) and bool(re.fullmatch(name, key[len(head) :]))
 
     def claims(self, block: int) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from scrapy_bloom.core import state
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Counts
-from scrapy_bloom.core.header import Header, check, is_unfinished
+from scrapy_bloom.core.header import Header, check
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import SLACK, Ring
 from scrapy_bloom.core.scripts import Argument, Call, Reply, load, on_full_server
@@ -38,8 +38,9 @@ GONE = 0, 0
 STAYS = -1
 #: Digits of a stored count: what a filter may hold has 14.
 MAX_DIGITS = 15
-#: Yielded instead of calls: the driver goes on a moment later, with no replies.
-PAUSE: list[Call] = []
+#: What the nonce of a ring begins with until the filter's header is written: a load or a copy is
+#: under way, or was interrupted.
+UNFINISHED = "unfinished:"
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
 #: Rounds in a row in which an operation may get nowhere with a block. Each change by another client
@@ -269,6 +270,13 @@ class Rings:
         (reply,) = yield [Call(script, keys, (until,))]
         return reply
 
+    def _create_call(self, header: Header, v: str, expiry: int) -> Call:
+        """Return the call that writes the header, where block 0's ring has the nonce."""
+        arguments: list[Argument] = [v, expiry and expiry + SLACK]
+        for pair in header.to_fields().items():
+            arguments += pair
+        return Call(load("create"), (self.keys.header(), self.keys.ring(0)), tuple(arguments))
+
     def _touch_header(self, expiry: int) -> Steps[None]:
         """Make sure that the header lives longer than a ring that expires then (0 is never)."""
         yield from self._read_header(expiry and expiry + SLACK)
@@ -290,8 +298,6 @@ class Rings:
             ) from None
 
     def _parse_header(self, reply: Reply) -> Header:
-        if is_unfinished(reply.fields):
-            raise self._unfinished()
         return self._parse(Header.from_fields, reply.fields, self.keys.header())
 
     def _disagree(self, ring: Ring, header: Header) -> StorageError:
@@ -302,13 +308,6 @@ class Rings:
             f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
             f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
             "from the copies), or else delete the filter, or use another key (BLOOM_KEY)"
-        )
-
-    def _unfinished(self) -> StorageError:
-        return StorageError(
-            f"the filter {self.keys.prefix!r} is just being made or replaced (load, copy, union, "
-            "intersection), or that was interrupted: try again in a moment. If it stays so, repeat "
-            "that with replace=True (scrapy bloom import --replace), or delete() the filter"
         )
 
     def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:

@@ -13,14 +13,14 @@ from functools import partial
 from scrapy_bloom.core import state
 from scrapy_bloom.core.generations import NO_COUNTS, Config, Counts
 from scrapy_bloom.core.hashing import Hasher
-from scrapy_bloom.core.header import Header, is_unfinished
+from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.ring import SLACK, Ring
+from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import (
     FULL,
     MAX_RACES,
     MAX_ROUNDS,
-    PAUSE,
+    UNFINISHED,
     Decide,
     Notify,
     Races,
@@ -28,7 +28,7 @@ from scrapy_bloom.core.rings import (
     Snapshot,
     Steps,
 )
-from scrapy_bloom.core.scripts import Argument, Call, Reply, load
+from scrapy_bloom.core.scripts import Call, Reply, load
 from scrapy_bloom.core.sizing import DEFAULT_BLOCKS, MAX_BLOCKS
 from scrapy_bloom.core.wanted import Wanted
 from scrapy_bloom.errors import StorageError
@@ -114,7 +114,7 @@ class View(Rings):
 
     def delete(self) -> Steps[bool]:
         """Delete the filter, and forget it; whether there was one."""
-        blocks = yield from self._stored_blocks()
+        blocks = yield from self.stored_blocks()
         walked: dict[str, list[str]] = {}
         # Last the block that the header is with: until then, it can be deleted again.
         for block in reversed(range(blocks)):
@@ -124,7 +124,7 @@ class View(Rings):
         self._is_applied = self._is_configured = False
         return blocks > 0
 
-    def _stored_blocks(self) -> Steps[int]:
+    def stored_blocks(self) -> Steps[int]:
         """Return how many blocks are stored, also if little is left of them; 0 for no filter."""
         reply = yield from self._read_header("")
         if reply.status == "header":
@@ -134,7 +134,7 @@ class View(Rings):
         else:
             blocks = 0
         try:
-            ring = yield from self._surviving_ring(reply)
+            ring = yield from self._surviving_ring(reply, unfinished=True)
         except StorageError:
             return max(blocks, DEFAULT_BLOCKS)  # there is one, and it cannot be read
         # Where they disagree, what the larger number names is deleted too.
@@ -144,7 +144,7 @@ class View(Rings):
         """Return the keys that there are."""
         header = yield from self._read_header("")
         keys = [self.keys.header()] if header.status == "header" else []
-        blocks = range((yield from self._stored_blocks()))
+        blocks = range((yield from self.stored_blocks()))
         replies = (yield [self._read_call(block) for block in blocks]) if blocks else []
         for block, reply in zip(blocks, replies, strict=True):
             if reply.state:
@@ -234,9 +234,6 @@ class View(Rings):
         for _ in range(MAX_ROUNDS):
             reply = yield from self._read_header("")
             self.now = reply.now
-            if is_unfinished(reply.fields):
-                yield PAUSE
-                continue
             if reply.status == "header":
                 header = self._parse_header(reply)
                 self._ring(0, reply, header)  # before any of the header's blocks is read or created
@@ -245,7 +242,7 @@ class View(Rings):
             # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
             ring = self._any_ring() or (yield from self._surviving_ring(reply))
             yield from self._create_header(ring, reply)
-        raise self._unfinished() if is_unfinished(reply.fields) else self.unstable()
+        raise self.unstable()
 
     def _create_header(self, ring: Ring | None, reply: Reply) -> Steps[None]:
         if ring is None:
@@ -253,20 +250,21 @@ class View(Rings):
             ring = Ring.fresh(header, self.wanted.config(self.default), reply.now)
         # What this client holds may have expired long ago: with its end, so would the header.
         expiry = max(ring.expiry, ring.cleared(reply.now).expiry)
-        arguments: list[Argument] = [reply.v, expiry and expiry + SLACK]
-        for pair in ring.header.to_fields().items():
-            arguments += pair
-        keys = (self.keys.header(), self.keys.ring(0))
-        (answer,) = yield [Call(load("create"), keys, tuple(arguments))]
+        (answer,) = yield [self._create_call(ring.header, reply.v, expiry)]
         self._header_expiry = expiry if answer.status == "ok" else None
 
-    def _surviving_ring(self, first: Reply) -> Steps[Ring | None]:
+    def _surviving_ring(self, first: Reply, *, unfinished: bool = False) -> Steps[Ring | None]:
+        """Return a ring that is stored, or None; one of an unfinished filter if that is wanted."""
+
+        def counts(reply: Reply) -> bool:
+            return bool(reply.state) and (unfinished or not reply.v.startswith(UNFINISHED))
+
         replies = [first]
-        if not first.state:
+        if not counts(first):
             blocks = range(max(self.wanted.blocks or 0, DEFAULT_BLOCKS))
             replies = yield [self._read_call(block) for block in blocks]
         for block, reply in enumerate(replies):
-            if reply.state:
+            if counts(reply):
                 return self._parse(state.parse, reply.state, self.keys.ring(block))
         return None
 

@@ -1,332 +1,251 @@
-"""A filter that is put in the place of whatever is there. No I/O with the server.
+"""A filter that is written under a key that is free. No I/O with the server.
 
-When all its bitmaps are written beside it, an unfinished header is put in, with which nobody can
-open a filter; then the rings with their bitmaps; then the header. So whatever ends it before its
-time, nobody takes a part for the whole.
+Rings and bitmaps are written first, the header last. Until then, the rings' nonces say that they
+are unfinished: no header is restored from them, a client that opens the key creates a filter of its
+own over them, and they expire. So there is no filter, or the whole one, whatever ends this before
+its time.
 
-Of several that do so at once, the last to put in its unfinished header goes on. The others notice:
-a ring is put in only in the place of one that was read before the unfinished header was last seen
-to be the own one, and the header only in its place. So none of theirs comes after one of the last.
-
-The unfinished header keeps the one before, and is told when rings begin to be put in. Until then,
-the one before is put back if this ends.
+Each write compares the nonce of its block's ring, which no other client has. Block 0 comes first
+and only where there is no ring: of several that write under one key, the first goes on. The header
+is written only if block 0 still has that ring and if no client has created a filter meanwhile.
 """
 
-import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
+from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.core import state
-from scrapy_bloom.core.header import FORMAT, UNFINISHED, Header, is_unfinished
+from scrapy_bloom.core.generations import Layer
+from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.ring import SLACK, Ring
-from scrapy_bloom.core.rings import MAX_ROUNDS, Steps
-from scrapy_bloom.core.scripts import Argument, Call, Reply, load
-from scrapy_bloom.core.sizing import MAX_BLOCKS
+from scrapy_bloom.core.ring import Ring
+from scrapy_bloom.core.rings import GONE, STAYS, UNFINISHED, Rings, Steps
+from scrapy_bloom.core.scripts import Argument, Call, Reply, load, on_full_server
+from scrapy_bloom.core.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.errors import BloomError, ConfigurationError, StorageError, shown
-from scrapy_bloom.files.staging import Staging
+from scrapy_bloom.files.archive import Block
 from scrapy_bloom.sets.together import Together, on
 
 T = TypeVar("T")
 
-#: Rings that are put in in a round trip.
-BATCH = 16
-#: The field of a ring that counts the items of a layer.
-COUNTED = re.compile(r"n:([0-9]{1,20}\.[0-9]{1,3})")
-#: Instead of the header that is expected: any, or none.
-ANY, NONE = "*", ""
+#: Seconds after which an unfinished filter expires.
+UNFINISHED_FOR = 86_400
+#: Seconds that all of a filter lives at least when it is finished.
+MOMENT = 60
+#: Parts of bitmaps that are read or written in a round trip, and blocks that are finished in one.
+BATCH, BLOCKS = 4, 16
 
 
-@dataclass(frozen=True, slots=True)
-class There:
-    """What is in a block that is to be replaced.
-
-    Args:
-        v: nonce of its ring, "" if there is none.
-        keys: bitmaps and records that it has, as far as is known.
-        id: id of its filter; "" if there is no ring, None if it cannot be read.
-    """
-
-    v: str
-    keys: Sequence[str]
-    id: str | None
-
-
-class Installing(Staging):
-    """One filter that is put into its place: to be run by ``or_discard``.
+class Installing(Rings):
+    """One filter that is written: to be run by ``or_discard``.
 
     Args:
         keys: the keys it is to have.
-        header: its header.
-        replace: whether it may take the place of what is there.
-
-    Attributes:
-        unreadable: blocks of what was there that could not be read. Of their bitmaps, those that
-            nothing was counted in may be left.
+        header: its header; its id is drawn anew.
     """
 
-    def __init__(self, keys: Keys, header: Header, *, replace: bool = False) -> None:
-        super().__init__(keys)
-        self.unreadable = 0
-        self._new = header
-        self._replace = replace
-        #: Nonce of the rings that are put in.
-        self._v = secrets.token_hex(8)
-        #: Blocks that are replaced or put in.
-        self._span = header.blocks
-        #: Whether an unfinished header was sent, and when it expires, 0 for never.
-        self._announced, self._end = False, 0
-        #: Whether rings may have been put in.
-        self._begun = False
-        #: What the rings have replaced: the key of the ring, and that of a bitmap or a record.
-        self._left: list[tuple[str, str]] = []
+    def __init__(self, keys: Keys, header: Header) -> None:
+        super().__init__(keys, lambda *_: None)
+        self._new = replace(header, id=secrets.token_hex(16))
+        self._v = _unfinished_nonce()
+        #: The server's clock, and when everything expires unless it is finished.
+        self._now = self._until = 0
+        #: What was written so far, by block.
+        self._blocks: dict[int, Block] = {}
+        self._waiting: list[Call] = []
+        #: Whether the header may have been written.
+        self._is_sent = False
 
-    def look(self) -> Steps[Mapping[str, str]]:
-        """Return the fields of the header that is there; none if there is no header.
+    def check(self) -> Steps[None]:
+        """Make sure that the key is free.
 
         Raises:
-            ConfigurationError: something is there, and it may not be replaced.
+            ConfigurationError: it is in use.
         """
-        reply = yield from self._read_header("")
-        self._now = self._renewed = reply.now
-        self._span = max(self._span, _blocks(reply.fields))
-        replies = yield [self._read_call(block) for block in range(self._span)]
-        if not self._replace and (reply.fields or any(each.v for each in replies)):
-            raise self._taken(reply.fields)
-        return reply.fields
+        header = yield from self._read_header("")
+        self._now, self._until = header.now, header.now + UNFINISHED_FOR
+        blocks = range(max(self._new.blocks, DEFAULT_BLOCKS))
+        replies = yield [self._read_call(block) for block in blocks]
+        used = [reply for reply in replies if reply.v]
+        if used or header.status == "header":
+            raise self._in_use(used)
 
-    def put_in(self) -> Steps[None]:
-        """Put in what was written; nobody can open it before it is whole.
+    def begin(self, block: Block) -> Steps[None]:
+        """Write the ring of a block, and allocate its bitmaps; or begin the same block again.
 
         Raises:
-            ConfigurationError: something is there by now, and it may not be replaced.
-            StorageError: another one was put in meanwhile, or the server is short of memory.
+            ConfigurationError: the key is in use by now.
         """
-        yield from self.flush()
-        rings = [self._current(block.ring) for block in self._blocks.values()]
-        self._end = self._end_of(rings)
-        replaced = yield from self._announce()
-        yield from self._put_rings(rings, replaced)
-        yield from self._clear(range(self._new.blocks, self._span), self._token)
-        if (yield from self._put_header(f"={self._token}")) is None:
-            raise self._superseded()
-        self._announced = False
+        yield from self._send()
+        ring = replace(block.ring, header=self._new)
+        before = self._blocks.get(ring.block)
+        self._blocks[ring.block] = replace(block, ring=ring)
+        names = {layer.name for layer in ring.layers}
+        gone = [name for name in (before.counts if before else ()) if name not in names]
+        bitmaps = [value for name in gone for value in (name, *GONE)]
+        expected = self._v if before else ""
+        (reply,) = yield [self._swap_call(ring, expected, self._v, self._until, bitmaps)]
+        if reply.status != "ok" and reply.v != self._v:
+            raise self._taken() if before else self._in_use([reply])
+        for layer in ring.layers:
+            arguments = (layer.name, layer.memory, block.counts[layer.name], self._until)
+            yield from self._make([self._call("allocate", ring, layer, *arguments)])
 
-    def tidy(self) -> Steps[None]:
-        """Delete what was replaced. If this fails, it goes by itself in a minute."""
-        for ring_key, key in self._left:
-            yield [Call(load("drop"), (ring_key, key), (self._v,))]
+    def fill(self, layer: Layer, offset: int, data: bytes) -> Steps[None]:
+        """Write a part of a bitmap of the block that was begun last."""
+        ring = next(reversed(self._blocks.values())).ring
+        self._waiting.append(self._call("fill", ring, layer, layer.memory, offset, data))
+        if len(self._waiting) == BATCH:
+            yield from self._send()
+
+    def finish(self) -> Steps[None]:
+        """Make it a filter: all of it, at once.
+
+        Raises:
+            StorageError: another client uses the key by now, or the server is short of memory.
+        """
+        yield from self._send()
+        for block, content in self._blocks.items():
+            self._blocks[block] = replace(content, ring=self._current(content.ring))
+        expiry = self._expiry()
+        yield from self._look()
+        if not (yield from self._mark(self._v)):
+            raise self._taken()
+        self._is_sent = True
+        (answer,) = yield [self._create_call(self._new, self._v, expiry)]
+        if answer.status != "ok" and not (yield from self._is_there()):
+            raise self._taken()
+
+    def confirm(self) -> Steps[None]:
+        """Mark the rings as finished: a lost header is restored from any of them."""
+        yield from self._mark(secrets.token_hex(8))
 
     def discard(self) -> Steps[None]:
-        """Delete what was written. If this fails, it expires or refuses to be opened."""
-        # First what is staged: an install that is still under way finds nothing to put in.
+        """Delete what was written; if this fails, it expires, or it is a whole filter."""
+        if self._is_sent:
+            # A header that is still on its way finds another ring then.
+            yield from self._mark(_unfinished_nonce())
+            if (yield from self._is_there()):
+                yield from self.confirm()
+                return
         for block in self._blocks.values():
-            with suppress(BloomError):
-                yield from self._unstage(block)
-        if self._announced:
-            yield from self._take_back()
+            yield from self._drop(block.ring)
 
-    # -- the header --
+    # -- steps --
 
-    def _announce(self) -> Steps[str]:
-        """Put the unfinished header in; return the id of what was there, the own if nothing was."""
-        self._announced = True
-        before = yield from self._put_header(ANY if self._replace else NONE, token=self._token)
-        if before is None:
-            self._announced = False
-            raise self._taken({})
-        if _blocks(before) > self._span:
-            self._span = _blocks(before)
-            yield from self._put_header(f"={self._token}", token=self._token)
-        return before.get("id", self._new.id)
+    def _look(self) -> Steps[None]:
+        """Make sure that all bitmaps are there."""
+        looks = (
+            self._call("fill", block.ring, layer, layer.memory, 0, b"")
+            for block in self._blocks.values()
+            for layer in block.ring.layers
+        )
+        while batch := list(islice(looks, BATCH * BLOCKS)):
+            yield from self._make(batch)
 
-    def _begin(self) -> Steps[None]:
-        """Have the header say that rings are put in, if it is still the own one."""
-        if (yield from self._put_header(f"={self._token}", token=self._token, begun="1")) is None:
-            raise self._superseded()
-        self._begun = True
+    def _mark(self, v: str) -> Steps[bool]:
+        """Give all rings a nonce, and everything the expiry that it has in a filter.
 
-    def _put_header(self, expected: str, **further: str) -> Steps[Mapping[str, str] | None]:
-        """Put a header in the place of the expected one: unfinished, if it has further fields.
-
-        Returns the fields of the one before; None if another one is there.
+        Returns whether all rings were as they had been written.
         """
-        header = self._new
-        if further:
-            # With all blocks there are, for whoever replaces or deletes what is left of it.
-            header = replace(header, format=UNFINISHED, blocks=self._span)
-        fields = header.to_fields() | further
-        answer = yield from self._create(expected, *chain.from_iterable(fields.items()))
-        if answer.status == "ok":
-            return answer.fields
-        # A client that sends a command again finds that it was carried out.
-        there = (yield from self._read_header("")).fields
-        done = all(there.get(name) == fields[name] for name in ("id", "format", *further))
-        return {} if done else None
+        before, self._v = self._v, v
+        whole, rings = True, iter([block.ring for block in self._blocks.values()])
+        while batch := list(islice(rings, BLOCKS)):
+            replies = yield [self._finish_call(ring, before) for ring in batch]
+            # A client that sends a command again finds that it was carried out.
+            whole = whole and all(reply.status == "ok" or reply.v == v for reply in replies)
+        return whole
 
-    def _create(self, expected: str, *fields: str) -> Steps[Reply]:
-        keys = (self.keys.header(), self.keys.ring(0))
-        (answer,) = yield [Call(load("create"), keys, (expected, self._end, *fields))]
-        return answer
+    def _finish_call(self, ring: Ring, v: str) -> Call:
+        bitmaps: list[Argument] = []
+        for generation in ring.generations:
+            for layer in generation.layers:
+                bitmaps += [layer.name, STAYS, self._lasting(ring.expires(generation))]
+        call = self._swap_call(ring, v, self._v, self._lasting(ring.expiry), bitmaps)
+        # It takes no memory, and comes before the clean-up that gives some back.
+        return call._replace(script=on_full_server(call.script))
 
-    # -- the rings --
+    def _lasting(self, time: int) -> int:
+        """Return when a part expires: not before the filter is finished."""
+        return time and max(time, self._now + MOMENT)
+
+    def _swap_call(
+        self, ring: Ring, v: str, new_v: str, expiry: int, bitmaps: Sequence[Argument]
+    ) -> Call:
+        names = [self.keys.layer(ring.block, str(name)) for name in bitmaps[::3]]
+        arguments = (v, new_v, state.dump(ring), expiry, *bitmaps)
+        return Call(load("swap"), (self.keys.ring(ring.block), *names), arguments)
+
+    def _call(self, script: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
+        keys = self.keys.ring(ring.block), self.keys.layer(ring.block, layer.name)
+        return Call(load(script), keys, (self._v, *arguments))
+
+    def _send(self) -> Steps[None]:
+        calls, self._waiting = self._waiting, []
+        if calls:
+            yield from self._make(calls)
+
+    def _make(self, calls: Sequence[Call]) -> Steps[None]:
+        replies = yield list(calls)
+        for reply in replies:
+            self._now = max(self._now, reply.now)
+            if reply.status == "lost":
+                raise self._gone()
+            if reply.status != "ok":
+                raise self._taken()
+
+    def _is_there(self) -> Steps[bool]:
+        reply = yield from self._read_header("")
+        return reply.fields.get("id") == self._new.id
+
+    def _drop(self, ring: Ring) -> Steps[None]:
+        ring_key = self.keys.ring(ring.block)
+        bitmaps = [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
+        for key in (*bitmaps, ring_key):
+            (done,) = yield [Call(load("drop"), (ring_key, key), (self._v,))]
+            if done.verdicts != "1":
+                return  # another client has this block
 
     def _current(self, ring: Ring) -> Ring:
-        """Return a ring as it is put in: runs do not pass while a file lies about."""
+        """Return a ring as it is finished: runs do not pass while a file lies about."""
         schedule = ring.config.schedule
         return replace(ring, changed=self._now) if schedule and schedule.counts_runs else ring
 
-    def _end_of(self, rings: Iterable[Ring]) -> int:
-        """Return when the header expires, 0 for never."""
-        expiries = [ring.expiry for ring in rings]
+    def _expiry(self) -> int:
+        """Return when the last ring expires, 0 for never."""
+        expiries = [block.ring.expiry for block in self._blocks.values()]
         last = max(expiries) if all(expiries) else 0
         if 0 < last <= self._now:
             raise self._over("it ends, and all that it remembers is forgotten by now")
-        return last and last + SLACK
-
-    def _put_rings(self, rings: Collection[Ring], replaced: str) -> Steps[None]:
-        """Put rings in the place of whatever is there.
-
-        Args:
-            rings: the rings.
-            replaced: id of the filter that is replaced, the own one if there was none.
-        """
-        todo = {ring.block: ring for ring in rings}
-        for _ in range(MAX_ROUNDS):
-            # In this order: see above.
-            there = yield from self._read_blocks(todo)
-            yield from self._begin()
-            # A client that sends a command again is answered "stale", and finds its own ring.
-            todo = {block: ring for block, ring in todo.items() if there[block].v != self._v}
-            for batch in _batches(list(todo.values())):
-                answers = yield [self._install(r, there[r.block], replaced) for r in batch]
-                for ring, answer in zip(batch, answers, strict=True):
-                    if answer.status == "lost":
-                        raise self._gone()
-                    if answer.status == "ok":
-                        self._note(ring, there[ring.block])
-                        del todo[ring.block]
-            if not todo:
-                return
-        raise self.unstable()
-
-    def _read_blocks(self, blocks: Collection[int]) -> Steps[dict[int, There]]:
-        replies = yield [self._read_call(block) for block in blocks]
-        pairs = zip(blocks, replies, strict=True)
-        return {block: self._there(block, reply) for block, reply in pairs}
-
-    def _there(self, block: int, reply: Reply) -> There:
-        try:
-            ring = state.parse(reply.state) if reply.v else None
-        except ValueError:
-            # What was counted tells what there was.
-            names = [found[1] for found in map(COUNTED.fullmatch, reply.fields) if found]
-            return There(reply.v, [self.keys.layer(block, name) for name in names], None)
-        if ring is None:
-            return There(reply.v, (), "")
-        own = replace(ring, block=block)
-        return There(reply.v, self._kept(own), ring.header.id)
-
-    def _install(self, ring: Ring, there: There, replaced: str) -> Call:
-        block, number = self._blocks[ring.block], ring.block
-        staged, own = self._names(ring)
-        keys = [self.keys.ring(number), self.keys.staged(number, self._token, "free")]
-        keys += [self.keys.claims(number), *staged, *own]
-        keys += [key for key in there.keys if key not in own]
-        # Of a ring that cannot be read, the header tells whose claims those are.
-        is_same = (there.id or replaced) == self._new.id
-        arguments: list[Argument] = [there.v, self._v, state.dump(ring), ring.expiry, int(is_same)]
-        for generation in ring.generations:
-            time = ring.expires(generation)
-            for layer in generation.layers:
-                arguments += [layer.name, layer.memory, block.counts[layer.name], time]
-        return Call(load("install"), tuple(keys), tuple(arguments))
-
-    def _names(self, ring: Ring) -> tuple[list[str], list[str]]:
-        """Return the keys of a ring's bitmaps as they are written, and as they are put in."""
-        block = self._blocks[ring.block]
-        staged = [self._staged(block, layer) for layer in ring.layers]
-        return staged, [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
-
-    def _note(self, ring: Ring, there: There) -> None:
-        """Note what is left of a ring whose place was taken."""
-        staged, own = self._names(ring)
-        moved = dict(zip(own, staged, strict=True))
-        key = self.keys.ring(ring.block)
-        self._left += [(key, moved.get(name, name)) for name in there.keys]
-        self.unreadable += there.id is None
-
-    # -- what goes --
-
-    def _take_back(self) -> Steps[None]:
-        """Put back the header before, or, if rings may have been put in, delete those.
-
-        What was put in its place since stays.
-        """
-        if not self._begun:
-            yield [Call(load("restore"), (self.keys.header(),), (self._token,))]
-            return
-        token = secrets.token_hex(8)  # from now on, the header is not put in by what is on its way
-        if (yield from self._put_header(f"={self._token}", token=token)) is not None:
-            yield from self._clear(range(self._span), token)
-            yield from self._create(f"={token}")
-            return
-        reply = yield from self._read_header("")
-        if (reply.fields.get("id"), reply.fields.get("format")) != (self._new.id, str(FORMAT)):
-            for block in self._blocks.values():
-                yield from self._drop(block.ring.block, self._v, self._kept(block.ring))
-
-    def _clear(self, blocks: Iterable[int], token: str) -> Steps[None]:
-        """Delete whatever is in blocks while the unfinished header has a token."""
-        todo = list(blocks)
-        for _ in range(MAX_ROUNDS):
-            if not todo:
-                return
-            # In this order, as rings are put in.
-            there = yield from self._read_blocks(todo)
-            header = yield from self._read_header("")
-            if header.fields.get("token") != token:
-                raise self._superseded()
-            for block, found in there.items():
-                if (yield from self._drop(block, found.v, found.keys)):
-                    todo.remove(block)
-        raise self.unstable()
-
-    def _drop(self, block: int, v: str, keys: Iterable[str]) -> Steps[bool]:
-        """Delete a block, if its ring has the nonce; whether it had."""
-        ring_key = self.keys.ring(block)
-        more = [self.keys.claims(block), *([self.keys.workers()] if block == 0 else ())]
-        for key in (*keys, *more, ring_key):
-            (done,) = yield [Call(load("drop"), (ring_key, key), (v,))]
-            if done.verdicts != "1":
-                return False
-        return True
+        return last
 
     # -- trouble --
 
     def _over(self, problem: str) -> BloomError:
         return StorageError(f"the filter cannot be written: {problem}")
 
-    def _taken(self, fields: Mapping[str, str]) -> ConfigurationError:
-        key, how = shown(self.keys.prefix), "replace=True; scrapy bloom import --replace"
-        if is_unfinished(fields):
-            return ConfigurationError(
-                f"a filter is just being put under the key {key}, or that was interrupted: choose "
-                f"another key, or, if it stays so, replace what is left ({how}) or delete() it"
-            )
+    def _in_use(self, replies: Iterable[Reply]) -> ConfigurationError:
+        what = "there is a filter under it"
+        if any(reply.v.startswith(UNFINISHED) for reply in replies):
+            what = "a filter is being written under it, or that was interrupted"
         return ConfigurationError(
-            f"there is a filter under the key {key} already: choose another key, or replace it "
-            f"({how})"
+            f"the key {shown(self.keys.prefix)} is in use, {what}: choose another key, or delete "
+            "this one first (filter.delete(), scrapy bloom delete)"
         )
 
-    def _superseded(self) -> StorageError:
+    def _taken(self) -> StorageError:
         return StorageError(
-            f"another filter was put under the key {shown(self.keys.prefix)} at the same time, or "
-            "it was deleted: nothing of this one is left there"
+            f"the key {shown(self.keys.prefix)} was opened by another client (a crawl?), deleted "
+            "or evicted while a filter was written under it: nothing of that filter is left"
+        )
+
+    def _gone(self) -> StorageError:
+        return StorageError(
+            f"what was written for the filter {self.keys.prefix!r} is gone again: the server is "
+            "out of memory and evicts (raise its maxmemory), or something else deletes its keys"
         )
 
 
@@ -334,9 +253,9 @@ def or_discard(installing: Installing, number: int, operation: Together[T]) -> T
     """Run the whole of an installation; whatever ends it before its time, it is discarded.
 
     Args:
-        installing: what is to be put in.
+        installing: what is to be written.
         number: of the filter it is to be.
-        operation: ends with ``put_in``.
+        operation: ends with ``finish``.
     """
     try:
         result = yield from operation
@@ -347,16 +266,9 @@ def or_discard(installing: Installing, number: int, operation: Together[T]) -> T
             yield from on(number, installing.discard())
         raise
     with suppress(BloomError):
-        yield from on(number, installing.tidy())
+        yield from on(number, installing.confirm())
     return result
 
 
-def _batches(rings: Sequence[Ring]) -> Iterable[Sequence[Ring]]:
-    return (rings[start : start + BATCH] for start in range(0, len(rings), BATCH))
-
-
-def _blocks(fields: Mapping[str, str]) -> int:
-    """Return the number of blocks in a header, which may be damaged; 0 if it does not tell."""
-    text = fields.get("blocks", "")
-    good = re.fullmatch(r"[0-9]{1,9}", text) and int(text) <= MAX_BLOCKS
-    return int(text) if good else 0
+def _unfinished_nonce() -> str:
+    return UNFINISHED + secrets.token_hex(8)

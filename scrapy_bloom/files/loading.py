@@ -1,7 +1,7 @@
 """Loads a filter from a file into a server. No I/O with the server.
 
-What is read is written beside the filter that is there, and put into its place when the file has
-been read to its end: see ``installing``. So a file that turns out to be damaged changes nothing.
+It is a filter when the file has been read to its end: see ``installing``. So a file that turns out
+to be damaged leaves nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,19 +22,11 @@ class Loading(Installing):
     Args:
         keys: the keys it is to have.
         reader: what it is read by.
-        replace: whether it may take the place of what is there.
         progress: is told how far it is.
     """
 
-    def __init__(
-        self,
-        keys: Keys,
-        reader: Reader,
-        *,
-        replace: bool = False,
-        progress: Progress | None = None,
-    ) -> None:
-        super().__init__(keys, reader.header, replace=replace)
+    def __init__(self, keys: Keys, reader: Reader, *, progress: Progress | None = None) -> None:
+        super().__init__(keys, reader.header)
         self._reader = reader
         self._progress = progress or (lambda *_: None)
         #: Bytes of bitmaps that are done, and of those before the block that is being read.
@@ -45,10 +37,10 @@ class Loading(Installing):
 
         Raises:
             ArchiveError: the file is damaged, or what it remembers was forgotten long ago.
-            ConfigurationError: something is there, and it is not to be replaced.
+            ConfigurationError: the key is in use.
             StorageError: the server is short of memory, or cannot be used.
         """
-        yield from self.look()
+        yield from self.check()
         for part in self._reader:
             if isinstance(part, Block):
                 if part.ring.block in self._blocks:
@@ -57,12 +49,11 @@ class Loading(Installing):
                 yield from self.begin(part)
             else:
                 yield from self._load_chunk(part)
-        yield from self.put_in()
+        yield from self.finish()
         rings = [(block.ring, block.counts) for block in self._blocks.values()]
         count = sum(ring.count(counts) for ring, counts in rings)
         memory = sum(ring.memory for ring, _ in rings)
-        reader = self._reader
-        return Saved(reader.header, reader.saved, count, memory, unreadable=self.unreadable)
+        return Saved(self._new, self._reader.saved, count, memory)
 
     def _load_chunk(self, chunk: Chunk) -> Steps[None]:
         if chunk.data is not None:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from scrapy_bloom.core.generations import Layer
-from scrapy_bloom.core.header import Header, is_unfinished
+from scrapy_bloom.core.header import Header
 from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.ring import Ring
 from scrapy_bloom.core.rings import MAX_ROUNDS, Rings, Steps
 from scrapy_bloom.core.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.errors import ArchiveError, StorageError
 from scrapy_bloom.files.archive import MAX_LAYERS, Writer, spans
-from scrapy_bloom.files.staging import BATCH
 
 #: Names of layers.
 Names = Collection[str]
+#: Parts of bitmaps that are read in a round trip.
+BATCH = 4
 #: Is told how many bytes of bitmaps are done, and of how many, about.
 Progress = Callable[[int, int], object]
 
@@ -34,8 +35,6 @@ class Saved:
         count: URLs it remembers.
         memory: bytes of its bitmaps.
         lost: blocks that were found lost when it was saved, and are empty in the file.
-        unreadable: blocks of what was replaced by loading that could not be read. Of their bitmaps,
-            those that nothing was counted in may be left.
     """
 
     header: Header
@@ -43,7 +42,6 @@ class Saved:
     count: int
     memory: int
     lost: int = 0
-    unreadable: int = 0
 
 
 class Saving(Rings):
@@ -181,12 +179,8 @@ class Saving(Rings):
 
     def _make_sure_it_is_there(self) -> Steps[None]:
         reply = yield from self._read_header("")
-        is_same = self.header is not None and reply.fields.get("id") == self.header.id
-        if not is_same or is_unfinished(reply.fields):
-            raise StorageError(
-                f"the filter {self.keys.prefix!r} was deleted or replaced while it was saved: save "
-                "it again"
-            )
+        if self.header is None or reply.fields.get("id") != self.header.id:
+            raise StorageError(f"the filter {self.keys.prefix!r} was deleted while it was saved")
 
     def _absent(self) -> StorageError:
         return StorageError(

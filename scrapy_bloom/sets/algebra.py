@@ -7,7 +7,7 @@ in its result, and what is recorded meanwhile may be.
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import fsum, isinf
 
@@ -113,7 +113,7 @@ def _finite(view: View, ring: Ring, found: float) -> float:
 # -- filters made of others --
 
 
-def union(sources: Sequence[View], target: Keys, *, replace: bool = False) -> Together[None]:
+def union(sources: Sequence[View], target: Keys) -> Together[None]:
     """Make a filter that remembers what any of some filters does, as long as that does.
 
     It tests as seen what one of them does, and a little more where bitmaps were joined, within the
@@ -126,19 +126,18 @@ def union(sources: Sequence[View], target: Keys, *, replace: bool = False) -> To
     Args:
         sources: the filters, numbers 0 and up; the configuration is that of the first.
         target: keys of the filter that is made, whose number follows theirs.
-        replace: whether it may take the place of a filter that is there.
 
     Raises:
         FilterMismatchError: the filters do not go together; says in what they differ.
-        ConfigurationError: the key is taken, there would be too many layers, or they are counting
+        ConfigurationError: the key is in use, there would be too many layers, or they are counting
             filters.
         StorageError: a server did not answer, or is short of memory.
     """
     headers = yield from _matching(sources)
-    yield from _build(sources, headers, target, unite, replace)
+    yield from _build(sources, headers, target, unite)
 
 
-def intersection(sources: Sequence[View], target: Keys, *, replace: bool = False) -> Together[None]:
+def intersection(sources: Sequence[View], target: Keys) -> Together[None]:
     """Make a filter that tests as seen what each of some filters does.
 
     So it has all items that are in all of them, until the first of them forgets it; its false
@@ -150,13 +149,13 @@ def intersection(sources: Sequence[View], target: Keys, *, replace: bool = False
         FilterMismatchError: also if layers that may share items differ in size.
     """
     headers = yield from _matching(sources)
-    yield from _build(sources, headers, target, intersect, replace)
+    yield from _build(sources, headers, target, intersect)
 
 
-def copy(source: View, target: Keys, *, replace: bool = False) -> Together[None]:
+def copy(source: View, target: Keys) -> Together[None]:
     """Make a filter, number 1, that is as another one, number 0. Raises as ``union`` does."""
     (ring,) = yield from open_all([source])
-    yield from _build([source], [ring.header], target, _same, replace)
+    yield from _build([source], [ring.header], target, _same)
 
 
 def update(first: View, others: Sequence[View]) -> Together[None]:
@@ -174,23 +173,22 @@ def update(first: View, others: Sequence[View]) -> Together[None]:
             yield from on(0, _merge(first, headers[0], found))
 
 
-def _same(blocks: Sequence[Contents], header: Header) -> Contents:
-    (block,) = blocks
-    return replace(block, ring=replace(block.ring, header=header))
+def _same(blocks: Sequence[Contents], _: Header) -> Contents:
+    return blocks[0]
 
 
 def _build(
-    sources: Sequence[View], headers: Sequence[Header], target: Keys, make: Make, may_replace: bool
+    sources: Sequence[View], headers: Sequence[Header], target: Keys, make: Make
 ) -> Together[None]:
-    header, number = replace(headers[0], id=secrets.token_hex(16)), len(sources)
-    building = Building(target, header, {other.id for other in headers}, replace=may_replace)
+    header, number = headers[0], len(sources)
+    building = Building(target, header)
 
     def build() -> Together[None]:
         yield from on(number, building.check())
         for block in range(header.blocks):
             contents = yield from _read(sources, headers, block, _read_all)
             yield from on(number, building.put(make(contents, header)))
-        yield from on(number, building.put_in())
+        yield from on(number, building.finish())
 
     yield from or_discard(building, number, build())
 

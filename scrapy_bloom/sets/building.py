@@ -7,11 +7,10 @@ from typing import TypeVar
 from scrapy_bloom.core.calls import Held
 from scrapy_bloom.core.generations import Layer
 from scrapy_bloom.core.header import Header
-from scrapy_bloom.core.keys import Keys
 from scrapy_bloom.core.rings import MAX_ROUNDS, Steps
 from scrapy_bloom.core.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.core.view import View
-from scrapy_bloom.errors import ConfigurationError, StorageError, shown
+from scrapy_bloom.errors import StorageError
 from scrapy_bloom.files.archive import Block
 from scrapy_bloom.files.installing import Installing
 from scrapy_bloom.sets.contents import Contents
@@ -114,7 +113,7 @@ def merge_bits(held: Held, token: str, layer: Layer, missing: int, more: int) ->
     """
     data = missing.to_bytes(layer.memory, "big")
     block, scratch = held.ring.block, (f"{layer.name}.a", f"{layer.name}.b")
-    keys = (*_keys(held, layer), *(held.keys.staged(block, token, name) for name in scratch))
+    keys = (*_keys(held, layer), *(held.keys.scratch(block, token, name) for name in scratch))
     calls = []
     for start, end in _spans(layer, CHUNK):
         if any(data[start:end]):
@@ -125,36 +124,10 @@ def merge_bits(held: Held, token: str, layer: Layer, missing: int, more: int) ->
 
 
 class Building(Installing):
-    """A filter that is written a block at a time, from memory: to be run by ``or_discard``.
-
-    Args:
-        keys: the keys it is to have.
-        header: its header.
-        sources: ids of the filters it is made of, which it must not replace.
-        replace: whether it may take the place of another filter.
-    """
-
-    def __init__(
-        self, keys: Keys, header: Header, sources: set[str], *, replace: bool = False
-    ) -> None:
-        super().__init__(keys, header, replace=replace)
-        self._sources = sources
-
-    def check(self) -> Steps[None]:
-        """See what is under the keys.
-
-        Raises:
-            ConfigurationError: a filter is there, and it may not be replaced.
-        """
-        there = yield from self.look()
-        if there.get("id") in self._sources:
-            raise ConfigurationError(
-                f"the filter under the key {shown(self.keys.prefix)} cannot be replaced by what is "
-                "made of it: choose another key, or change it in place (update)"
-            )
+    """A filter that is written a block at a time, from memory: to be run by ``or_discard``."""
 
     def put(self, contents: Contents) -> Steps[None]:
-        """Write a block, beside what is to be replaced."""
+        """Write a block."""
         yield from self.begin(Block(contents.ring, contents.counts))
         for layer in contents.ring.layers:
             data = contents.bits[layer.name].to_bytes(layer.memory, "big")
