@@ -13,6 +13,6 @@
 -- Cost     O(bytes): 0.1 ms for 256 KiB
 local bitmap = KEYS[2]
 if redis.call('HGET', ring, 'v') ~= ARGV[1] then return stale() end
-if redis.call('STRLEN', bitmap) ~= tonumber(ARGV[2]) then return lost({bitmap}) end
+if redis.call('STRLEN', bitmap) ~= tonumber(ARGV[2]) then return lost(bitmap) end
 if ARGV[4] == '0' then return {'bytes', ''} end
 return {'bytes', redis.call('GETRANGE', bitmap, ARGV[3], ARGV[3] + ARGV[4] - 1)}

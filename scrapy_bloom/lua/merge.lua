@@ -18,7 +18,7 @@
 -- Cost     O(bytes of ARGV[4]): 0.3 to 0.8 ms for 256 KiB
 local bitmap = KEYS[2]
 if redis.call('HGET', ring, 'v') ~= ARGV[1] then return stale() end
-if redis.call('STRLEN', bitmap) ~= tonumber(ARGV[2]) then return lost({bitmap}) end
+if redis.call('STRLEN', bitmap) ~= tonumber(ARGV[2]) then return lost(bitmap) end
 -- SET is what a server that is out of memory refuses; nothing has changed then.
 redis.call('SET', KEYS[3], ARGV[4])
 redis.call('SET', KEYS[4], redis.call('GETRANGE', bitmap, ARGV[3], ARGV[3] + #ARGV[4] - 1))

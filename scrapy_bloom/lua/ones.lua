@@ -13,5 +13,5 @@
 -- Cost     O(bytes): 0.2 ms a MiB
 local bitmap = KEYS[2]
 if redis.call('HGET', ring, 'v') ~= ARGV[1] then return stale() end
-if redis.call('STRLEN', bitmap) ~= tonumber(ARGV[2]) then return lost({bitmap}) end
+if redis.call('STRLEN', bitmap) ~= tonumber(ARGV[2]) then return lost(bitmap) end
 return {'ok', redis.call('BITCOUNT', bitmap, ARGV[3], ARGV[4])}

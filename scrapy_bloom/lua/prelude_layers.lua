@@ -45,10 +45,9 @@ if not whole then
   local gone = {}
   for i = 1, layers do
     local key = keys[i + 1]
-    local is_whole = i > written or (count[i] and call('STRLEN', key) == sizes[i])
-    if not is_whole or call('EXISTS', key) == 0 then
-      gone[#gone + 1] = string.match(key, '[^:]+$')
-    end
+    local there = call('EXISTS', key) == 1
+    if i <= written then there = count[i] and call('STRLEN', key) == sizes[i] end
+    if not there then gone[#gone + 1] = string.match(key, '[^:]+$') end
   end
   return {'lost', ARGV[1], '', call('TIME')[1], 'layers', table.concat(gone, ' ')}
 end

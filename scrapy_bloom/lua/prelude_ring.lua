@@ -17,8 +17,7 @@ local function stale()
   return {'stale', current[1] or '', current[2] or '', redis.call('TIME')[1]}
 end
 
-local function lost(bitmaps)
-  local names = {}
-  for i, key in ipairs(bitmaps) do names[i] = string.match(key, '[^:]+$') end
-  return {'lost', ARGV[1], '', redis.call('TIME')[1], 'layers', table.concat(names, ' ')}
+local function lost(bitmap)
+  local name = string.match(bitmap, '[^:]+$')
+  return {'lost', ARGV[1], '', redis.call('TIME')[1], 'layers', name}
 end
