@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.asking import Question
-from scrapy_bloom.crawl.mainthread import has_asyncio
+from scrapy_bloom.crawl.mainthread import has_asyncio, next_turn
 from scrapy_bloom.crawl.watch import check_method
 
 #: Outputs after which the event loop gets a turn, though the callback has more of them ready.
@@ -66,6 +66,8 @@ class Outputs:
     def __init__(self, crawler: Crawler, deduplicator: Deduplicator, batch: int) -> None:
         self.deduplicator, self.batch = deduplicator, batch
         self.scraper: Any = None
+        #: Items of one page that are processed at the same time, at most.
+        self.max_items = 1
         self._crawler = crawler
         self._handle: Callable[..., Awaitable[None]] | None = None
         self._offsite: OffsiteMiddleware | None = None
@@ -82,8 +84,7 @@ class Outputs:
         handle = scraper.handle_spider_output_async
         check_method(handle, "", "request", "", is_async=True)
         check_method(scraper.handle_spider_error, "", "request", "")
-        #: Items of one page that are processed at the same time, at most.
-        self.max_items: int = max(1, scraper.concurrent_items)
+        self.max_items = max(1, scraper.concurrent_items)
         self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
         self.scraper, self._handle = scraper, handle
         scraper.handle_spider_output_async = self.handle
@@ -282,22 +283,23 @@ class _Page:
     # -- waiting --
 
     async def _pause(self) -> None:
-        """Give the loop a turn, and wait until more items may be handed over."""
-        self._in_turn = 0
-        if not self._has_asyncio:
-            while self._busy >= self._crawl.max_items:
+        """Give the loop its turn, and wait until more items may be handed over."""
+        if self._in_turn >= MAX_PER_TURN:
+            self._in_turn = 0
+            await self._wait(next_turn())
+        while self._busy >= self._crawl.max_items:
+            if not self._has_asyncio:
                 await self._handing_over.pop(0)
-            return
+                continue
+            self._handing_over = [one for one in self._handing_over if not one.done()]
+            await self._wait(asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED))
+
+    async def _wait(self, own: Awaitable[object]) -> None:
+        """Wait for something that is not the callback's; a cancellation is meant for it."""
         try:
-            await asyncio.sleep(0)
+            await own
         except asyncio.CancelledError as error:
             self._cancelled = error
-        while self._busy >= self._crawl.max_items:
-            self._handing_over = [one for one in self._handing_over if not one.done()]
-            try:
-                await asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError as error:
-                self._cancelled = error
 
     def _cancel_callback(self) -> None:
         """Cancel the callback, which waits now, if its task was cancelled while it did not.
