@@ -322,6 +322,47 @@ def links(self, response):
     assert_ended_well(done)
 
 
+PIPELINE = """
+import asyncio
+
+class Pipeline:
+    running = 0
+
+    def __init__(self, stats):
+        self.stats = stats
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler.stats)
+
+    async def process_item(self, item, spider=None):
+        self.running += 1
+        self.stats.max_value("test/most_items", self.running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.running -= 1
+        return item
+"""
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_concurrent_items_bounds_the_items_of_a_page(lab_of: LabOf, limit: int) -> None:
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
+    code = PIPELINE + spider("""
+custom_settings = {"ITEM_PIPELINES": {Pipeline: 1}}
+
+def links(self, response):
+    for number in range(10 if response.url.endswith("/") else 0):
+        yield {"number": number}
+    yield from super().links(response)
+""")
+    done = lab.crawl(code, CONCURRENT_ITEMS=limit)
+    assert done.hits == Counter(lab.site.pages.keys())
+    assert done.stats["item_scraped_count"] == 10
+    assert done.stats["test/most_items"] == min(limit, 10)
+    assert_ended_well(done)
+
+
 @REMEMBER
 def test_what_a_callback_yields_before_it_raises_is_crawled(lab_of: LabOf, remember: str) -> None:
     lab = lab_of({"/": page("/a", "/b", "/c"), **{path: page() for path in ("/a", "/b", "/c")}})
