@@ -80,8 +80,9 @@ class Contestant:
 
 
 def _ours(remember: str) -> Contestant:
-    addons = {"scrapy_bloom.Addon": 500}
-    return Contestant(f"scrapy-bloom, {remember}", {"ADDONS": addons, "BLOOM_REMEMBER": remember})
+    ours = "scrapy_bloom.BloomDupeFilter"
+    settings = {"DUPEFILTER_CLASS": ours, "BLOOM_REMEMBER": remember}
+    return Contestant(f"scrapy-bloom, {remember}", settings)
 
 
 def _under_redis(contestant: Contestant, **settings: Any) -> Contestant:
@@ -140,8 +141,9 @@ NOTES = (
     ),
     (
         "`blocked ms` is the time for which the dupefilter kept the reactor's thread: "
-        "`request_seen`; of scrapy-bloom also all that its middleware does (where a duplicate is "
-        "dropped as well, which is the scheduler's and the engine's work otherwise), the steps of "
+        "`request_seen`; of scrapy-bloom also what it does with the requests of a page (where a "
+        "duplicate is dropped as well, which is the scheduler's and the engine's work otherwise), "
+        "the steps of "
         'the rounds that ask the server, and under "crawled" the following of requests. '
         "`fingerprints` is the part of it that no filter is spared. `RSS` is the most memory that "
         "the crawling process took, `grows` what it took more at the end than after a quarter of "

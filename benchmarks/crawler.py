@@ -123,7 +123,7 @@ class Watch:
 
         scheduler.df.request_seen = self._dedupe.function(request_seen)
         scheduler.enqueue_request = enqueue_request
-        if self.crawler.settings["ADDONS"]:
+        if "scrapy_bloom" in str(self.crawler.settings["DUPEFILTER_CLASS"]):
             _time_ours(self._dedupe)
 
     def _on_response(self, response: Response) -> None:
@@ -137,21 +137,22 @@ def _time_ours(stopwatch: Stopwatch) -> None:
     # Crawls with other dupefilters are not to take the memory for these.
     from scrapy_bloom.clients.async_driver import AsyncDriver  # noqa: PLC0415
     from scrapy_bloom.crawl.asking import Asking  # noqa: PLC0415
-    from scrapy_bloom.crawl.basket import Basket  # noqa: PLC0415
     from scrapy_bloom.crawl.crawled import Crawled  # noqa: PLC0415
-    from scrapy_bloom.middleware import BloomSpiderMiddleware  # noqa: PLC0415
+    from scrapy_bloom.crawl.outputs import Outputs  # noqa: PLC0415
+    from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
 
     def time(owner: Any, kind: Callable[[Any], Any], *names: str) -> None:
         for name in names:
             setattr(owner, name, kind(getattr(owner, name)))
 
-    # Links are collected, and their fingerprints computed.
-    time(Basket, stopwatch.function, "add")
+    # The fingerprints of links are computed, and what is known is dropped.
+    time(BloomDupeFilter, stopwatch.function, "question", "is_duplicate")
+    time(Outputs, stopwatch.function, "will_be_scheduled", "drop")
     # Rounds that ask about them are tasks of their own, and so are single commands.
     time(Asking, stopwatch.coroutine, "_ask_waiting")
     time(AsyncDriver, stopwatch.coroutine, "_send_one")
-    # What waits for the rounds, and drops the duplicates.
-    time(BloomSpiderMiddleware, stopwatch.outputs, "_without_duplicates")
+    # What waits for the rounds.
+    time(BloomDupeFilter, stopwatch.coroutine, "ask")
     # Under "crawled", requests are followed.
     followed = ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished")
     time(Crawled, stopwatch.function, *followed)

@@ -33,7 +33,7 @@ QUICK_STORIES, QUICK_ROUNDS = 128, 1
 PENDING = 20_000
 COLUMNS = ("", "seconds", "of scheduled", "pages", "links", "commands", "server ms", "calls a link")
 PENDING_COLUMNS = ("server", "request", "claim")
-PLAIN = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+PLAIN = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 MODES = {
     "Scrapy's own, in memory": PLAIN,
     "scheduled": {"BLOOM_REMEMBER": "scheduled"},

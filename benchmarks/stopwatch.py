@@ -1,7 +1,7 @@
 """Sums the time that some functions and coroutines keep the thread they run in."""
 
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import wraps
 from time import perf_counter
 from typing import Any, TypeVar
@@ -43,21 +43,6 @@ class Stopwatch:
         @wraps(timed)
         async def wrapper(*args: Any, **kwargs: Any) -> T:
             return await self._steps(timed(*args, **kwargs))
-
-        return wrapper
-
-    def outputs(self, timed: Callable[..., AsyncIterator[T]]) -> Callable[..., AsyncIterator[T]]:
-        """Return an asynchronous generator function that is timed step by step."""
-
-        @wraps(timed)
-        async def wrapper(*args: Any, **kwargs: Any) -> AsyncIterator[T]:
-            iterator = timed(*args, **kwargs)
-            while True:
-                try:
-                    output = await self._steps(iterator.__anext__())
-                except StopAsyncIteration:
-                    return
-                yield output
 
         return wrapper
 

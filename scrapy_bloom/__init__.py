@@ -16,7 +16,6 @@ from scrapy_bloom.errors import (
 from scrapy_bloom.files.saving import Saved
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
-from scrapy_bloom.middleware import BloomSpiderMiddleware
 
 __all__ = [
     "Addon",
@@ -25,7 +24,6 @@ __all__ = [
     "BloomDupeFilter",
     "BloomError",
     "BloomFilter",
-    "BloomSpiderMiddleware",
     "ConfigurationError",
     "FilterInfo",
     "FilterMismatchError",

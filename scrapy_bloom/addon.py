@@ -1,4 +1,4 @@
-"""The add-on: ``ADDONS = {"scrapy_bloom.Addon": 500}`` sets everything up."""
+"""The add-on: ``ADDONS = {"scrapy_bloom.Addon": 500}`` sets the dupefilter."""
 
 import logging
 
@@ -6,13 +6,12 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom.dupefilter import BloomDupeFilter
-from scrapy_bloom.middleware import ORDER, BloomSpiderMiddleware
 
 logger = logging.getLogger(__name__)
 
 
 class Addon:
-    """Sets ``DUPEFILTER_CLASS``, unless the user or a command has, and adds the middleware."""
+    """Sets ``DUPEFILTER_CLASS``, unless the user or a command has."""
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy before the crawl."""
@@ -29,10 +28,6 @@ class Addon:
                 "line or another add-on) to filter duplicates with BloomDupeFilter",
                 current,
             )
-            return
-        settings.setdefault_in_component_priority_dict(
-            "SPIDER_MIDDLEWARES", BloomSpiderMiddleware, ORDER
-        )
 
 
 def _is_ours(value: object) -> bool:

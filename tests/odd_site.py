@@ -434,7 +434,7 @@ class Lab:
         directory.mkdir()
         (directory / "odd_spider.py").write_text(spider)
         settings = {
-            "ADDONS": '{"scrapy_bloom.Addon": 500}',
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
             "EXTENSIONS": '{"odd_site.StatsFile": 0}',
             "STATS_FILE": directory / "stats.json",
             "TELNETCONSOLE_ENABLED": False,

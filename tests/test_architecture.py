@@ -46,17 +46,17 @@ ORDER = [
         fingerprinter
         crawl.windows crawl.queues crawl.known crawl.recent crawl.mainthread crawl.watch
         crawl.request_values
-        crawl.request_json crawl.basket crawl.workers
-        crawl.pump
+        crawl.request_json crawl.workers
         crawl.advice crawl.settings
         crawl.filters
-        crawl.engine crawl.writer crawl.takeover
+        crawl.writer crawl.takeover
         crawl.report crawl.flights
         crawl.crawled
         crawl.asking
+        crawl.outputs
+        crawl.engine
         crawl.memory
         dupefilter
-        middleware
         addon
         migration.lines migration.batches
         migration.seen

@@ -18,6 +18,7 @@ from scrapy.crawler import CrawlerProcess
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.clients.async_driver import AsyncDriver
 from scrapy_bloom.clients.driver import Driver
 
 spawn = multiprocessing.get_context("spawn")
@@ -25,6 +26,8 @@ spawn = multiprocessing.get_context("spawn")
 PAGES = 15
 #: Calls between two kills; `make chaos` looks at each of them.
 STRIDE = int(os.environ.get("KILL_STRIDE", "4"))
+#: BLOOM_BATCH -> calls after which a crawl is under way.
+CALLS_BEFORE = {0: 40, 64: 16}
 CONCURRENCY = 4
 
 
@@ -85,7 +88,7 @@ def tree() -> Iterator[Tree]:
 def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
     """Crawl, and be killed after so many script calls, of whichever thread; -1 for never."""
     lock = threading.Lock()
-    send_one, pipeline = Driver._send_one, Driver._pipeline
+    send_one, pipeline, send_all = Driver._send_one, Driver._pipeline, AsyncDriver._send_all
 
     def count() -> None:
         nonlocal calls
@@ -102,7 +105,12 @@ def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
         count()
         return pipeline(self, batch)
 
+    async def counted_send_all(self: AsyncDriver, calls: Any) -> Any:
+        count()
+        return await send_all(self, calls)
+
     Driver._send_one, Driver._pipeline = counted_send_one, counted_pipeline
+    AsyncDriver._send_all = counted_send_all
     process = CrawlerProcess(settings)
     process.crawl(TreeSpider, start_urls=[start])
     process.start()
@@ -148,9 +156,10 @@ class Crawls:
             "TELNETCONSOLE_ENABLED": False,
         }
 
-    def run(self, calls: int = -1) -> bool:
+    def run(self, calls: int = -1, batch: int = 64) -> bool:
         """Crawl; return whether it was killed."""
-        self.nursery.send((calls, self.settings, f"{self.tree.url}/1"))
+        settings = {**self.settings, "BLOOM_BATCH": batch}
+        self.nursery.send((calls, settings, f"{self.tree.url}/1"))
         exit_code = self.nursery.recv()
         assert exit_code in (0, -signal.SIGKILL)
         return exit_code != 0
@@ -183,17 +192,19 @@ def crawls(tree: Tree, nursery: Connection, redis_url: str) -> Crawls:
     return Crawls(tree, nursery, redis_url)
 
 
-@pytest.mark.parametrize("killed_before", [(), (40,)], ids=["crawl", "takeover"])
+@pytest.mark.parametrize("batch", [0, 64])
+@pytest.mark.parametrize("is_takeover", [False, True], ids=["crawl", "takeover"])
 def test_kill_nine_between_any_two_calls_hides_no_page(
-    crawls: Crawls, killed_before: tuple[int, ...]
+    crawls: Crawls, batch: int, is_takeover: bool
 ) -> None:
+    killed_before = (CALLS_BEFORE[batch],) * is_takeover
     for calls in range(0, 400, STRIDE):
         crawls.begin()
-        assert all(crawls.run(before) for before in killed_before)
-        killed = crawls.run(calls)
+        assert all(crawls.run(before, batch) for before in killed_before)
+        killed = crawls.run(calls, batch)
         assert not crawls.run()
         crawls.check(kills=1 + len(killed_before))
         if not killed:
             break
-    assert calls > 20
+    assert calls > CALLS_BEFORE[batch] / 2
     assert not killed

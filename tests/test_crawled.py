@@ -761,7 +761,7 @@ def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(
 ) -> None:
     """Also in a second run, which finds the claim of what has failed: it is not due."""
     lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/missing": MISSING})
-    plain = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    plain = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
     with lab.start(IDLE, **plain) as crawl:
         assert crawl.wait()["test/idles"] == 3
     for _ in range(runs):

@@ -1030,7 +1030,7 @@ def crawl_and_act(
     """Crawl, and act when so many pages are asked for, before they are sent; return the stats."""
     count, lock = web.count, threading.Lock()
     stats = directory / "stats.json"
-    # One by one, so that something is asked all the time; for batches, see test_middleware.py.
+    # One by one, so that something is asked all the time; for batches, see test_outputs_crawl.py.
     settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
     line = options(web, {"STATS_FILE": stats, **settings})
 

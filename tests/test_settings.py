@@ -34,6 +34,7 @@ def test_defaults() -> None:
         counting=None,
         growth=None,
         max_memory=None,
+        pending_memory=512 << 20,
         remember="crawled",
         heartbeat=30,
         retry_after=86_400,

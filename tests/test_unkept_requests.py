@@ -17,7 +17,6 @@ from odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, un
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
 MIDWAY = 12
-ALONE = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 
 
 @pytest.fixture(scope="module")
@@ -326,10 +325,10 @@ def test_however_the_crawl_has_ended(lab_of: LabOf, spider: str, end: str) -> No
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
 @pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
-def test_with_the_dupefilter_class_alone(lab_of: LabOf, spider: str, end: str) -> None:
+def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str, end: str) -> None:
     lab = lab_of(tree(PAGES))
-    ENDS[end](lab, spider, **ALONE)
-    assert_completes(lab, spider, **ALONE)
+    ENDS[end](lab, spider, BLOOM_BATCH=0)
+    assert_completes(lab, spider, BLOOM_BATCH=0)
 
 
 @pytest.mark.parametrize("end", ["SIGINT", "page count"])

@@ -1,7 +1,6 @@
 """What is put around the engine's methods: nothing is changed by it, whatever their form."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,13 +42,6 @@ class Scraper:
         return succeed(None)
 
     def handle_spider_error(self, _failure: Failure, request: Request, response: Any) -> None: ...
-
-    async def handle_spider_output_async(
-        self, result: Any, request: Request, response: Any
-    ) -> list[Any]:
-        if isinstance(result, AsyncIterator):
-            return [output async for output in result]
-        return list(result)
 
 
 class Downloader:
@@ -113,26 +105,6 @@ def test_a_page_that_the_scraper_refuses_has_failed() -> None:
     assert listener.events == [("raised", REQUEST, error), ("finished", REQUEST, failure)]
 
 
-async def in_turn(outputs: list[Any]) -> AsyncIterator[Any]:
-    for output in outputs:
-        yield output
-
-
-@pytest.mark.parametrize("make_outputs", [list, iter, in_turn])
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_the_requests_of_a_page_are_noted_and_its_outputs_stay_as_they_are(
-    make_outputs: Callable[[list[Any]], Any], is_noted: bool
-) -> None:
-    engine, listener = make(), Listener()
-    noted: list[Request] = []
-    listener.yields = lambda page: noted.append if is_noted and page is REQUEST else None  # type: ignore[attr-defined]
-    watch(engine, listener)
-    outputs = [{"item": 1}, REDIRECT, None]
-    handling = engine.scraper.handle_spider_output_async(make_outputs(outputs), REQUEST, RESPONSE)
-    assert asyncio.run(handling) == outputs
-    assert noted == [REDIRECT] * is_noted
-
-
 class AsyncScheduler(Scheduler):
     async def enqueue_request(self, request: Request) -> bool:  # type: ignore[override]
         return True
@@ -158,10 +130,6 @@ class SwappedScraper(Scraper):
         ...
 
 
-class SynchronousScraper(Scraper):
-    def handle_spider_output_async(self, result: Any, request: Request, response: Any) -> Any: ...
-
-
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
@@ -169,7 +137,6 @@ class SynchronousScraper(Scraper):
         ({"scheduler": SlowScheduler()}, "SlowScheduler.next_request is a coroutine"),
         ({"scheduler": object()}, "has no attribute 'enqueue_request'"),
         ({"scraper": AsyncScraper()}, "AsyncScraper.enqueue_scrape is a coroutine"),
-        ({"scraper": SynchronousScraper()}, "handle_spider_output_async is no coroutine"),
         ({"scraper": OtherScraper()}, "OtherScraper.enqueue_scrape takes"),
         ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
     ],

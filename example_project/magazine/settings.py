@@ -3,8 +3,8 @@
 BOT_NAME = "magazine"
 SPIDER_MODULES = ["magazine.spiders"]
 
-# The one line that scrapy-bloom needs: it sets the dupefilter.
-ADDONS = {"scrapy_bloom.Addon": 500}
+# The one line that scrapy-bloom needs.
+DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"
 # A Valkey server of the project's own, with its data in .scrapy/: nothing to install or to start.
 # Have a server already? "redis://localhost:6379".
 BLOOM_REDIS_URL = "embedded:"

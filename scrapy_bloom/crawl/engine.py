@@ -1,14 +1,14 @@
 """Scrapy's running engine, as far as it is used: private names of its are in this file only."""
 
-import inspect
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
+from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.watch import Listener, watch
+from scrapy_bloom.errors import ConfigurationError
 
 #: Requests in the queue below which more of those that were left behind are put back.
 FEW_REQUESTS = 256
@@ -33,23 +33,22 @@ class Engine:
         """Schedule a request."""
         self._engine.crawl(request)
 
-    def wait_for_first_outputs(self) -> None:
-        """From now on, wait for a page's first output before the workers for them are started.
+    def pass_outputs_to(self, outputs: Outputs) -> None:
+        """Pass what callbacks yield to this, from now on.
 
-        Scrapy starts CONCURRENT_ITEMS (100) tasks a page, which takes 1 ms. Where all links of a
-        page are dropped, they are not needed; where they have to wait, they take longer.
+        Raises:
+            ConfigurationError: the engine is of a version that is not known.
         """
-        scraper: Any = getattr(self._engine, "scraper", None)
-        handle = getattr(scraper, "handle_spider_output_async", None)
-        if not inspect.iscoroutinefunction(handle):
-            return  # a version without such workers
-
-        async def handle_if_any(result: Any, *args: Any, **kwargs: Any) -> None:
-            outputs = await _started(result) if isinstance(result, AsyncIterator) else result
-            if outputs is not None:
-                await handle(outputs, *args, **kwargs)
-
-        scraper.handle_spider_output_async = handle_if_any
+        if self._engine is None:
+            return
+        try:
+            outputs.hook(self._engine.scraper)
+        except (AttributeError, TypeError) as error:
+            raise ConfigurationError(
+                f"a page's links cannot be looked up together in this engine ({error}): set "
+                'BLOOM_BATCH = 0 and BLOOM_REMEMBER = "scheduled", or use a version of Scrapy that '
+                "scrapy-bloom is tested with"
+            ) from error
 
     def has_room(self) -> bool:
         """Whether few requests are waiting."""
@@ -91,29 +90,3 @@ class Engine:
     @property
     def _slot(self) -> Any:
         return None if self._engine is None else self._engine._slot  # noqa: SLF001 - see above
-
-
-async def _started(outputs: AsyncIterator[Any]) -> AsyncIterator[Any] | None:
-    """Wait for the first output; return an iterator over all of them, None if there are none."""
-    try:
-        first = await outputs.__anext__()
-    except StopAsyncIteration:
-        return None
-    except Exception as error:
-        return _raising(error)  # it is Scrapy's to handle
-    return _all(first, outputs)
-
-
-async def _raising(error: Exception) -> AsyncIterator[Any]:
-    raise error
-    yield
-
-
-async def _all(first: Any, others: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    try:
-        yield first
-        async for output in others:
-            yield output
-    finally:
-        if isinstance(others, AsyncGenerator):
-            await others.aclose()

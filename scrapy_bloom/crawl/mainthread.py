@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.task import deferLater
 
 #: Has a function called in the crawl's thread, soon.
 InMain = Callable[[Callable[[], object]], object]
@@ -13,9 +16,21 @@ def in_main() -> InMain:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
         # Another reactor than asyncio's.
-        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+        return _reactor().callFromThread  # type: ignore[no-any-return]
 
-        return reactor.callFromThread  # type: ignore[no-any-return]
+
+async def next_turn() -> None:
+    """Let the event loop, or the reactor, do what else there is to do."""
+    if has_asyncio():
+        await asyncio.sleep(0)
+    else:
+        await deferLater(_reactor(), 0)
+
+
+def _reactor() -> Any:
+    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+
+    return reactor
 
 
 def has_asyncio() -> bool:

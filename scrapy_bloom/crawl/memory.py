@@ -1,7 +1,7 @@
 """What one crawl remembers: in the filters, and on its own while the server does not answer."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -26,6 +26,7 @@ from scrapy_bloom.crawl.filters import (
 from scrapy_bloom.crawl.flights import Claim
 from scrapy_bloom.crawl.known import Known
 from scrapy_bloom.crawl.mainthread import has_asyncio, in_main
+from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.queues import Queue
 from scrapy_bloom.crawl.recent import Recent
 from scrapy_bloom.crawl.report import Report
@@ -57,6 +58,7 @@ class Memory:
         crawler: the running crawler.
         settings: its settings.
         report: counts and warns.
+        outputs: looks up what callbacks yield, from when the filters are open.
         spider: the spider; None for the crawler's, when the filters are opened.
     """
 
@@ -65,10 +67,11 @@ class Memory:
         crawler: Crawler,
         settings: BloomSettings,
         report: Report,
+        outputs: Outputs,
         spider: Spider | None = None,
     ) -> None:
         self._crawler, self._settings, self._report = crawler, settings, report
-        self._spider = spider
+        self._outputs, self._spider = outputs, spider
         #: The filters; None until they are opened, and after they are closed.
         self.filters: Filters | None = None
         #: What is remembered here: under the window "run", and what could not be recorded.
@@ -123,6 +126,8 @@ class Memory:
             claims = count_claims(filters) | left
             self._report.claims_ignored(sum(claims.values()))
             self._writer = Writer(self._connect_beside, self._in_main, self)
+        if self._settings.batch or self._crawled is not None:
+            self._engine.pass_outputs_to(self._outputs)
         self._use(filters)
         return filters
 
@@ -163,18 +168,6 @@ class Memory:
             if asking is self._asking:  # else the server has been found again meanwhile
                 self._fail(_as_bloom_error(error))
 
-    def is_seen(self, item: bytes, window: str) -> bool:
-        """Whether a request is known to be seen; if it is, it counts as seen again."""
-        claim = window, item
-        if claim in self._unused:
-            return False
-        if item in self._taken:
-            window = RUN
-        elif self._asking is None or window == RUN or not self._asking.is_seen(claim):
-            return False
-        self._report.count("seen", window)
-        return True
-
     def count_seen(self, window: str) -> None:
         """Count a request that the filters were asked about and that is not new."""
         self._report.count("seen", window)
@@ -186,10 +179,14 @@ class Memory:
             self.let_pass(request)
         return new
 
-    def page_failed(self, page: Request | None, error: Exception) -> None:
+    def page_failed(self, page: Request, error: Exception) -> None:
         """Take note that not all links of a page can be scheduled."""
-        if self._crawled is not None and page is not None:
+        if self._crawled is not None:
             self._crawled.raised(page, error)
+
+    def yields(self, page: Request) -> Callable[[Request], None] | None:
+        """Return what takes note of the requests that a page yields; None for nothing."""
+        return None if self._crawled is None else self._crawled.yields(page)
 
     def let_pass(self, request: Request) -> None:
         """Take note of a request that is neither tested nor remembered."""

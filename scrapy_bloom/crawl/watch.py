@@ -2,11 +2,12 @@
 
 There is a signal when a request is offered, and one when a response comes. There is none when a
 request is dropped by a middleware, fails, turns into another one, or when its callback has yielded
-its last. So six public methods of the engine's parts are wrapped, on the objects of this crawl.
+its last. So five public methods of the engine's parts are wrapped, on the objects of this crawl.
+(One more is replaced in ``outputs.py``, which sees what callbacks yield.)
 """
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from scrapy import Request
@@ -34,12 +35,6 @@ class Listener(Protocol):
 
     def handed_out(self, request: Request) -> None:
         """It has left the scheduler and is the engine's."""
-
-    def yields(self, request: Request) -> Callable[[Request], None] | None:
-        """Its callback or errback begins to yield: return what is called with each request of it.
-
-        None if these are of no interest.
-        """
 
     def turned_into(self, request: Request, successor: Request) -> None:
         """The downloader's middlewares made another request of it: a redirect, or a retry."""
@@ -74,7 +69,7 @@ def watch(engine: Any, listener: Listener) -> None:
         ) from error
 
 
-def _check(method: Callable[..., Any], *parameters: str, is_async: bool = False) -> None:
+def check_method(method: Callable[..., Any], *parameters: str, is_async: bool = False) -> None:
     """Refuse a method that is called or answers in another way than all known versions.
 
     Args:
@@ -104,8 +99,8 @@ def _check(method: Callable[..., Any], *parameters: str, is_async: bool = False)
 
 def _watch_scheduler(scheduler: Any, listener: Listener) -> None:
     enqueue_request, next_request = scheduler.enqueue_request, scheduler.next_request
-    _check(enqueue_request, "")
-    _check(next_request)
+    check_method(enqueue_request, "")
+    check_method(next_request)
 
     def enqueue(request: Request) -> bool:
         listener.offered(request)
@@ -149,8 +144,8 @@ def _watch_downloader(downloader: Any, listener: Listener) -> None:
 
 def _watch_scraper(scraper: Any, listener: Listener) -> None:
     enqueue_scrape, handle_spider_error = scraper.enqueue_scrape, scraper.handle_spider_error
-    _check(enqueue_scrape, "", "request")
-    _check(handle_spider_error, "", "request")
+    check_method(enqueue_scrape, "", "request")
+    check_method(handle_spider_error, "", "request")
 
     def scrape(result: Response | Failure, request: Request, *args: Any) -> Any:
         def tell(outcome: Any) -> Any:
@@ -172,36 +167,3 @@ def _watch_scraper(scraper: Any, listener: Listener) -> None:
         return handle_spider_error(failure, request, *args)
 
     scraper.enqueue_scrape, scraper.handle_spider_error = scrape, handle_error
-    handle_output = scraper.handle_spider_output_async
-    _check(handle_output, "", "request", is_async=True)
-
-    async def handle_and_note(outputs: Any, request: Request, *args: Any) -> Any:
-        note = listener.yields(request)
-        return await handle_output(
-            outputs if note is None else _noted(outputs, note), request, *args
-        )
-
-    scraper.handle_spider_output_async = handle_and_note
-
-
-def _noted(outputs: Any, note: Callable[[Request], None]) -> Any:
-    """Return the outputs of a callback; each request is noted before it goes on."""
-    if isinstance(outputs, AsyncIterator):
-        return _each_noted_async(outputs, note)
-    return _each_noted(outputs, note)
-
-
-async def _each_noted_async(
-    outputs: AsyncIterator[Any], note: Callable[[Request], None]
-) -> AsyncIterator[Any]:
-    async for output in outputs:
-        if isinstance(output, Request):
-            note(output)
-        yield output
-
-
-def _each_noted(outputs: Iterable[Any], note: Callable[[Request], None]) -> Iterable[Any]:
-    for output in outputs:
-        if isinstance(output, Request):
-            note(output)
-        yield output

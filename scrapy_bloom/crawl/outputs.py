@@ -1,0 +1,357 @@
+"""Looks up the requests that a callback has ready in one round trip, before they are scheduled.
+
+Scrapy's scraper passes what is left of a callback's output, after all spider middlewares, to
+``Scraper.handle_spider_output_async``. That method is replaced, on the object of this crawl. Here
+the outputs are gathered as long as they come without waiting, and the duplicates are dropped. The
+original method gets the others as a list, which it can process with as few tasks as there are
+outputs: from an iterator, it would start CONCURRENT_ITEMS (100) tasks a page.
+"""
+
+import asyncio
+import sys
+import time
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol
+
+from pydispatch.dispatcher import getAllReceivers, liveReceivers
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.http import Response
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from scrapy_bloom.crawl.asking import Question
+from scrapy_bloom.crawl.mainthread import has_asyncio, next_turn
+from scrapy_bloom.crawl.watch import check_method
+
+#: Outputs after which the event loop gets a turn, though the callback has more of them ready.
+MAX_PER_TURN = 64
+#: Seconds for which it is known whether ``request_dropped`` has receivers.
+RECEIVERS_SECONDS = 0.1
+
+
+class Deduplicator(Protocol):
+    """Decides which requests are new."""
+
+    def question(self, request: Request) -> Question | None:
+        """Return the lookup that a request needs, with its verdict if known; None for none."""
+
+    async def ask(self, questions: Sequence[Question]) -> None:
+        """Give verdicts to lookups. Never raises."""
+
+    def is_duplicate(self, question: Question) -> bool:
+        """Whether the verdict is "seen"; it is counted then."""
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Count and log a dropped request."""
+
+    def lost_link(self, page: Request, error: Exception) -> None:
+        """Note that a link of a page has no fingerprint and is dropped."""
+
+    def yields(self, page: Request) -> Callable[[Request], None] | None:
+        """Return a function to be called with each request that a page yields; None for none."""
+
+
+class Outputs:
+    """Takes the outputs of all callbacks and errbacks of a crawl.
+
+    Args:
+        crawler: the running crawler.
+        deduplicator: decides which requests are new.
+        batch: requests of a page that are looked up together, at most; 0 looks up none.
+    """
+
+    def __init__(self, crawler: Crawler, deduplicator: Deduplicator, batch: int) -> None:
+        self.deduplicator, self.batch = deduplicator, batch
+        self.scraper: Any = None
+        #: Items of one page that are processed at the same time, at most.
+        self.max_items = 1
+        self._crawler = crawler
+        self._handle: Callable[..., Awaitable[None]] | None = None
+        self._offsite: OffsiteMiddleware | None = None
+        #: Whether ``request_dropped`` has receivers, and until when that holds.
+        self._has_receivers, self._holds_until = False, 0.0
+
+    def hook(self, scraper: Any) -> None:
+        """Replace the scraper's method from now on.
+
+        Raises:
+            AttributeError: it has none.
+            TypeError: it is called or answers in another way than all known versions.
+        """
+        handle = scraper.handle_spider_output_async
+        check_method(handle, "", "request", "", is_async=True)
+        check_method(scraper.handle_spider_error, "", "request", "")
+        self.max_items = max(1, scraper.concurrent_items)
+        self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
+        self.scraper, self._handle = scraper, handle
+        scraper.handle_spider_output_async = self.handle
+
+    async def handle(
+        self,
+        result: Iterable[Any] | AsyncIterator[Any],
+        request: Request,
+        response: Response | Failure,
+    ) -> None:
+        """Process the output of a callback or errback, as Scrapy's own method does."""
+        outputs = result if isinstance(result, AsyncIterator) else _Asynchronous(result)
+        await _Page(self, request, response).process(outputs)
+
+    async def pass_on(
+        self, outputs: list[Any], request: Request, response: Response | Failure
+    ) -> None:
+        """Have outputs processed, all at the same time, by Scrapy's own method."""
+        assert self._handle is not None  # noqa: S101 - it is hooked
+        # It is read before anything is waited for, and by nobody else.
+        self.scraper.concurrent_items = len(outputs)
+        await self._handle(outputs, request, response)
+
+    def will_be_scheduled(self, request: Request) -> bool:
+        """Whether Scrapy will not drop it as offsite, which it does after this point."""
+        if self._offsite is None or request.meta.get("allow_offsite"):
+            return True
+        spider = self._crawler.spider
+        try:
+            return spider is not None and bool(self._offsite.should_follow(request, spider))
+        except Exception:
+            return True
+
+    def drop(self, request: Request) -> None:
+        """Drop a duplicate, as the scheduler and the engine do."""
+        spider = self._crawler.spider
+        assert spider is not None  # noqa: S101 - it has yielded the request
+        self.deduplicator.log(request, spider)
+        now = time.monotonic()
+        if now >= self._holds_until:  # to find out takes longer than all the rest
+            receivers = getAllReceivers(self._crawler.signals.sender, signals.request_dropped)
+            self._has_receivers = any(True for _ in liveReceivers(receivers))
+            self._holds_until = now + RECEIVERS_SECONDS
+        if self._has_receivers:
+            self._crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=spider
+            )
+
+
+class _Page:
+    """Processes the outputs of one callback.
+
+    All of the callback runs in the task that awaits ``process``, because time-outs and cancel
+    scopes belong to the task they are opened in. While it waits, and while it has more outputs than
+    are gathered at a time, those it has yielded are handed over in tasks of their own.
+    """
+
+    def __init__(self, crawl: Outputs, request: Request, response: Response | Failure) -> None:
+        self._crawl, self._deduplicator = crawl, crawl.deduplicator
+        self._request, self._response = request, response
+        self._note = self._deduplicator.yields(request)
+        self._has_asyncio = has_asyncio()
+        #: What is gathered: outputs, with the lookups of requests that need one.
+        self._gathered: list[tuple[Any, Question | None]] = []
+        self._lookups: dict[tuple[str, bytes], Question] = {}
+        self._items = 0
+        #: What is handed over and not done yet, and how many items there are in it.
+        self._handing_over: list[Any] = []
+        self._busy = 0
+        #: One lookup at a time, so that requests keep their order.
+        self._lookup = asyncio.Lock()
+        #: Outputs since the loop had its last turn.
+        self._in_turn = 0
+        #: What has cancelled the task while it did not wait for the callback.
+        self._cancelled: asyncio.CancelledError | None = None
+
+    async def process(self, outputs: AsyncIterator[Any]) -> None:
+        """Process all outputs."""
+        try:
+            await self._gather(outputs)
+        except BaseException:  # cancelled: what was yielded before is crawled
+            self._begin_hand_over()
+            raise
+        if not self._handing_over:
+            await self._hand_over(*self._take())
+            return
+        self._begin_hand_over()
+        for handing_over in self._handing_over:
+            await handing_over
+
+    async def _gather(self, outputs: AsyncIterator[Any]) -> None:
+        while True:
+            try:
+                output = await self._next(outputs)
+            except StopAsyncIteration:
+                return
+            except Exception:
+                failure = Failure()  # type: ignore[no-untyped-call]
+                self._begin_hand_over()
+                self._crawl.scraper.handle_spider_error(failure, self._request, self._response)
+                continue  # as Scrapy does: a middleware may have more to yield
+            self._add(output)
+            if self._is_full:
+                self._begin_hand_over()
+            self._in_turn += 1
+            if self._in_turn >= MAX_PER_TURN or self._busy >= self._crawl.max_items:
+                await self._pause()
+
+    async def _next(self, outputs: AsyncIterator[Any]) -> Any:
+        """Return the next output; if the callback waits, hand over what it has yielded before."""
+        step: Any = outputs.__anext__()
+        if not hasattr(step, "send"):
+            step = _awaited(step)
+        try:
+            awaited = step.send(None)
+        except StopIteration as stop:
+            return stop.value
+        self._begin_hand_over()
+        self._cancel_callback()
+        self._in_turn = 0
+        return await _rest_of(step, awaited)
+
+    def _add(self, output: Any) -> None:
+        if not isinstance(output, Request):
+            self._items += 1
+            self._gathered.append((output, None))
+            return
+        try:
+            question = self._deduplicator.question(output) if self._crawl.batch else None
+        except Exception as error:
+            # Scrapy would lose it without a log line.
+            self._deduplicator.lost_link(self._request, error)
+            return
+        if question is not None:
+            if self._deduplicator.is_duplicate(question):
+                # At once: they are most links of a large site, and take memory while they wait.
+                self._crawl.drop(output)
+                return
+            is_wanted = self._crawl.will_be_scheduled(output)
+            claim = question.window, question.item
+            question = self._lookups.setdefault(claim, question) if is_wanted else None
+        self._gathered.append((output, question))
+
+    @property
+    def _is_full(self) -> bool:
+        requests = len(self._gathered) - self._items
+        return (
+            requests >= (self._crawl.batch or MAX_PER_TURN)
+            or self._items >= self._crawl.max_items - self._busy
+        )
+
+    # -- handing over --
+
+    def _take(self) -> tuple[list[tuple[Any, Question | None]], list[Question]]:
+        """Return what is gathered, and its lookups, and begin to gather anew."""
+        taken = self._gathered, list(self._lookups.values())
+        self._gathered, self._lookups, self._items = [], {}, 0
+        return taken
+
+    def _begin_hand_over(self) -> None:
+        """Hand over what is gathered, in a task of its own."""
+        if not self._gathered:
+            return
+        weight = max(1, self._items)
+        self._busy += weight
+        handing_over = self._hand_over(*self._take(), weight)
+        if self._has_asyncio:
+            self._handing_over.append(asyncio.ensure_future(handing_over))
+        else:
+            self._handing_over.append(Deferred.fromCoroutine(handing_over))
+
+    async def _hand_over(
+        self,
+        gathered: list[tuple[Any, Question | None]],
+        lookups: list[Question],
+        weight: int = 0,
+    ) -> None:
+        """Look requests up, and pass on what is no duplicate."""
+        try:
+            async with self._lookup:
+                if lookups:
+                    await self._deduplicator.ask(lookups)
+            if outputs := [output for output, lookup in gathered if self._goes_on(output, lookup)]:
+                await self._crawl.pass_on(outputs, self._request, self._response)
+        finally:
+            self._busy -= weight
+
+    def _goes_on(self, output: Any, lookup: Question | None) -> bool:
+        if lookup is not None and self._deduplicator.is_duplicate(lookup):
+            self._crawl.drop(output)
+            return False
+        if self._note is not None and isinstance(output, Request):
+            self._note(output)
+        return True
+
+    # -- waiting --
+
+    async def _pause(self) -> None:
+        """Give the loop its turn, and wait until more items may be handed over."""
+        if self._in_turn >= MAX_PER_TURN:
+            self._in_turn = 0
+            await self._wait(next_turn())
+        while self._busy >= self._crawl.max_items:
+            if not self._has_asyncio:
+                await self._handing_over.pop(0)
+                continue
+            self._handing_over = [one for one in self._handing_over if not one.done()]
+            await self._wait(asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED))
+
+    async def _wait(self, own: Awaitable[object]) -> None:
+        """Wait for something that is not the callback's; a cancellation is meant for it."""
+        try:
+            await own
+        except asyncio.CancelledError as error:
+            self._cancelled = error
+
+    def _cancel_callback(self) -> None:
+        """Cancel the callback, which waits now, if its task was cancelled while it did not.
+
+        That was a time-out or a cancel scope that the callback is in: raised where this waits, it
+        would end the callback.
+        """
+        error, self._cancelled = self._cancelled, None
+        task = asyncio.current_task() if error is not None else None
+        if error is None or task is None:
+            return
+        if sys.version_info >= (3, 11):
+            if not task.cancelling():
+                return  # the callback has left that scope
+            task.uncancel()
+        task.cancel(*error.args)
+
+
+class _Asynchronous:
+    """An iterable as an asynchronous iterator, which can go on after an exception."""
+
+    def __init__(self, outputs: Iterable[Any]) -> None:
+        self._outputs = iter(outputs)
+
+    def __aiter__(self) -> "_Asynchronous":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._outputs)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+@types.coroutine
+def _rest_of(step: Any, awaited: Any) -> Generator[Any, Any, Any]:
+    """Await the rest of a coroutine, which has been started and waits for something."""
+    while True:
+        try:
+            sent = yield awaited
+        except GeneratorExit:
+            step.close()
+            raise
+        except BaseException as error:
+            resume, value = step.throw, error
+        else:
+            resume, value = step.send, sent
+        try:
+            awaited = resume(value)
+        except StopIteration as stop:
+            return stop.value
