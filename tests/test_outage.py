@@ -41,6 +41,8 @@ PATIENCE = 20.0
 REMEMBER = ["scheduled", "crawled"]
 PASSWORD = "s3cret"
 SLOTS = 16_384
+#: Pages that a crawl of the example project has under way at most.
+CONCURRENT_REQUESTS = 16
 #: A name that has to be looked up.
 HOST = "redis.test"
 
@@ -1066,7 +1068,16 @@ def test_a_crawl_goes_on_without_the_server(
         assert stats["finish_reason"] == "finished"
         assert stats["bloom/outages"] == 1
         assert stats["bloom/offline"] > 0
-        assert web.hits() == Counter(site.truth().crawl()), "every page, and once"
+        expected = Counter(site.truth().crawl())
+        assert web.hits() >= expected, "every page"
+        expected += Counter(site.truth().crawl(site.truth()))
+        crawl("links", web, tmp_path, **settings)
+        assert web.hits() >= expected
+        # A server that was restarted may have lost the claims on links of pages under way: they are
+        # crawled again, by the next run if the server is back too late for this one.
+        again = (web.hits() - expected).total()
+        assert again <= stats.get("bloom/repeated", 0), "and once; all is recorded"
+        assert again <= 2 * CONCURRENT_REQUESTS
         before = web.hits()
         crawl("links", web, tmp_path, **settings)
         assert web.hits() - before == Counter(site.truth().crawl(site.truth())), "all is recorded"

@@ -241,7 +241,7 @@ class Takeover:
             # Not on what was found before it was idle.
             if self._sweep is None and is_idle and self._is_idle_look:
                 self._judge()
-        wait = max(0.0, self._next_beat - time.monotonic())
+        wait = max(0.0, min(self._next_beat, self._next_look) - time.monotonic())
         return min(wait, IDLE_INTERVAL) if is_idle or self._sweep is not None else wait
 
     def _begin(self, filters: Filters, *, is_idle: bool) -> None:
@@ -336,7 +336,7 @@ class Takeover:
             self._found(found)
             return
         self._sweep, self.is_looking = None, False
-        self.has_looked = True
+        self.has_looked = self._next_look > 0  # else some have become free behind this look
         self._looked()
 
     def _look(self, filters: Filters) -> Iterator[Found]:
