@@ -191,7 +191,8 @@ class Schedule:
 
 def plain(value: Any) -> Any:
     """Return an integer of another type, such as NumPy's, as an int; anything else as it is."""
-    if not isinstance(value, bool):
+    # Older versions of NumPy make integers of its truth values, with a warning.
+    if type(value).__name__ not in ("bool", "bool_"):
         with suppress(TypeError):
             return index(value)
     return value
