@@ -151,7 +151,7 @@ def test_the_log_at_info_is_a_handful_of_lines(
 ) -> None:
     done = scrapy(web, "crawl", "links", BLOOM_REDIS_URL=redis_url)
     ours = [line for line in done.stderr.splitlines() if "[scrapy_bloom" in line]
-    assert len(ours) == 1
+    assert len(ours) == 1, "\n".join(ours)
     assert "remembers 0 URLs" in ours[0]
 
 

@@ -137,8 +137,6 @@ class Crawled:
         self._successors: dict[Request, Claims] = {}
         #: The request that the scheduler is being offered, if its claims came along rightfully.
         self._inherited: Claims = {}
-        #: The claims it came with otherwise.
-        self._set_aside: Claims = {}
         #: The request that is being put back, and whether it has come as far as the scheduler.
         self._restored: Request | None = None
         self._was_offered = False
@@ -223,9 +221,15 @@ class Crawled:
         """Whether only this worker ends the claims that it makes."""
         return not self._is_queues
 
-    def hand_over(self, request: Request, claim: Claim, *, is_kept: bool) -> None:
-        """Give a request its claims, of which one was made before."""
-        self._attach(request, claim, self._set_aside.get(claim, 0) if is_kept else 0)
+    def hand_over(self, request: Request, claim: Claim, length: int) -> None:
+        """Give a request its claims, of which one was made before, perhaps for another page.
+
+        Args:
+            request: the request.
+            claim: the claim that was made.
+            length: of the request that is kept with it; 0 if none is.
+        """
+        self._attach(request, claim, length)
 
     def mark(self, request: Request, claim: Claim) -> str:
         """Give a request its claims; return it as JSON, "" if it cannot be kept."""
@@ -258,7 +262,7 @@ class Crawled:
 
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right, and keep what is not to be remembered."""
-        self.is_seen, self.unkept_claim, self._set_aside = False, None, {}
+        self.is_seen, self.unkept_claim = False, None
         if request is self._restored:
             self._was_offered = True
             self._inherited = self._claims(request)
@@ -270,7 +274,6 @@ class Crawled:
                 request.dont_filter &= any(item.startswith(KEPT) for _, item in self._inherited)
             _put_in_meta(request, self._inherited)
         else:  # made when it was asked about; or another request's, whose meta was copied
-            self._set_aside = self._claims(request)
             request.meta.pop(META, None)
         if request.dont_filter:
             self.keep_once(request)

@@ -249,7 +249,7 @@ class Memory:
     def _is_new(self, item: bytes, window: str, request: Request) -> bool:
         answered = self._unused.pop((window, item), None)
         if answered is not None:
-            return self._take_answered(answered[0], (window, item), request)
+            return self._take_answered(*answered, (window, item), request)
         if item in self._taken:
             self._report.count("seen", RUN)
             return False
@@ -323,7 +323,7 @@ class Memory:
                 self._unused[claim] = question.verdict, question.length
         self._give_back(len(self._unused) - MAX_UNUSED)
 
-    def _take_answered(self, verdict: str, claim: Claim, request: Request) -> bool:
+    def _take_answered(self, verdict: str, length: int, claim: Claim, request: Request) -> bool:
         """Take what the filters were asked about before."""
         window, item = claim
         if item in self._taken:  # by a request that was asked about at the same time
@@ -339,7 +339,7 @@ class Memory:
         if verdict == UNRECORDED:
             self._not_recorded(item, window)
         if self._crawled is not None:
-            self._crawled.hand_over(request, claim, is_kept=verdict != UNKEPT)
+            self._crawled.hand_over(request, claim, length)
         self._report.count("new", window)
         return True
 
