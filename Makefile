@@ -36,7 +36,7 @@ test-lowest: $(VENV)-lowest/dev
 
 # For example CHAOS="--kinds reset,mixed --schedules 10"
 chaos: $(VENV)/dev
-	KILL_STRIDE=1 $(BIN)/python -m pytest tests/test_crawl_kills.py
+	KILL_STRIDE=1 $(BIN)/python -m pytest tests/crawl/test_crawl_kills.py
 	cd tests && ../$(BIN)/python -m chaos.run $(CHAOS)
 
 lint: $(VENV)/dev

@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.report import Outcome, Table, met, progress
-from scrapy_bloom.core.hashing import Hasher, draw_seeds, offsets
+from scrapy_bloom.bloom.model.hashing import Hasher, draw_seeds, offsets
 
 SPACES = (10**3, 10**4, 10**5, 10**6)
 SHARES = (0.05, 0.10, 0.15, 0.20, 0.25)

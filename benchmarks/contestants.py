@@ -22,7 +22,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from servers import Server, find_servers
+from support.servers import Server, find_servers
 
 __all__ = [
     "CLASSES",

@@ -135,9 +135,9 @@ class Watch:
 def _time_ours(stopwatch: Stopwatch) -> None:
     """Time all that scrapy-bloom does in the crawl's thread, besides ``request_seen``."""
     # Crawls with other dupefilters are not to take the memory for these.
-    from scrapy_bloom.clients.async_driver import AsyncDriver  # noqa: PLC0415
-    from scrapy_bloom.crawl.asking import Asking  # noqa: PLC0415
-    from scrapy_bloom.crawl.crawled import Crawled  # noqa: PLC0415
+    from scrapy_bloom.bloom.client.async_driver import AsyncDriver  # noqa: PLC0415
+    from scrapy_bloom.crawl.claims.tracker import ClaimTracker  # noqa: PLC0415
+    from scrapy_bloom.crawl.lookups import LookupBatcher  # noqa: PLC0415
     from scrapy_bloom.crawl.outputs import Outputs  # noqa: PLC0415
     from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
 
@@ -149,13 +149,13 @@ def _time_ours(stopwatch: Stopwatch) -> None:
     time(BloomDupeFilter, stopwatch.function, "question", "is_duplicate")
     time(Outputs, stopwatch.function, "will_be_scheduled", "drop")
     # Rounds that ask about them are tasks of their own, and so are single commands.
-    time(Asking, stopwatch.coroutine, "_ask_waiting")
+    time(LookupBatcher, stopwatch.coroutine, "_ask_waiting")
     time(AsyncDriver, stopwatch.coroutine, "_send_one")
     # What waits for the rounds.
     time(BloomDupeFilter, stopwatch.coroutine, "ask")
     # Under "crawled", requests are followed.
     followed = ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished")
-    time(Crawled, stopwatch.function, *followed)
+    time(ClaimTracker, stopwatch.function, *followed)
 
 
 def _page(url: str) -> str:

@@ -18,10 +18,10 @@ from benchmarks.contestants import Server, found_servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import Work, items
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.base import DEFAULTS
-from scrapy_bloom.core.header import Header
-from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.sizing import plan
+from scrapy_bloom.bloom.base import DEFAULTS
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.sizing import plan
 
 #: URLs for which the targets are stated, largest bitmap and bits per URL that are accepted there.
 TARGET_URLS = 50_000_000
@@ -171,7 +171,7 @@ def _claims(bloom: BloomFilter, client: redis.Redis, start: int) -> tuple[str, s
     for first in range(start, start + ROUNDS * BATCH, BATCH):
         batch = items(range(first, first + BATCH))
         before, begin = Work.of(client), time.perf_counter()
-        bloom.claim(batch)
+        bloom.add_many(batch)
         here.append((time.perf_counter() - begin) * 1e6 / BATCH)
         there.append(Work.of(client).since(before).script_us / BATCH)
     return f"{statistics.median(here):.1f}", f"{statistics.median(there):.1f}"

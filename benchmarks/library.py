@@ -160,7 +160,7 @@ def _ours(client: redis.Redis, blocks: int, count: int) -> Contestant:
     bloom = BloomFilter(client, "ours", blocks=blocks, **parameters)
     bloom.open()
     name = f"scrapy-bloom {version('scrapy-bloom')}, {blocks} block{'s' * (blocks > 1)}"
-    return Contestant(name, bloom.claim, bloom.contains, client)
+    return Contestant(name, bloom.add_many, bloom.contains, client)
 
 
 def _pyrebloom(client: redis.Redis, port: int, count: int) -> Contestant:
@@ -173,7 +173,7 @@ def _pipeline(client: redis.Redis, count: int) -> Contestant:
     """As one would write it: a pipeline of SETBIT and GETBIT, with this library's hashing."""
     bloom = BloomFilter(client, "like", capacity=count, seeds=NUM_HASHES, blocks=1, growth=0)
     bloom.open()
-    hasher, num_bits = bloom.view.hasher, bloom.num_bits
+    hasher, num_bits = bloom.session.hasher, bloom.num_bits
     client.setbit("bits", num_bits - 1, 0)
 
     def send(batch: Sequence[bytes], command: str, *more: int) -> None:

@@ -19,13 +19,13 @@ import redis
 from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, progress, server_name
 from benchmarks.workload import Work
-from scrapy_bloom.core.calls import Held
-from scrapy_bloom.core.generations import Config
-from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.schedule import Schedule, parse_span
-from scrapy_bloom.core.scripts import load
+from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.scripts import load
 
 VARIANTS = Path(__file__).parent / "variants"
 #: Where ``claim.lua`` begins, and so a variant, behind the prelude.
@@ -82,7 +82,7 @@ class Case:
         calls: per kind of URL, the packed offsets of batches.
     """
 
-    held: Held
+    held: CachedRing
     newest: bytes
     calls: dict[str, list[bytes]]
     us: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
 
 def variants() -> dict[str, str]:
     """Return all variants by name: the package's, and then the others."""
-    packaged = load("claim").text
+    packaged = load("add").text
     head, seam, _ = packaged.partition(SEAM)
     if not seam:
         raise RuntimeError(f"claim.lua has no line {SEAM!r}")
@@ -158,15 +158,15 @@ def _compare(client: redis.Redis, scripts: dict[str, str], trials: int) -> None:
                 raise RuntimeError(f"{name} differs in trial {trial}: {outcome} / {expected}")
 
 
-def _random_ring(trial: int) -> Held:
+def _random_ring(trial: int) -> CachedRing:
     order = WRITE_ALL if trial % 4 == 3 else WRITE_NEWEST
     ring = _ring(random.randint(1, 4), random.choice((3, 4, 5, 7, 12)), 40, order)
     for _ in range(random.randint(0, 2)):
         ring = ring.grow(0, {layer.name: layer.capacity for layer in ring.layers})
-    return Held.of("v", ring, Keys("compared"))
+    return CachedRing.of("v", ring, Keys("compared"))
 
 
-def _random_state(held: Held, known: list[list[int]]) -> tuple[dict[Any, Any], list[bytes]]:
+def _random_state(held: CachedRing, known: list[list[int]]) -> tuple[dict[Any, Any], list[bytes]]:
     """Return a ring's hash and its bitmaps, each with some of the URLs; some are nearly full."""
     layers = {layer.name: layer for layer in held.ring.layers}
     fields: dict[Any, Any] = {"v": "v"}
@@ -191,7 +191,7 @@ def _restore(
         client.set(key, bitmap)
 
 
-def _hashes(held: Held) -> list[int]:
+def _hashes(held: CachedRing) -> list[int]:
     return [random.getrandbits(64) for _ in held.ring.header.seeds]
 
 
@@ -205,8 +205,8 @@ def _has(bitmap: bytes | bytearray, hashes: Iterable[int], num_bits: int) -> boo
     return all(bitmap[(v % num_bits) // 8] & 128 >> (v % num_bits) % 8 for v in hashes)
 
 
-def _arguments(held: Held, packed: bytes) -> tuple[Any, ...]:
-    call = held.claim(packed)
+def _arguments(held: CachedRing, packed: bytes) -> tuple[Any, ...]:
+    call = held.add(packed)
     return (len(call.keys), *call.keys, *call.args)
 
 
@@ -246,7 +246,7 @@ def _descriptions(scripts: dict[str, str]) -> str:
 
 def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> Case:
     """Make a ring on the server, half the bits of its layers set, and URLs to be claimed."""
-    held = Held.of("v", _ring(generations, num_hashes, CAPACITY), Keys("measured"))
+    held = CachedRing.of("v", _ring(generations, num_hashes, CAPACITY), Keys("measured"))
     layers = held.ring.layers
     bitmaps = [bytearray(random.randbytes(layer.memory)) for layer in layers]
     urls: dict[str, list[list[int]]] = {where: [] for where in WHERE}

@@ -19,9 +19,9 @@ from scrapy import Request, Spider
 from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.core import pending
-from scrapy_bloom.crawl import request_json
-from scrapy_bloom.crawl.crawled import META
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.crawl.claims import request_codec
+from scrapy_bloom.crawl.claims.tracker import META
 
 PROJECT = Path(__file__).parents[1] / "example_project"
 #: Wall time that "crawled" may take beyond "scheduled".
@@ -190,7 +190,7 @@ def _add_pending(table: Table, server: Server) -> None:
         items = [number.to_bytes(20, "big") for number in range(PENDING)]
         texts = [_text(spider, number, item) for number, item in enumerate(items)]
         owner = "w" + "0" * 24
-        bloom.run(lambda view: pending.take(view, items, texts, owner, "0.0"))
+        bloom.run(lambda session: claim_protocol.take(session, items, texts, owner, "0.0"))
         used = sum(_memory(client, key) for key in client.keys("*:claims"))
         mean = sum(map(len, texts)) / PENDING
         table.add(server_name(client), f"{mean:.0f}", f"{used / PENDING:.0f}")
@@ -207,4 +207,4 @@ def _text(spider: Spider, number: int, item: bytes) -> str:
         headers={"Referer": "https://www.example.com/stories/2027/"},
         meta={"depth": 3, META: [f"lasting:{item.hex()}"]},
     )
-    return request_json.dump(request, spider)
+    return request_codec.dump(request, spider)

@@ -17,7 +17,7 @@ from benchmarks.contestants import Server, found_servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import Work, items
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.core.header import WRITE_ALL, WRITE_NEWEST
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
 
 #: Largest median of a new URL in 6 generations that is accepted, in those in 1 generation.
 TARGET = 2.0
@@ -65,7 +65,7 @@ class Operation:
         chunk = list(islice(self.items, self.urls))
         before = Work.of(client)
         begin = time.perf_counter()
-        self.claim(chunk)
+        self.add_many(chunk)
         elapsed = time.perf_counter() - begin
         work = Work.of(client).since(before)
         self.client_us.append(elapsed * 1e6 / self.urls)
@@ -122,9 +122,9 @@ class Filled:
         seen = map(_item, cycle(range(0, self.held, 97)))  # 97 wanders through all generations
         return [
             Operation("new URL, 1", self._one_by_one, new, CHUNK),
-            Operation(f"new URL, {BATCH}", self.filter.claim, new, BATCH),
+            Operation(f"new URL, {BATCH}", self.filter.add_many, new, BATCH),
             Operation("seen URL, 1", self._one_by_one, seen, CHUNK),
-            Operation(f"seen URL, {BATCH}", self.filter.claim, seen, BATCH),
+            Operation(f"seen URL, {BATCH}", self.filter.add_many, seen, BATCH),
         ]
 
     def _one_by_one(self, chunk: list[bytes]) -> None:

@@ -26,10 +26,10 @@ import redis
 from benchmarks.contestants import Server, found_servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.base import DEFAULTS
-from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.sizing import MAX_GROWN_BITS
+from scrapy_bloom.bloom.base import DEFAULTS
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS
 
 #: Longest PING in milliseconds that is accepted during a rotation.
 TARGET = 20.0
@@ -307,7 +307,7 @@ def _rotate_grown(bench: Bench, case: Case, layers: int) -> None:
     bloom = bench.open(1)
     for _ in range(layers - 1):
         _pretend_full(bench)
-        bloom.claim(os.urandom(20) for _ in range(1_000))
+        bloom.add_many(os.urandom(20) for _ in range(1_000))
     _pretend_full(bench)
     _write_all_over(bench)
     bench.open(2)

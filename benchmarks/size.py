@@ -20,8 +20,8 @@ from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import items, server_cpu
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.core.generations import Layer
-from scrapy_bloom.core.keys import Keys
+from scrapy_bloom.bloom.model.generations import Layer
+from scrapy_bloom.bloom.model.keys import Keys
 
 #: Largest part by which the server's time per claim may change, from the smallest to the largest.
 TARGET = 0.25
@@ -216,7 +216,7 @@ def _times(
     for numbers in batches:
         batch = items(numbers)
         used, begin = server_cpu(client), time.perf_counter()
-        bloom.claim(batch)
+        bloom.add_many(batch)
         caller.append((time.perf_counter() - begin) * 1e6 / BATCH)
         server.append((server_cpu(client) - used) * 1e6 / BATCH)
     return Times(statistics.median(server[1:]), statistics.median(caller[1:]))

@@ -22,12 +22,12 @@ from benchmarks.contestants import Server, request, servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import Work, items, server_cpu
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.core.calls import Held
-from scrapy_bloom.core.generations import Config
-from scrapy_bloom.core.hashing import Hasher, offset_packer
-from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.scripts import Call, Reply
+from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.hashing import Hasher, offset_packer
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
 #: Client CPU of a batched claim that is accepted, in that of the fingerprint of its request.
 TARGET = 1.0
@@ -180,7 +180,7 @@ def _cost(bloom: BloomFilter, client: redis.Redis, batches: list[list[bytes]]) -
     urls = sum(map(len, batches))
     before, server, begin = Work.of(client), server_cpu(client), time.process_time()
     for batch in batches:
-        bloom.claim(batch)
+        bloom.add_many(batch)
     spent = time.process_time() - begin
     server = server_cpu(client) - server
     script = Work.of(client).since(before).script_us
@@ -232,11 +232,11 @@ def _spent(bloom: BloomFilter, client: redis.Redis, size: int, rounds: int) -> d
         raise RuntimeError("the filter is not open")
     hasher = Hasher(header.seeds, header.blocks)
     ring = Ring.fresh(header, Config(CAPACITY, ERROR_RATE), 0)
-    held = Held.of("0" * 32, ring, Keys("throughput"))
+    held = CachedRing.of("0" * 32, ring, Keys("throughput"))
     chunk = items(range(1 << 40, (1 << 40) + CHUNK))
     hashed = [hasher.hashes(item) for item in chunk]
     packed = [held.pack(hashes) for _, hashes in hashed]
-    calls = [held.claim(urls) for urls in _by_block(hashed, packed, size)]
+    calls = [held.add(urls) for urls in _by_block(hashed, packed, size)]
     answered = b"".join(map(_answer, calls, repeat(held.packer.size)))
     pool: Any = client.connection_pool
     encode = pool.get_connection().pack_commands
@@ -244,7 +244,7 @@ def _spent(bloom: BloomFilter, client: redis.Redis, size: int, rounds: int) -> d
         "hashing": lambda: [hasher.hashes(item) for item in chunk],
         "packing offsets": lambda: [held.pack(hashes) for _, hashes in hashed],
         "— a struct call for all": partial(_pack_together, hashed, ring, size),
-        "building calls": lambda: [held.claim(urls) for urls in _by_block(hashed, packed, size)],
+        "building calls": lambda: [held.add(urls) for urls in _by_block(hashed, packed, size)],
         "encoding calls, redis-py": lambda: encode([_arguments(call) for call in calls]),
         "— what they share made before": partial(_encode, calls),
         "parsing replies": partial(_parse, answered, len(calls)),

@@ -32,7 +32,7 @@ try:
     from rich.table import Table
 
     from scrapy_bloom import BloomError, BloomFilter
-    from scrapy_bloom.clients.connection import Connection, connect
+    from scrapy_bloom.bloom.client.connection import Connection, connect
 except ImportError as error:
     print(f"{error}. The demo needs: pip install 'scrapy-bloom[cli,embedded]'", file=sys.stderr)
     sys.exit(2)

@@ -13,22 +13,23 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.crawl.asking import TO_SCHEDULER, Question
+from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.crawl.deduplicator import Memory
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.mainthread import has_asyncio
-from scrapy_bloom.crawl.memory import Memory
+from scrapy_bloom.crawl.identity import Windows
+from scrapy_bloom.crawl.lookups import TO_SCHEDULER, Lookup
 from scrapy_bloom.crawl.outputs import Outputs
-from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.settings import (
+from scrapy_bloom.crawl.stats import Report
+from scrapy_bloom.crawl.threads import has_asyncio
+from scrapy_bloom.fingerprinter import bounded
+from scrapy_bloom.settings import (
     FLUSH_ALWAYS,
     FLUSH_START,
+    LASTING,
     BloomSettings,
     is_developer_command,
     is_shell,
 )
-from scrapy_bloom.crawl.windows import LASTING, Windows
-from scrapy_bloom.errors import BloomError
-from scrapy_bloom.fingerprinter import bounded
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     # -- what callbacks yield, before it is scheduled: see outputs.py --
 
-    def question(self, request: Request) -> Question | None:
+    def question(self, request: Request) -> Lookup | None:
         """Return what to ask about a request before it is scheduled; None if nothing.
 
         Raises:
@@ -175,12 +176,12 @@ class BloomDupeFilter(BaseDupeFilter):
         """Return what takes note of the requests that a page yields; None for nothing."""
         return self._memory.yields(page)
 
-    async def ask(self, questions: Sequence[Question]) -> None:
+    async def ask(self, questions: Sequence[Lookup]) -> None:
         """Ask about many requests at once, if possible without blocking. Never raises."""
         await self._memory.ask(questions)
         self._count_round_trips()
 
-    def is_duplicate(self, question: Question) -> bool:
+    def is_duplicate(self, question: Lookup) -> bool:
         """Whether a request that was asked about is to be dropped; it counts as seen then."""
         if self._closed or not question.verdict or question.verdict in TO_SCHEDULER:
             return False

@@ -9,13 +9,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 import redis
-from clock import MOVED_TO, MovedServer, why_not
 from example_site.build import Site
 from example_site.serve import SiteServer, serve
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
-from servers import Server, find_servers
+from support.clock import MOVED_TO, MovedServer, why_not
+from support.servers import Server, find_servers
 
 FOUND = find_servers()
 SERVERS = {name: binary for name, binary in FOUND.items() if binary}

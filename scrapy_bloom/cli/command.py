@@ -17,25 +17,25 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
-from scrapy_bloom.base import DEFAULTS
-from scrapy_bloom.cli import delete, lookup, migrate, pending, transfer
+from scrapy_bloom.bloom.base import DEFAULTS
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.model.plan import forecast
+from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
+from scrapy_bloom.bloom.protocol.measure import MAX_PROBES, Measurement
+from scrapy_bloom.bloom.protocol.ring_store import ROTATED, Snapshot
+from scrapy_bloom.bloom.validators import whole_number
+from scrapy_bloom.cli import check, delete, migrate, pending, transfer
 from scrapy_bloom.cli.session import (
+    CommandSession,
     NothingThereError,
     Server,
-    Session,
     complain,
     iso,
     print_json,
     to_json,
 )
-from scrapy_bloom.core.forecast import forecast
-from scrapy_bloom.core.info import FilterInfo, describe
-from scrapy_bloom.core.measurement import MAX_PROBES, Measurement
-from scrapy_bloom.core.rings import ROTATED, Snapshot
-from scrapy_bloom.core.values import whole_number
-from scrapy_bloom.core.wanted import Wanted
-from scrapy_bloom.crawl.windows import LASTING
-from scrapy_bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.settings import LASTING
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class BloomCommand(ScrapyCommand):
             # Older versions of Scrapy do this for all commands, later ones for those that crawl.
             configure_logging(self.settings)
             AddonManager.load_pre_crawler_settings(self.settings)
-        exit_code: int = opts.run(Session(self.settings, opts))
+        exit_code: int = opts.run(CommandSession(self.settings, opts))
         return exit_code
 
 
@@ -249,10 +249,10 @@ def _pending_options(parser: argparse.ArgumentParser) -> None:
 # -- plan --
 
 
-def _plan(session: Session) -> int:
+def _plan(session: CommandSession) -> int:
     settings = session.settings
     seeds = settings.seeds
-    wanted = Wanted(
+    wanted = FilterOptions(
         capacity=settings.capacity,
         error_rate=settings.error_rate,
         blocks=settings.blocks,
@@ -276,7 +276,7 @@ def _plan(session: Session) -> int:
 # -- info --
 
 
-def _info(session: Session) -> int:
+def _info(session: CommandSession) -> int:
     windows = [session.window] if session.is_chosen else [LASTING, *session.settings.windows]
     documents = []
     with session.connect() as server:
@@ -293,7 +293,9 @@ def _info(session: Session) -> int:
     return FINE if any(document["exists"] for document in documents) else NO
 
 
-def _describe(session: Session, server: Server, name: str, snapshot: Snapshot) -> dict[str, Any]:
+def _describe(
+    session: CommandSession, server: Server, name: str, snapshot: Snapshot
+) -> dict[str, Any]:
     """Show a filter, or return it as JSON has it."""
     key, lost = server.key(name), snapshot.header.blocks - len(snapshot.rings)
     info = describe(key, snapshot, lost)
@@ -311,7 +313,7 @@ def _describe(session: Session, server: Server, name: str, snapshot: Snapshot) -
     return document
 
 
-def _measure(session: Session, server: Server, name: str) -> Measurement:
+def _measure(session: CommandSession, server: Server, name: str) -> Measurement:
     probes = whole_number("--measure", session.opts.measure, 1, MAX_PROBES, "fingerprints to test")
     with session.progress("fingerprints tested", probes) as advance:
         return server.filter(name).measure(probes, progress=advance)
@@ -320,7 +322,7 @@ def _measure(session: Session, server: Server, name: str) -> Measurement:
 # -- rotate and clear --
 
 
-def _rotate(session: Session) -> int:
+def _rotate(session: CommandSession) -> int:
     name = session.window
     with session.connect() as server:
         snapshot, key = server.read(name), server.key(name)
@@ -351,7 +353,7 @@ def _forgotten_by_rotation(snapshot: Snapshot) -> tuple[int, str]:
     return count, f"the {count:,} URLs of the generation opened {iso(min(opened))}"
 
 
-def _clear(session: Session) -> int:
+def _clear(session: CommandSession) -> int:
     name = session.window
     with session.connect() as server:
         before, bloom = describe(server.key(name), server.read(name)), server.filter(name)
@@ -364,7 +366,9 @@ def _clear(session: Session) -> int:
         return _report(session, server, name, bloom.info(), before.count)
 
 
-def _report(session: Session, server: Server, name: str, after: FilterInfo, forgotten: int) -> int:
+def _report(
+    session: CommandSession, server: Server, name: str, after: FilterInfo, forgotten: int
+) -> int:
     """Say what a filter is after it was changed."""
     if session.tables is None:
         head = {"address": server.address, "name": name, "urls_forgotten": forgotten}
@@ -380,38 +384,38 @@ def _report(session: Session, server: Server, name: str, after: FilterInfo, forg
 # -- check --
 
 
-def _check(session: Session) -> int:
-    asked, seen = lookup.check(session)
+def _check(session: CommandSession) -> int:
+    asked, seen = check.check(session)
     return FINE if asked == seen else NO
 
 
 # -- pending --
 
 
-def _pending(session: Session) -> int:
+def _pending(session: CommandSession) -> int:
     return FINE if pending.run(session) else NO
 
 
 # -- delete, export and import --
 
 
-def _delete(session: Session) -> int:
+def _delete(session: CommandSession) -> int:
     return FINE if delete.run(session) else NO
 
 
-def _export(session: Session) -> int:
+def _export(session: CommandSession) -> int:
     transfer.export_filter(session)
     return FINE
 
 
-def _import(session: Session) -> int:
+def _import(session: CommandSession) -> int:
     transfer.import_filter(session)
     return FINE
 
 
 #: Name -> (function, its options, what it does).
 SUBCOMMANDS: dict[
-    str, tuple[Callable[[Session], int], Callable[[argparse.ArgumentParser], None], str]
+    str, tuple[Callable[[CommandSession], int], Callable[[argparse.ArgumentParser], None], str]
 ] = {
     "plan": (_plan, _plan_options, "say what a filter would take; needs no server"),
     "info": (_info, _info_options, "show what filters hold; changes nothing"),

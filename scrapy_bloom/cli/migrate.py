@@ -9,13 +9,13 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Any
 
-from scrapy_bloom.cli.lookup import Identifier
-from scrapy_bloom.cli.origin import on_kind, open_source
-from scrapy_bloom.cli.session import Session, complain, print_json
-from scrapy_bloom.cli.target import Target
-from scrapy_bloom.core import values
-from scrapy_bloom.errors import BloomError, ConfigurationError, StorageError
-from scrapy_bloom.migration.batches import Batch, Counts, Pace, Source
+from scrapy_bloom.bloom import validators
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.cli.check import Identifier
+from scrapy_bloom.cli.migrate_origin import on_kind, open_source
+from scrapy_bloom.cli.migrate_target import Target
+from scrapy_bloom.cli.session import CommandSession, complain, print_json
+from scrapy_bloom.migrate.batches import MemberBatch, MemberCounts, Pace, Source
 
 #: Exit codes: all is recorded; some entries are no fingerprints; some are not seen afterwards.
 FINE, SOME, FAILED = 0, 1, 2
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(session: Session) -> int:
+def run(session: CommandSession) -> int:
     """Do what the options ask; return the exit code.
 
     Raises:
@@ -69,7 +69,7 @@ def run(session: Session) -> int:
     opts = session.opts
     rate = None
     if opts.rate is not None:
-        rate = values.whole_number("--rate", opts.rate, 1, 10**9, "entries per second at most")
+        rate = validators.whole_number("--rate", opts.rate, 1, 10**9, "entries per second at most")
     if opts.from_server is not None and opts.from_set is None:
         raise ConfigurationError("--from-server is where the SET of --from-set is: add that")
     identifier = Identifier(session)
@@ -89,7 +89,7 @@ def run(session: Session) -> int:
 
 
 class _Migration:
-    def __init__(self, session: Session, source: Source, target: Target, pace: Pace) -> None:
+    def __init__(self, session: CommandSession, source: Source, target: Target, pace: Pace) -> None:
         self._session, self._source, self._target, self._pace = session, source, target, pace
         self._total = source.total()
         #: Items that were recorded, looked up, and seen then.
@@ -119,13 +119,13 @@ class _Migration:
         checks = {"checked": self._asked, "missing": self._asked - self._seen}
         return self._report(counts, {"new": self._new, "known": known, **checks})
 
-    def _read(self, title: str, total: int, use: Callable[[Batch], None]) -> Counts:
+    def _read(self, title: str, total: int, use: Callable[[MemberBatch], None]) -> MemberCounts:
         """Read the source to its end; return what was in it.
 
         Raises:
             StorageError: it has changed since the start, so that some of it may not have been read.
         """
-        counts = Counts()
+        counts = MemberCounts()
         with self._session.progress(title, total) as advance:
             for batch in self._source.batches(self._pace.batch):
                 use(batch)
@@ -137,14 +137,14 @@ class _Migration:
             raise StorageError(f"{problem}, and run the same command again")
         return counts
 
-    def _record(self, batch: Batch) -> None:
+    def _record(self, batch: MemberBatch) -> None:
         self._new += self._target.claim(batch.items)
 
-    def _look_up(self, batch: Batch) -> None:
+    def _look_up(self, batch: MemberBatch) -> None:
         self._asked += sum(map(len, batch.items.values()))
         self._seen += self._target.count_seen(batch.items)
 
-    def _look_up_sample(self, batch: Batch) -> None:
+    def _look_up_sample(self, batch: MemberBatch) -> None:
         sample = {window: items[:SAMPLE] for window, items in batch.items.items()}
         self._asked += sum(map(len, sample.values()))
         self._seen += self._target.count_seen(sample, only_if_there=True)
@@ -156,7 +156,7 @@ class _Migration:
         if sentence:
             complain(sentence)
 
-    def _report(self, counts: Counts, more: dict[str, Any]) -> int:
+    def _report(self, counts: MemberCounts, more: dict[str, Any]) -> int:
         document = {
             "address": self._target.address,
             "filters": self._target.keys,
@@ -172,7 +172,7 @@ class _Migration:
             return FAILED
         return SOME if counts.skipped else FINE
 
-    def _lines(self, counts: Counts, document: dict[str, Any]) -> Iterator[str]:
+    def _lines(self, counts: MemberCounts, document: dict[str, Any]) -> Iterator[str]:
         kind = "fingerprints" if self._session.opts.from_urls is None else "URLs"
         yield f"{self._source.name}: {counts.read:,} entries"
         if "dry_run" in document:

@@ -12,15 +12,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from scrapy_bloom.cli.session import Server, Session, iso, print_json
-from scrapy_bloom.core import pending
-from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.core.pending import Claim
-from scrapy_bloom.core.rings import Steps
-from scrapy_bloom.core.scripts import Call, load
-from scrapy_bloom.core.view import View
-from scrapy_bloom.crawl import workers
-from scrapy_bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol.claims import StoredClaim
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, load
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.cli.session import CommandSession, Server, iso, print_json
+from scrapy_bloom.crawl.claims import workers
 
 #: Claims read, and released, at once.
 PAGE = 256
@@ -47,7 +47,7 @@ class Pending:
     """
 
     block: int
-    claim: Claim
+    claim: StoredClaim
     state: str
     worker: str
     spider: str
@@ -83,13 +83,13 @@ class Owners:
             if state == ALIVE and worker.shared_queue:
                 self._states[worker.shared_queue] = ALIVE
 
-    def describe(self, block: int, claim: Claim) -> Pending:
+    def describe(self, block: int, claim: StoredClaim) -> Pending:
         """Return what is known of a claim."""
         worker, tag = self._workers.get(claim.owner), claim.owner[1:9]
         process = f"{worker.process.host}:{worker.process.pid}" if worker else ""
         return Pending(block, claim, self._state(claim), process, self._spiders.get(tag, tag))
 
-    def _state(self, claim: Claim) -> str:
+    def _state(self, claim: StoredClaim) -> str:
         if claim.failed:
             return FAILED
         if claim.owner in self._states:
@@ -111,7 +111,7 @@ class Claims:
         NothingThereError: there is no filter.
     """
 
-    def __init__(self, session: Session, server: Server) -> None:
+    def __init__(self, session: CommandSession, server: Server) -> None:
         self._session, self._server = session, server
         self._snapshot = server.read(session.window)
         self._bloom = server.filter(session.window)
@@ -137,7 +137,9 @@ class Claims:
                 owners = Owners(now, entries, session.spiders, 2 * session.settings.heartbeat)
                 cursor = ""
                 while cursor != "0":
-                    scan = partial(pending.scan, block=block, cursor=cursor or "0", count=PAGE)
+                    scan = partial(
+                        claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE
+                    )
                     page = self._bloom.run(scan)
                     cursor = page.cursor
                     self.damaged += len(page.damaged)
@@ -165,7 +167,7 @@ class Claims:
             fields[found.claim.owner].append(found.claim.field)
         return sum(
             self._bloom.run(
-                partial(pending.release_fields, fields={page[0].block: names}, owner=owner)
+                partial(claim_protocol.release_fields, fields={page[0].block: names}, owner=owner)
             )
             for owner, names in fields.items()
         )
@@ -186,7 +188,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(session: Session) -> bool:
+def run(session: CommandSession) -> bool:
     """Do what the options ask; return whether it was done, False if the user said no.
 
     Raises:
@@ -205,7 +207,7 @@ def run(session: Session) -> bool:
         return True
 
 
-def _show(session: Session, claims: Claims) -> None:
+def _show(session: CommandSession, claims: Claims) -> None:
     states = Counter[str]()
     separator = f'{json.dumps(claims.head)[:-1]}, "claims": [\n'
     for page in claims.pages("claims read"):
@@ -255,7 +257,7 @@ def _line(found: Pending, url: str | None) -> str:
     return f"{found.state:8}  {claim.attempt:8}  {iso(claim.time) or '':23}  {owner:30}  {text}"
 
 
-def _release(session: Session, claims: Claims) -> bool:
+def _release(session: CommandSession, claims: Claims) -> bool:
     if not session.opts.yes:
         states = Counter(found.state for page in claims.pages("claims read") for found in page)
         living = f", {states[ALIVE]:,} of them of living workers" if states[ALIVE] else ""
@@ -270,9 +272,9 @@ def _release(session: Session, claims: Claims) -> bool:
     return True
 
 
-def _entries(view: View) -> Steps[tuple[int, Mapping[str, str]]]:
+def _entries(session: FilterSession) -> Operation[tuple[int, Mapping[str, str]]]:
     """Return the server's clock and all workers' entries; unlike ``pending.beat``, only read."""
-    (reply,) = yield [Call(load("beat"), (view.keys.workers(),), ("", 0, "", 0))]
+    (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), ("", 0, "", 0))]
     return reply.now, reply.fields
 
 

@@ -17,13 +17,12 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
-from scrapy_bloom.cli import tables
-from scrapy_bloom.core.rings import Notify, Snapshot
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.ring_store import Notify, Snapshot
+from scrapy_bloom.cli import render
 from scrapy_bloom.crawl.filters import connect_filters
-from scrapy_bloom.crawl.settings import BloomSettings
-from scrapy_bloom.crawl.windows import LASTING
-from scrapy_bloom.errors import BloomError, ConfigurationError, explain, showable
-from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.settings import LASTING, BloomSettings
 
 #: Fields that are Unix times; JSON has each of them as text, too.
 TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
@@ -103,7 +102,7 @@ class Server:
         self._connection.close()
 
 
-class Session:
+class CommandSession:
     """One call of a subcommand.
 
     Args:
@@ -131,7 +130,7 @@ class Session:
     @property
     def tables(self) -> ModuleType | None:
         """What prints text; None if JSON is asked for."""
-        return None if self.opts.json else tables
+        return None if self.opts.json else render
 
     def connect(self) -> AbstractContextManager[Server]:
         """Return a connection to the server, which is closed at the end."""
@@ -160,7 +159,7 @@ class Session:
 
     def progress(self, title: str, total: int | None = None) -> Progress:
         """Show how far something is."""
-        return tables.progress(title, total)
+        return render.progress(title, total)
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes`` answers.

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scrapy_bloom.cli.session import Server, Session, complain, iso, print_json
-from scrapy_bloom.core import values
-from scrapy_bloom.core.info import describe
-from scrapy_bloom.core.keys import Keys
-from scrapy_bloom.errors import ConfigurationError
-from scrapy_bloom.files.archive import MAX_MEMORY, Reader, Writer
-from scrapy_bloom.files.loading import Loading, load
-from scrapy_bloom.files.places import reading, writing
-from scrapy_bloom.files.saving import Progress, Saved, Saving
+from scrapy_bloom.bloom import validators
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.extras.archive import MAX_MEMORY, ArchiveReader, ArchiveWriter
+from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
+from scrapy_bloom.bloom.extras.streams import reading, writing
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.info import describe
+from scrapy_bloom.cli.session import CommandSession, Server, complain, iso, print_json
 
 #: The file that is the standard output or input.
 STREAM = "-"
@@ -39,7 +39,7 @@ def add_import_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def export_filter(session: Session) -> None:
+def export_filter(session: CommandSession) -> None:
     """Write a filter to a file.
 
     Raises:
@@ -61,8 +61,8 @@ def export_filter(session: Session) -> None:
             writing(sys.stdout.buffer if opts.file == STREAM else opts.file) as file,
             _progress(session, "saved", memory) as progress,
         ):
-            writer = Writer(file)
-            saved = bloom.run(lambda view: Saving(view.keys, writer, progress).run())
+            writer = ArchiveWriter(file)
+            saved = bloom.run(lambda view: Saver(view.keys, writer, progress).run())
             if opts.file == STREAM:
                 file.flush()
         if saved.lost:
@@ -73,7 +73,7 @@ def export_filter(session: Session) -> None:
         _report(session, server, name, saved, f"saved to {opts.file}, {writer.size:,} bytes")
 
 
-def import_filter(session: Session) -> None:
+def import_filter(session: CommandSession) -> None:
     """Load a filter from a file.
 
     Raises:
@@ -82,19 +82,19 @@ def import_filter(session: Session) -> None:
     opts, name = session.opts, session.window
     if opts.file == STREAM and sys.stdin.isatty():
         raise ConfigurationError("a saved filter is binary, and nothing to be typed: name a file")
-    limit = values.memory("--max-memory", opts.file_memory) or values.MAX_MEMORY
+    limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
-        reader = Reader(file, limit)
+        reader = ArchiveReader(file, limit)
         with session.connect() as server:
             bloom, keys = server.filter(name), Keys(server.key(name))
             with _progress(session, "loaded", reader.memory) as progress:
-                loading = Loading(keys, reader, progress=progress)
+                loading = Loader(keys, reader, progress=progress)
                 saved = load(lambda steps: bloom.run(lambda _: steps), loading)
             _report(session, server, name, saved, f"loaded from {opts.file}")
 
 
 @contextmanager
-def _progress(session: Session, what: str, memory: int) -> Iterator[Progress]:
+def _progress(session: CommandSession, what: str, memory: int) -> Iterator[Progress]:
     """Show how many MiB of bitmaps are done."""
     with session.progress(f"MiB of bitmaps {what}", memory >> 20) as advance:
         shown = 0
@@ -109,7 +109,7 @@ def _progress(session: Session, what: str, memory: int) -> Iterator[Progress]:
         yield show
 
 
-def _report(session: Session, server: Server, name: str, saved: Saved, text: str) -> None:
+def _report(session: CommandSession, server: Server, name: str, saved: Saved, text: str) -> None:
     """Say what was done; not where the file is the standard output."""
     key = server.key(name)
     if session.tables is None:

@@ -2,10 +2,10 @@
 
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.core.generations import Config
-from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.crawl.queues import Queue
+from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol.info import FilterInfo
+from scrapy_bloom.crawl.claims.queues import Queue
 
 
 def on_eviction(policy: str, *, has_window: bool) -> str | None:

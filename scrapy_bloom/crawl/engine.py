@@ -6,15 +6,15 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.crawl.engine_hooks import RequestListener, watch
 from scrapy_bloom.crawl.outputs import Outputs
-from scrapy_bloom.crawl.watch import Listener, watch
-from scrapy_bloom.errors import ConfigurationError
 
 #: Requests in the queue below which more of those that were left behind are put back.
 FEW_REQUESTS = 256
 
 
-class Engine:
+class EngineAdapter:
     """The engine of a crawl.
 
     Args:
@@ -24,7 +24,7 @@ class Engine:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
-    def tell(self, listener: Listener) -> None:
+    def tell(self, listener: RequestListener) -> None:
         """Tell a listener what becomes of requests, from now on."""
         if self._engine is not None:
             watch(self._engine, listener)

@@ -12,14 +12,13 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import BaseSettings
 from scrapy.utils.project import data_path
 
-from scrapy_bloom.clients.connection import Connection, connect, connect_scrapy_redis
-from scrapy_bloom.core import pending
-from scrapy_bloom.core.ring import Ring
-from scrapy_bloom.core.view import View
-from scrapy_bloom.crawl.settings import BloomSettings, NamedWindow
-from scrapy_bloom.crawl.windows import LASTING
-from scrapy_bloom.errors import NotReadyError
-from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.bloom.client.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.settings import LASTING, BloomSettings, NamedWindow
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,7 +73,7 @@ class Filters:
         Raises:
             StorageError: the server does not answer.
         """
-        return self.lasting.run(partial(pending.note_windows, names=names))
+        return self.lasting.run(partial(claim_protocol.note_windows, names=names))
 
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""
@@ -212,6 +211,6 @@ def count_claims(filters: Filters) -> dict[str, int]:
     """
     counts = {}
     for window, bloom in filters.by_window.items():
-        snapshot = bloom.run(View.look)
+        snapshot = bloom.run(FilterSession.look)
         counts[window] = sum(snapshot.claims.values()) if snapshot else 0
     return counts

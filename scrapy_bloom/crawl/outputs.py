@@ -22,9 +22,9 @@ from scrapy.http import Response
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl.asking import Question
-from scrapy_bloom.crawl.mainthread import has_asyncio, next_turn
-from scrapy_bloom.crawl.watch import check_method
+from scrapy_bloom.crawl.engine_hooks import check_method
+from scrapy_bloom.crawl.lookups import Lookup
+from scrapy_bloom.crawl.threads import has_asyncio, next_turn
 
 #: Outputs after which the event loop gets a turn, though the callback has more of them ready.
 MAX_PER_TURN = 64
@@ -35,13 +35,13 @@ RECEIVERS_SECONDS = 0.1
 class Deduplicator(Protocol):
     """Decides which requests are new."""
 
-    def question(self, request: Request) -> Question | None:
+    def question(self, request: Request) -> Lookup | None:
         """Return the lookup that a request needs, with its verdict if known; None for none."""
 
-    async def ask(self, questions: Sequence[Question]) -> None:
+    async def ask(self, questions: Sequence[Lookup]) -> None:
         """Give verdicts to lookups. Never raises."""
 
-    def is_duplicate(self, question: Question) -> bool:
+    def is_duplicate(self, question: Lookup) -> bool:
         """Whether the verdict is "seen"; it is counted then."""
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -148,8 +148,8 @@ class _Page:
         self._note = self._deduplicator.yields(request)
         self._has_asyncio = has_asyncio()
         #: What is gathered: outputs, with the lookups of requests that need one.
-        self._gathered: list[tuple[Any, Question | None]] = []
-        self._lookups: dict[tuple[str, bytes], Question] = {}
+        self._gathered: list[tuple[Any, Lookup | None]] = []
+        self._lookups: dict[tuple[str, bytes], Lookup] = {}
         self._items = 0
         #: What is handed over and not done yet, and how many items there are in it.
         self._handing_over: list[Any] = []
@@ -238,7 +238,7 @@ class _Page:
 
     # -- handing over --
 
-    def _take(self) -> tuple[list[tuple[Any, Question | None]], list[Question]]:
+    def _take(self) -> tuple[list[tuple[Any, Lookup | None]], list[Lookup]]:
         """Return what is gathered, and its lookups, and begin to gather anew."""
         taken = self._gathered, list(self._lookups.values())
         self._gathered, self._lookups, self._items = [], {}, 0
@@ -258,8 +258,8 @@ class _Page:
 
     async def _hand_over(
         self,
-        gathered: list[tuple[Any, Question | None]],
-        lookups: list[Question],
+        gathered: list[tuple[Any, Lookup | None]],
+        lookups: list[Lookup],
         weight: int = 0,
     ) -> None:
         """Look requests up, and pass on what is no duplicate."""
@@ -272,7 +272,7 @@ class _Page:
         finally:
             self._busy -= weight
 
-    def _goes_on(self, output: Any, lookup: Question | None) -> bool:
+    def _goes_on(self, output: Any, lookup: Lookup | None) -> bool:
         if lookup is not None and self._deduplicator.is_duplicate(lookup):
             self._crawl.drop(output)
             return False

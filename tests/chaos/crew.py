@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from chaos.nursery import Nursery
-from scrapy_bloom.crawl.memory import CLOSED_WITHOUT_SERVER
+from scrapy_bloom.crawl.deduplicator import CLOSED_WITHOUT_SERVER
 
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from proxy import PASS, Fault, Kind, Proxy
-from servers import Server, free_port
+from support.proxy import PASS, Fault, Kind, Proxy
+from support.servers import Server, free_port
 
 #: What is acknowledged survives a kill -9 of the server. Under "everysec" it may not: while a sync
 #: is under way, what is to be written waits in the server for up to two seconds.

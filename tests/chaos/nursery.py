@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
 PRELOADED = [
     *("scrapy.cmdline", "scrapy.commands.crawl", "scrapy.commands.shell", "scrapy.core.scraper"),
-    *("scrapy.commands.runspider", "scrapy_redis.scheduler", "odd_site"),
+    *("scrapy.commands.runspider", "scrapy_redis.scheduler", "support.odd_site"),
     *("scrapy.downloadermiddlewares.redirect", "scrapy.linkextractors", "scrapy.spiders"),
     *("scrapy.pqueues", "scrapy.squeues", "scrapy.robotstxt", "scrapy.logformatter"),
     *("protego", "tldextract", "twisted.conch", "redis", "redis.cluster", "redis.asyncio"),

@@ -20,7 +20,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from servers import find_servers
+from support.servers import find_servers
 
 from chaos.outcome import Outcome
 from chaos.schedule import KINDS, Schedule

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from servers import Server, find_servers
+from support.servers import Server, find_servers
 
 from chaos.faults import AOF, INFLICT, write_launcher
 

@@ -13,16 +13,16 @@ from threading import Timer
 
 import pytest
 import redis
-from crawling import PROJECT, crawl, options
 from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from servers import Server
+from support.crawling import PROJECT, crawl, options
+from support.servers import Server
 
 from chaos.trial import REMEMBER
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.crawl.settings import SETTINGS
+from scrapy_bloom.settings import SETTINGS
 
 #: BLOOM_TIMEOUT where the server is to time out, and where it is not, however busy the machine is.
 TIMEOUT, PATIENCE = 0.4, 30.0

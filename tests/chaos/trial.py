@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from crawling import PLAIN_SCRAPY
-from proxy import Proxy
-from servers import Server
+from support.crawling import PLAIN_SCRAPY
+from support.proxy import Proxy
+from support.servers import Server
 
 from chaos.crew import Crew
 from chaos.faults import OPTIONS, write_launcher
@@ -21,7 +21,7 @@ from chaos.play import HungError, Play, await_end, await_first_pages
 from chaos.schedule import Schedule
 from chaos.site import Pages, SlowSite, Tally, build, serve_slowly
 from chaos.witness import Testimony
-from scrapy_bloom.crawl.settings import SETTINGS
+from scrapy_bloom.settings import SETTINGS
 
 #: Runs without faults, after which a crawl that is still not quiet has failed.
 MOST_RUNS = 6

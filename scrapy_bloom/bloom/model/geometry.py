@@ -1,0 +1,118 @@
+"""How large the layers of a block are made. Pure arithmetic on a header and a configuration."""
+
+import math
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.sizing import (
+    MAX_GROWN_BITS,
+    Plan,
+    block_capacity,
+    layer_capacity,
+    layer_error_rate,
+    max_bits,
+    plan,
+    required_bits,
+)
+
+#: Leading bits of the capacity of a generation that is made for what an earlier one has needed. So
+#: many generations have the same size, and URLs the same offsets in them; and there is some room.
+LEADING_BITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The sizes of one block's layers.
+
+    Args:
+        header: the filter's header.
+        config: what new layers are made by.
+    """
+
+    header: Header
+    config: Config
+
+    def first(self, generation: int) -> Layer:
+        """Return the layer that a generation starts with as configured.
+
+        Raises:
+            ConfigurationError: it would pass the 512 MiB of a Redis string.
+        """
+        sized = self._plan()
+        if sized.num_bits > self._max_grown and self.config.growth:
+            # A capacity that was raised in a filter with few blocks: the rest is grown.
+            return self._layer(generation, 0, sized.block_capacity)
+        return Layer(generation, 0, sized.num_bits, sized.block_capacity, self.header.counting)
+
+    def first_for(self, generation: int, needed: int) -> Layer:
+        """Return the layer that a generation starts with if it needs to take so many URLs."""
+        step = 1 << max(0, needed.bit_length() - LEADING_BITS)
+        return self._layer(generation, 0, -(-needed // step) * step)
+
+    def next(self, generation: Generation) -> Layer:
+        """Return the layer that a generation grows by."""
+        config, last = self.config, generation.layers[-1]
+        share = block_capacity(config.capacity, self.header.blocks)
+        size: float = last.capacity
+        if last.index == 0:
+            # The first layer's head room, for the uneven spread over blocks, does not grow.
+            size -= share - config.capacity / self.header.blocks
+        # The larger of growth and of what is missing to a capacity that was raised since.
+        missing = share - sum(layer.capacity for layer in generation.layers)
+        wanted = max(math.ceil(size * config.growth), missing, 1)
+        return self._layer(generation.number, last.index + 1, wanted)
+
+    def fits(self, memory: int, to_come: int) -> bool:
+        """Whether a block is within its share of the memory that is allowed.
+
+        Args:
+            memory: bytes of its bitmaps.
+            to_come: generations that will be opened beside them.
+        """
+        limit = self.config.max_memory
+        if limit is None:
+            return True
+        return (memory + to_come * self.first(0).memory) * self.header.blocks <= limit
+
+    def check(self) -> None:
+        """Refuse an impossible configuration.
+
+        Raises:
+            ConfigurationError: a layer would pass the 512 MiB of a Redis string, or all generations
+                together the memory that is allowed.
+        """
+        config = self.config
+        needed = config.slots * self._plan().memory
+        if config.max_memory is not None and needed > config.max_memory:
+            raise ConfigurationError(
+                f"BLOOM_MAX_MEMORY = {config.max_memory:,} is less than the {needed:,} bytes that "
+                f"BLOOM_CAPACITY = {config.capacity:,} takes in {config.slots} generation(s) "
+                "before any growth: raise it, or set a smaller capacity"
+            )
+
+    def _plan(self) -> Plan:
+        return plan(
+            self.config.capacity,
+            self.config.error_rate,
+            tested=self.config.tested(self.header.order),
+            growing=bool(self.config.growth),
+            blocks=self.header.blocks,
+            num_hashes=len(self.header.seeds),
+            counting=self.header.counting,
+        )
+
+    @property
+    def _max_grown(self) -> int:
+        return max_bits(MAX_GROWN_BITS, counting=self.header.counting)
+
+    def _layer(self, generation: int, index: int, capacity: int) -> Layer:
+        """Return a layer for so many URLs, or of the largest size that layers grow to."""
+        k = len(self.header.seeds)
+        tested, growing = self.config.tested(self.header.order), bool(self.config.growth)
+        rate = layer_error_rate(self.config.error_rate, tested, index, growing=growing)
+        bits = required_bits(capacity, rate, k)
+        if bits > self._max_grown:
+            bits, capacity = self._max_grown, layer_capacity(self._max_grown, rate, k)
+        return Layer(generation, index, bits, capacity, self.header.counting)

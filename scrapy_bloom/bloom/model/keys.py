@@ -1,0 +1,64 @@
+"""The names of a filter's Redis keys. All keys of a block share one hash slot."""
+
+import re
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under one prefix.
+
+    Args:
+        prefix: the filter's name; not empty, without ``{`` and ``}`` (Redis Cluster's hash tags).
+
+    Raises:
+        ConfigurationError: the prefix is not usable.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        good = isinstance(self.prefix, str) and re.fullmatch(r"[^{}\ud800-\udfff]+", self.prefix)
+        if not good:
+            raise ConfigurationError(
+                f"the filter's key (BLOOM_KEY) must be a non-empty string without '{{' and '}}', "
+                f"which mark hash slots in Redis, in valid Unicode; got {self.prefix!r}"
+            )
+
+    def header(self) -> str:
+        """HASH: what all blocks share."""
+        return f"{{{self.prefix}:0}}:header"
+
+    def ring(self, block: int) -> str:
+        """HASH: the block's ring and counts."""
+        return f"{{{self.prefix}:{block}}}:ring"
+
+    def layer(self, block: int, name: str) -> str:
+        """STRING: the bitmap of one layer, ``name`` being ``<generation>.<index>``."""
+        return f"{{{self.prefix}:{block}}}:{name}"
+
+    def scratch(self, block: int, token: str, name: str) -> str:
+        """STRING: what one script keeps for a moment, under a random name."""
+        return f"{{{self.prefix}:{block}}}:scratch:{token}:{name}"
+
+    @property
+    def pattern(self) -> str:
+        """What the names of all its keys match, as SCAN takes it; so may some of another filter."""
+        escaped = re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix)
+        return f"{{{escaped}:*}}:*"
+
+    def is_bitmap(self, block: int, key: str) -> bool:
+        """Whether a key has the name of a block's bitmap."""
+        head = self.layer(block, "")
+        name = r"[0-9]+\.[0-9]+"
+        return key.startswith(head) and bool(re.fullmatch(name, key[len(head) :]))
+
+    def claims(self, block: int) -> str:
+        """HASH: the block's claims, which are not recorded in its bitmaps yet."""
+        return f"{{{self.prefix}:{block}}}:claims"
+
+    def workers(self) -> str:
+        """HASH: who has claims, and until when they count as alive."""
+        return f"{{{self.prefix}:0}}:workers"

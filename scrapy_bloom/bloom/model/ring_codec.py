@@ -1,0 +1,121 @@
+"""A ring as the JSON text that Redis holds, and back, trusting nothing."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
+from scrapy_bloom.bloom.model.header import Header, check, in_range
+from scrapy_bloom.bloom.model.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, Schedule, parse_span
+from scrapy_bloom.bloom.model.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE, max_bits
+
+#: Counts of URLs and of generations at most.
+_MANY = 1 << 62
+#: Unix times at most: the year 6325.
+_MAX_TIME = 1 << 37
+#: Growth factors at most.
+MAX_GROWTH = 64
+
+
+def dump(ring: Ring) -> str:
+    """Write a ring down, with a full copy of the header."""
+    config = ring.config
+    state = {
+        "header": ring.header.to_fields(),
+        "config": {
+            "capacity": config.capacity,
+            "error_rate": config.error_rate,
+            "window": config.window,
+            "period": config.period,
+            "growth": config.growth,
+            "max_memory": config.max_memory,
+        },
+        "block": ring.block,
+        "generations": [_fields(generation) for generation in ring.generations],
+        "since": ring.since,
+        "run": ring.run,
+        "runs": ring.runs,
+        "changed": ring.changed,
+    }
+    return json.dumps(state, separators=(",", ":"))
+
+
+def parse(text: str) -> Ring:
+    """Read a ring back.
+
+    Raises:
+        ValueError: it is damaged, or of another format.
+    """
+    try:
+        state = json.loads(text)
+        header = Header.from_fields(state["header"])
+        config = _config(state["config"])
+        counting = header.counting
+        generations = tuple(_generation(value, counting) for value in state["generations"])
+        block, run, runs = state["block"], state["run"], state["runs"]
+        since, changed = state["since"], state["changed"]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is damaged ({error!r:.80})") from None
+    check(in_range(block, 0, header.blocks - 1), "block", block)
+    check(1 <= len(generations) <= MAX_GENERATIONS, "generations", len(generations))
+    layers = sum(len(generation.layers) for generation in generations)
+    check(layers <= len(generations) + MAX_FURTHER_LAYERS, "layers", layers)
+    numbers = [generation.number for generation in generations]
+    check(numbers == sorted(set(numbers), reverse=True), "numbers of generations", numbers)
+    check(isinstance(runs, list) and len(runs) <= RUNS_KEPT, "runs", runs)
+    check(all(isinstance(name, str) for name in runs), "runs", runs)
+    check(in_range(run, max(generation.run for generation in generations), _MANY), "run", run)
+    check(in_range(since, 0, _MANY), "since", since)
+    check(in_range(changed, 0, _MAX_TIME), "changed", changed)
+    return Ring(header, config, block, generations, since, run, tuple(runs), changed)
+
+
+def _config(value: dict[str, Any]) -> Config:
+    capacity, error_rate = value["capacity"], value["error_rate"]
+    growth, max_memory = value["growth"], value["max_memory"]
+    check(in_range(capacity, 1, _MANY), "capacity", capacity)
+    good_rate = isinstance(error_rate, float) and MIN_ERROR_RATE <= error_rate < 1
+    check(good_rate, "error_rate", error_rate)
+    good_growth = type(growth) in (int, float) and (growth == 0 or 1 <= growth <= MAX_GROWTH)
+    check(good_growth, "growth", growth)
+    check(max_memory is None or in_range(max_memory, 1, _MANY), "max_memory", max_memory)
+    schedule = _schedule(value["window"], value["period"])
+    return Config(capacity, error_rate, schedule, growth, max_memory)
+
+
+def _schedule(window: Any, period: Any) -> Schedule | None:
+    if window is None:
+        return None
+    try:
+        return Schedule.of(parse_span("window", window), parse_span("period", period))
+    except ConfigurationError as error:
+        raise ValueError(f"it is damaged ({error})") from None
+
+
+def _fields(generation: Generation) -> dict[str, Any]:
+    fields = asdict(generation)
+    for layer in fields["layers"]:
+        del layer["counting"]  # the header says so
+    return fields
+
+
+def _generation(value: dict[str, Any], counting: bool) -> Generation:
+    layers = tuple(Layer(**layer, counting=counting) for layer in value["layers"])
+    generation = Generation(value["number"], value["opened"], value["dated"], value["run"], layers)
+    check(layers, "layers", layers)
+    number = generation.number
+    check(in_range(number, 0, _MANY), "number", number)
+    for layer in layers:
+        check(in_range(layer.generation, number, number), "generation", layer.generation)
+        check(in_range(layer.index, 0, MAX_LAYERS - 1), "index", layer.index)
+        most = max_bits(MAX_LAYER_BITS, counting=counting)
+        check(in_range(layer.num_bits, 1, most), "num_bits", layer.num_bits)
+        check(in_range(layer.capacity, 1, _MANY), "capacity", layer.capacity)
+    indexes = [layer.index for layer in layers]
+    check(indexes == sorted(set(indexes)), "indexes", indexes)
+    check(in_range(generation.opened, 0, _MAX_TIME), "opened", generation.opened)
+    check(in_range(generation.dated, 0, _MAX_TIME), "dated", generation.dated)
+    check(in_range(generation.run, 0, _MANY), "run", generation.run)
+    return generation

@@ -1,0 +1,267 @@
+"""When URLs are forgotten: spans of time or runs, and the calendar of a ring of generations.
+
+Words: a *window* is how long a URL is remembered at most. The ring rotates every *period*, and has
+``G = window / period`` generations. A URL first seen in period ``p`` is forgotten at the start of
+period ``p + G``, so it is new again between ``window - period`` and ``window`` after it was seen.
+
+Pure arithmetic: no clock, no I/O. Times are Unix times in seconds; boundaries are in UTC.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from fractions import Fraction
+from operator import index
+from typing import Any
+
+from scrapy_bloom.bloom.errors import ConfigurationError, shown
+
+MONTHS, SECONDS, RUNS = "months", "seconds", "runs"
+#: Generations of a ring at most; a lookup may have to look into every one.
+MAX_GENERATIONS = 64
+#: Years of the longest span.
+MAX_YEARS = 100
+
+_DAY = 86_400
+#: Day number of 1970-01-01.
+_EPOCH = date(1970, 1, 1).toordinal()
+#: The largest count of each unit; a year of seconds has 365.25 days.
+_MOST = {MONTHS: MAX_YEARS * 12, SECONDS: MAX_YEARS * 1461 * _DAY // 4, RUNS: 1_000_000}
+#: Name, unit, size in that unit and short forms, from long to short. A bare number is seconds.
+_WORDS: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
+    ("year", MONTHS, 12, ("y", "yr")),
+    ("month", MONTHS, 1, ()),
+    ("week", SECONDS, 7 * _DAY, ("w",)),
+    ("day", SECONDS, _DAY, ("d",)),
+    ("hour", SECONDS, 3600, ("h",)),
+    ("minute", SECONDS, 60, ("min",)),
+    ("second", SECONDS, 1, ("s", "sec", "")),
+    ("run", RUNS, 1, ()),
+)
+_SPELLINGS = {
+    spelling: (unit, size)
+    for name, unit, size, short in _WORDS
+    for spelling in (name, f"{name}s", *short)
+}
+_TEXT = re.compile(r"(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+#: Characters of a number in text; more is a mistake, and Python refuses to read 4,300 digits.
+_MAX_DIGITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A length of time, or a number of runs of a spider.
+
+    Args:
+        count: how many of the unit, at least 1; at most 100 years or 1,000,000 runs.
+        unit: ``MONTHS`` (of the calendar), ``SECONDS`` or ``RUNS``.
+
+    Raises:
+        ConfigurationError: the count is out of range, or the unit is none of these.
+    """
+
+    count: int
+    unit: str
+
+    def __post_init__(self) -> None:
+        if self.unit not in (MONTHS, SECONDS, RUNS):
+            raise ConfigurationError(f"the unit is {_any_of((MONTHS, SECONDS, RUNS))}")
+        most = _MOST[self.unit]
+        if type(self.count) is not int or not 1 <= self.count <= most:
+            raise ConfigurationError(f"it has to come to 1 to {most:,} whole {self.unit}")
+
+    def __str__(self) -> str:
+        """Text that ``parse_span`` reads back, in the longest unit that fits: ``1 year``."""
+        number, name = next(
+            (self.count // size, name)
+            for name, unit, size, _ in _WORDS
+            if unit == self.unit and self.count % size == 0
+        )
+        return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def parse_span(name: str, value: object) -> Span:
+    """Parse a span.
+
+    Args:
+        name: the setting or parameter, for the error.
+        value: text such as ``"5 months"``, ``"36h"`` or ``"2 runs"``; a number (also as text) of
+            whole seconds; a ``timedelta`` of whole seconds; a ``Span``.
+
+    Raises:
+        ConfigurationError: it is none of these, has a fraction that does not come to whole seconds,
+            or is not from 1 second to 100 years or from 1 to 1,000,000 runs.
+    """
+    try:
+        return _convert(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f'{name} is a length of time or a number of runs, such as "5 months", "6 weeks", '
+            f'"36 hours" or "2 runs"; got {shown(value)}: {error}'
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a ring of generations rotates, and how long it remembers.
+
+    Args:
+        window: how long a URL is remembered at most (``BLOOM_RECRAWL_AFTER``).
+        period: time or runs between two rotations (``BLOOM_ROTATE_EVERY``); the window is 1 to 64
+            times as long, in the same unit.
+
+    Raises:
+        ConfigurationError: the units differ, the window is no multiple of the period, or it is more
+            than 64 times as long.
+    """
+
+    window: Span
+    period: Span
+
+    def __post_init__(self) -> None:
+        problem = _problem(self.window, self.period)
+        if problem:
+            raise ConfigurationError(
+                f'BLOOM_RECRAWL_AFTER = "{self.window}" does not go together with '
+                f'BLOOM_ROTATE_EVERY = "{self.period}": {problem}'
+            )
+
+    @classmethod
+    def of(cls, window: Span, period: Span | None = None) -> "Schedule":
+        """Make a schedule. Without a period: 1 month, 1 run, or the window if it is in seconds."""
+        if period is None:
+            period = window if window.unit == SECONDS else Span(1, window.unit)
+        return cls(window, period)
+
+    @property
+    def generations(self) -> int:
+        """Generations of the ring, 1 to 64."""
+        return self.window.count // self.period.count
+
+    @property
+    def counts_runs(self) -> bool:
+        """Whether the ring rotates with the runs of a spider, not with time."""
+        return self.period.unit == RUNS
+
+    def index(self, time: int, part: int = 0, parts: int = 1) -> int:
+        """Return the number of the period that contains a time.
+
+        Args:
+            time: Unix time in seconds, 0 to 2 ** 37.
+            part: which of the parts of the ring, 0 <= part < parts; each rotates at its own time.
+            parts: number of parts, at least 1.
+
+        Raises:
+            ValueError: the schedule counts runs.
+        """
+        if self.period.unit == MONTHS:
+            day = date.fromordinal(_EPOCH + time // _DAY)
+            time_in_unit = (day.year - 1970) * 12 + day.month - 1
+        else:
+            time_in_unit = time
+        index = time_in_unit // self.period.count
+        return index if self.start(index, part, parts) <= time else index - 1
+
+    def start(self, index: int, part: int = 0, parts: int = 1) -> int:
+        """Return the Unix time in seconds at which a period begins; undoes ``index``.
+
+        Periods in months begin on the 1st at 00:00 UTC, of months whose number since January 1970
+        is a multiple of the period's; periods in seconds at multiples of the period. A part begins
+        later, by ``part / parts`` of the period.
+
+        Raises:
+            ValueError: the schedule counts runs.
+        """
+        start, end = (self._boundary(number) for number in (index, index + 1))
+        return start + (end - start) * part // parts
+
+    def __str__(self) -> str:
+        return f"{self.window} (rotated every {self.period})"
+
+    def _boundary(self, index: int) -> int:
+        if self.counts_runs:
+            raise ValueError(f"no time tells when a period of {self.period} begins")
+        if self.period.unit == SECONDS:
+            return index * self.period.count
+        years, months = divmod(index * self.period.count, 12)
+        return (date(1970 + years, 1 + months, 1).toordinal() - _EPOCH) * _DAY
+
+
+def plain(value: Any) -> Any:
+    """Return an integer of another type, such as NumPy's, as an int; anything else as it is."""
+    # Older versions of NumPy make integers of its truth values, with a warning.
+    if type(value).__name__ not in ("bool", "bool_"):
+        with suppress(TypeError):
+            return index(value)
+    return value
+
+
+def _convert(value: object) -> Span:
+    if isinstance(value, Span):
+        return value
+    if isinstance(value, str):
+        return _read(value)
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError("it should be text, a number of seconds or a timedelta")
+    # Neither infinity nor NaN is an integer.
+    if isinstance(value, float) and not value.is_integer():
+        raise ConfigurationError("it should come to whole seconds")
+    return Span(int(value), SECONDS)
+
+
+def _read(text: str) -> Span:
+    match = _TEXT.fullmatch(text.strip().lower())
+    number, word = match.groups() if match else ("", "")
+    if word in ("m", "mo"):
+        raise ConfigurationError(f'does "{word}" mean minutes or months? Write the whole word')
+    if not 1 <= len(number) <= _MAX_DIGITS or word not in _SPELLINGS:
+        words = _any_of([f"{name}s" for name, *_ in _WORDS])
+        raise ConfigurationError(f"it should be a number in digits and then {words}")
+    unit, size = _SPELLINGS[word]
+    count = Fraction(number.replace("_", ""))  # Python 3.10 reads no underscores here
+    if unit == SECONDS:
+        count *= size
+    if count.denominator > 1:
+        raise ConfigurationError("it should come to whole seconds, months, years or runs")
+    return Span(int(count) if unit == SECONDS else int(count) * size, unit)
+
+
+def _problem(window: Span, period: Span) -> str:
+    """Say why a window and a period do not go together, and what would; "" if they do."""
+    periods = _periods(window)
+    if window.unit != period.unit:
+        return f"give both in {window.unit}, say set BLOOM_ROTATE_EVERY to {_any_of(periods[:4])}"
+    times, rest = divmod(window.count, period.count)
+    if window.count > MAX_GENERATIONS * period.count:
+        return (
+            f"the window is at most {MAX_GENERATIONS} times the period; "
+            f"set BLOOM_ROTATE_EVERY to {_any_of(periods[-1:])}"
+        )
+    if rest == 0:
+        return ""
+    longer = [other for other in periods if other.count > period.count][-1:]
+    shorter = [other for other in periods if other.count < period.count][:1]
+    counts = [count * period.count for count in (times, times + 1)]
+    windows = [Span(count, window.unit) for count in counts if 1 <= count <= _MOST[window.unit]]
+    return (
+        "the window has to be a multiple of the period; set BLOOM_ROTATE_EVERY to "
+        f"{_any_of(shorter + longer)}, or BLOOM_RECRAWL_AFTER to {_any_of(windows)}"
+    )
+
+
+def _periods(window: Span) -> list[Span]:
+    """Return the periods that divide a window, from long to short; no odd ones (9450 seconds)."""
+    numbers = [n for n in range(1, MAX_GENERATIONS + 1) if window.count % n == 0]
+    periods = [Span(window.count // n, window.unit) for n in numbers]
+    return [period for period in periods if period == window or re.match(r"\d\d? ", str(period))]
+
+
+def _any_of(items: Sequence[object]) -> str:
+    """Quote and join: ``"a", "b" or "c"``."""
+    *first, last = [f'"{item}"' for item in items]
+    return f"{', '.join(first)} or {last}" if first else last

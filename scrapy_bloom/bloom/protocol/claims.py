@@ -1,0 +1,319 @@
+"""Claims on URLs that are not recorded yet: made, ended, found and taken over. No I/O.
+
+A claim is one field of its block's hash of claims: whose it is, since when, and the request itself.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from scrapy_bloom.bloom.protocol.membership import (
+    BlockBatch,
+    ask,
+    is_answer,
+    locate,
+    verdict_on_one,
+)
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+#: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
+#: failed and is not due yet.
+MINE, OTHERS = "3", "4"
+#: Verdict of ``take``: new, and claimed without its request, because the block has no room for it.
+UNKEPT = "6"
+#: Verdict of ``take``: the owner has it already, without its request.
+MINE_UNKEPT = "7"
+#: Claims ended in one call.
+MAX_ENDED_PER_CALL = 256
+#: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
+MAX_FIELD_BYTES = 32
+#: Fingerprints of requests that are kept, but not remembered, begin so.
+KEPT = b"kept:"
+
+#: How fields of the header begin that name a window.
+_WINDOW = "window:"
+_HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,60}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredClaim:
+    """A claim as a scan shows it.
+
+    Args:
+        field: its field in the block's hash.
+        owner: whose it is.
+        nonce: of the call that made it its owner's.
+        time: when it was made, in Unix seconds on the server; of a failed URL, when it is due.
+        attempt: times that the URL failed.
+        length: of the request in characters; 0 if it is not kept.
+    """
+
+    field: str
+    owner: str
+    nonce: str
+    time: int
+    attempt: int
+    length: int
+
+    @classmethod
+    def parse(cls, field: str, head: str) -> "StoredClaim | None":
+        """Read what a scan returns; None if it is damaged."""
+        match = _HEAD.fullmatch(head)
+        if match is None:
+            return None
+        return cls(field, match[1], match[2], int(match[3]), int(match[4]), int(match[5]))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it keeps a failed URL from being crawled again at once."""
+        return self.owner.startswith("-")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What becomes of the claims of URLs that failed.
+
+    Args:
+        owner: their new owner, which begins with ``-``.
+        seconds: until they are due again.
+        attempts: after how many their requests are no longer kept.
+    """
+
+    owner: str
+    seconds: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPage:
+    """A part of a block's claims.
+
+    Args:
+        cursor: where the scan goes on; "0" at its end.
+        claims: those that can be read.
+        damaged: fields of those that cannot.
+        now: Unix time in seconds on the server.
+    """
+
+    cursor: str
+    claims: tuple[StoredClaim, ...]
+    damaged: tuple[str, ...]
+    now: int
+
+
+def field_of(fingerprint: bytes) -> str:
+    """Return the field of a fingerprint's claim."""
+    if len(fingerprint) <= MAX_FIELD_BYTES:
+        return fingerprint.hex()
+    return "h" + blake2b(fingerprint, digest_size=20).hexdigest()
+
+
+def claim(
+    session: FilterSession,
+    items: Sequence[bytes],
+    requests: Sequence[str],
+    owner: str,
+    nonce: str,
+    *,
+    memory: int = 0,
+    tested: bool = True,
+) -> Operation[str]:
+    """Claim items without recording them.
+
+    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT or OTHERS.
+
+    Args:
+        session: the filter.
+        items: their fingerprints.
+        requests: their requests as JSON, "" for those that are not kept.
+        owner: whose the claims are to be.
+        nonce: of this call; repeated with it, nothing changes.
+        memory: bytes that all claims on the filter take at most; 0 for no limit.
+        tested: whether items that are recorded already are to be left out.
+    """
+
+    def make_call(batch: BlockBatch) -> Call:
+        claims = [text for place in batch.places for text in (fields[place], requests[place])]
+        return batch.held.claim(
+            batch.packed, owner, nonce, claims, room=_room(session, memory), tested=tested
+        )
+
+    fields = [field_of(item) for item in items]
+    return (yield from ask(session, items, make_call))
+
+
+def claim_one(
+    session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int = 0
+) -> Operation[str]:
+    """Do as ``take`` with one item, without the bookkeeping of a batch."""
+    if session.complete:
+        held, packed = locate(session, item)
+        (reply,) = yield [
+            held.claim(packed, owner, nonce, (field_of(item), request), room=_room(session, memory))
+        ]
+        verdict = verdict_on_one(session, held, reply)
+        if verdict is not None:
+            return verdict
+    return (yield from claim(session, [item], [request], owner, nonce, memory=memory))
+
+
+def _room(session: FilterSession, memory: int) -> int:
+    """Return the bytes for the claims of one block."""
+    return 0 if not memory or session.header is None else max(1, memory // session.header.blocks)
+
+
+def note_windows(session: FilterSession, names: Sequence[str]) -> Operation[set[str]]:
+    """Note the windows whose filters belong to this one; return all that were noted before."""
+    if not session.complete:
+        yield from session.open()
+    keys = (session.keys.header(), session.keys.ring(0))
+    script = on_full_server(load("header")) if names else load("header")
+    (reply,) = yield [Call(script, keys, ("", *names))]
+    return {name.removeprefix(_WINDOW) for name in reply.fields if name.startswith(_WINDOW)}
+
+
+def release(
+    session: FilterSession,
+    items: Iterable[bytes],
+    owner: str = "",
+    failure: RetryPolicy | None = None,
+) -> Operation[int]:
+    """End the claims of items; return how many there were.
+
+    Args:
+        session: the filter.
+        items: their fingerprints.
+        owner: whose claims are meant; "" for whoever has them.
+        failure: what becomes of them; None if they go.
+    """
+    fields = yield from _fields_by_block(session, items)
+    return (yield from release_fields(session, fields, owner, failure))
+
+
+def release_fields(
+    session: FilterSession,
+    fields: Mapping[int, Sequence[str]],
+    owner: str = "",
+    failure: RetryPolicy | None = None,
+) -> Operation[int]:
+    """Do as ``release`` with fields of claims, by block."""
+    rest: tuple[str | int, ...] = ("", 0, 0)
+    if failure is not None:
+        rest = (failure.owner, failure.seconds, failure.attempts)
+    calls = [
+        (Call(load("release"), (session.keys.claims(block),), (owner, *rest, *part)), len(part))
+        for block, all_of_it in fields.items()
+        for part in _parts(all_of_it)
+    ]
+    if not calls:
+        return 0
+    replies = yield [call for call, _ in calls]
+    for reply, (_, count) in zip(replies, calls, strict=True):
+        is_answer(reply, count)
+    return sum(reply.verdicts.count("1") for reply in replies)
+
+
+def hold(
+    session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
+) -> Operation[set[str]]:
+    """Make the claims of items an owner's, whoever has them; return the fields of those there are.
+
+    Not those of failed items.
+    """
+    wanted, header = set(items), session.header
+    found = yield from _hold(session, wanted, owner, nonce)
+    if len(found) < len(wanted):
+        # Under another header, they are in other blocks: no script compares it here.
+        yield from session.open()
+        if session.header != header:
+            found = yield from _hold(session, wanted, owner, nonce)
+    return found
+
+
+def _hold(
+    session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
+) -> Operation[set[str]]:
+    fields = yield from _fields_by_block(session, items)
+    calls = [
+        Call(load("reassign"), (session.keys.claims(block),), ("", owner, nonce, "", *part))
+        for block, all_of_it in fields.items()
+        for part in _parts(all_of_it)
+    ]
+    replies = (yield calls) if calls else []
+    return {name for reply in replies for name in reply.fields}
+
+
+def reassign(
+    session: FilterSession, block: int, claims: Sequence[StoredClaim], owner: str, nonce: str
+) -> Operation[dict[str, str]]:
+    """Take over claims of a block if they are still whose they were; return field -> request."""
+    by_owner: dict[str, list[str]] = defaultdict(list)
+    for claim in claims:
+        by_owner[claim.owner].append(claim.field)
+    replies = yield [
+        Call(load("reassign"), (session.keys.claims(block),), (before, owner, nonce, "1", *fields))
+        for before, fields in by_owner.items()
+    ]
+    return {field: text for reply in replies for field, text in reply.fields.items()}
+
+
+def scan(session: FilterSession, block: int, cursor: str, count: int) -> Operation[ClaimPage]:
+    """Return some claims of a block."""
+    return (yield from scan_many(session, {block: cursor}, count))[block]
+
+
+def scan_many(
+    session: FilterSession, cursors: Mapping[int, str], count: int
+) -> Operation[dict[int, ClaimPage]]:
+    """Return some claims of each of some blocks, from a cursor each."""
+    replies = yield [
+        Call(load("scan"), (session.keys.claims(block),), (cursor, count))
+        for block, cursor in cursors.items()
+    ]
+    return {block: _page(reply) for block, reply in zip(cursors, replies, strict=True)}
+
+
+def _page(reply: Reply) -> ClaimPage:
+    found = {field: StoredClaim.parse(field, head) for field, head in reply.fields.items()}
+    claims = tuple(claim for claim in found.values() if claim is not None)
+    damaged = tuple(field for field, claim in found.items() if claim is None)
+    return ClaimPage(reply.version, claims, damaged, reply.now)
+
+
+def _fields_by_block(
+    session: FilterSession, items: Iterable[bytes]
+) -> Operation[dict[int, list[str]]]:
+    if not session.complete:
+        yield from session.open()
+    fields: dict[int, list[str]] = defaultdict(list)
+    for item in items:
+        fields[session.hasher.block(item)].append(field_of(item))
+    return fields
+
+
+def _parts(fields: Sequence[str]) -> Iterable[Sequence[str]]:
+    for start in range(0, len(fields), MAX_ENDED_PER_CALL):
+        yield fields[start : start + MAX_ENDED_PER_CALL]
+
+
+def heartbeat(
+    session: FilterSession, worker: str = "", life: int | str = 0, description: str = ""
+) -> Operation[tuple[int, dict[str, str]]]:
+    """Note that a worker is alive; return the server's clock and all workers' entries.
+
+    Args:
+        session: the filter.
+        worker: its id; "" changes nothing.
+        life: seconds until it counts as dead, 0 if it has stopped; "" removes it.
+        description: what is stored of it; of one to be removed, its whole entry.
+    """
+    if not session.complete:
+        yield from session.open()
+    expiry = session.held[0].ring.expiry if 0 in session.held else 0
+    arguments = (worker, life, description, expiry)
+    (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), arguments)]
+    return reply.now, dict(reply.fields)

@@ -1,0 +1,150 @@
+"""A ring as one client holds it, and the script calls made of it. No I/O.
+
+What all calls on a ring have in common is computed once, when the ring is taken up.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from scrapy_bloom.bloom.model.generations import Generation, Layer
+from scrapy_bloom.bloom.model.hashing import offset_packer, offsets
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.sizing import COUNTER_BITS
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Script, load
+
+#: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
+MAX_URLS_PER_CALL = 256
+#: Bytes, and URLs it takes, of a layer that is written.
+_ROOM = Struct("<IQ")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRing:
+    """A ring as this client last saw it.
+
+    Args:
+        v: nonce under which Redis has the ring.
+        ring: the ring.
+        keys: the filter's keys.
+        sizes: the different sizes of its layers in bits; a URL has k offsets for each.
+        packer: of k offsets.
+        add_script: the script that adds items.
+        add_keys: its keys.
+        add_head: its arguments before the offsets.
+        add_tail: its arguments after them.
+        max_urls: URLs in one call.
+    """
+
+    version: str
+    ring: Ring
+    keys: Keys
+    sizes: tuple[int, ...]
+    packer: Struct
+    add_script: Script
+    add_keys: tuple[str, ...]
+    add_head: tuple[Argument, ...]
+    add_tail: tuple[Argument, ...]
+    max_urls: int
+
+    @classmethod
+    def of(cls, version: str, ring: Ring, keys: Keys) -> "CachedRing":
+        """Take up a ring."""
+        written = ring.written
+        layers = (*written, *(layer for layer in ring.tested if layer not in written))
+        sizes = tuple(dict.fromkeys(layer.num_bits for layer in (*layers, *ring.layers)))
+        k = len(ring.header.seeds)
+        counts = tuple(f"n:{layer.name}" for layer in written)
+        counting = ring.header.counting
+        room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
+        return cls(
+            version,
+            ring,
+            keys,
+            sizes,
+            offset_packer(k),
+            load("count" if counting else "add"),
+            _keys(keys, ring.block, layers),
+            (version, ring.ends, k, _groups(layers, sizes), len(sizes)),
+            (COUNTER_BITS, room, *counts) if counting else (1, room, *counts),
+            # To discard a URL takes about twice as long as to add one.
+            max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
+        )
+
+    def pack(self, hashes: Sequence[int]) -> bytes:
+        """Return the offsets of a URL in layers of all sizes."""
+        pack = self.packer.pack
+        return b"".join([pack(*offsets(hashes, num_bits)) for num_bits in self.sizes])
+
+    def add(self, packed: bytes, *, if_absent: bool = True) -> Call:
+        """Return the call that tests and sets items.
+
+        Args:
+            packed: their offsets.
+            if_absent: whether a counting filter leaves the counters of seen items as they are.
+        """
+        tail = self.add_tail
+        if self.ring.header.counting:
+            tail = (*tail, "nx" if if_absent else "")
+        return Call(self.add_script, self.add_keys, (*self.add_head, packed, *tail))
+
+    def discard(self, packed: bytes) -> Call:
+        """Return the call that takes URLs out of the newest layers they are in."""
+        generations = self.ring.generations
+        layers = [layer for generation in generations for layer in reversed(generation.layers)]
+        args = self._test_args(layers, packed)
+        counts = (f"n:{layer.name}" for layer in layers)
+        return Call(load("discard"), _keys(self.keys, self.ring.block, layers), (*args, *counts))
+
+    def contains(self, packed: bytes) -> Call:
+        """Return the call that tests URLs."""
+        return self._contains(self.ring.tested, packed)
+
+    def claim(
+        self,
+        packed: bytes,
+        owner: str,
+        nonce: str,
+        claims: Sequence[str],
+        *,
+        room: int = 0,
+        tested: bool = True,
+    ) -> Call:
+        """Return the call that claims URLs without recording them.
+
+        Args:
+            packed: offsets of the URLs.
+            owner: whose the claims are to be.
+            nonce: of this call.
+            claims: for each URL the field of its claim, and its request.
+            room: bytes that the block's claims take at most with their requests; 0 for no limit.
+            tested: whether URLs that are recorded already are to be left out.
+        """
+        layers = self.ring.tested if tested else ()
+        block = self.ring.block
+        keys = (*_keys(self.keys, block, layers), self.keys.claims(block))
+        args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, room, *claims)
+        return Call(load("claim"), keys, args)
+
+    def contains_in(self, generation: Generation, packed: bytes) -> Call:
+        """Return the call that tests URLs against one generation."""
+        return self._contains(generation.layers, packed)
+
+    def _contains(self, layers: Sequence[Layer], packed: bytes) -> Call:
+        keys = _keys(self.keys, self.ring.block, layers)
+        return Call(load("contains"), keys, self._test_args(layers, packed))
+
+    def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
+        k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
+        bits = COUNTER_BITS if self.ring.header.counting else 1
+        return (self.version, self.ring.ends, k, groups, len(self.sizes), packed, bits, b"")
+
+
+def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:
+    return (keys.ring(block), *(keys.layer(block, layer.name) for layer in layers))
+
+
+def _groups(layers: Iterable[Layer], sizes: tuple[int, ...]) -> bytes:
+    """Return for each layer, as a byte, which of the sizes it has."""
+    return bytes(sizes.index(layer.num_bits) for layer in layers)

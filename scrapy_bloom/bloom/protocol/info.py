@@ -1,0 +1,198 @@
+"""What a filter is and holds, in numbers that people and scripts can read. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import fsum
+
+from scrapy_bloom.bloom.model.generations import Counts, Generation, count_in, error_rate_of
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol.ring_store import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationInfo:
+    """The generations that the blocks opened for the same reason. Times are Unix seconds.
+
+    Args:
+        opened: when the first of them was opened.
+        closes: when the period ends, in the last block; 0 for never, or with the next run.
+        forgotten: when the last of them is forgotten; 0 for never, or with a run to come.
+        run: number of the run in which they were opened, for windows in runs.
+        layers: layers of the block that has most of them.
+        capacity: items they take in all.
+        count: items recorded in them.
+        estimated_error_rate: share of absent items that test as present in them, at this count.
+        memory: bytes of their bitmaps.
+    """
+
+    opened: int
+    closes: int
+    forgotten: int
+    run: int
+    layers: int
+    capacity: int
+    count: int
+    estimated_error_rate: float
+    memory: int
+
+    @property
+    def fill_ratio(self) -> float:
+        """Items recorded as a share of those that fit in."""
+        return self.count / self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class FilterInfo:
+    """What a filter is and holds.
+
+    Args:
+        key: its key prefix in Redis.
+        capacity: items a generation takes before it grows.
+        error_rate: the bound on its false-positive rate that was asked for.
+        window: how long items are remembered; None for ever.
+        period: how often it rotates; None for never.
+        ring: order of its ring.
+        stagger: whether its blocks rotate one after the other.
+        counting: whether it has counters, so that items can be discarded.
+        growth: size of the next layer in sizes of the last one; 0 never grows.
+        max_memory: bytes beyond which no layer is added; None for no limit.
+        blocks: number of blocks.
+        num_hashes: bits an item sets in a layer.
+        num_bits: bits of all its bitmaps; counters, if it has those.
+        count: items remembered.
+        estimated_error_rate: false-positive rate at this count.
+        error_bound: false-positive rate when all layers are full. Above ``error_rate`` only while
+            layers live that were made under other settings.
+        lost_by_discard: items that one discard of an absent item makes unseen, as expected at this
+            count; 0 without counters.
+        saturated: counters that are saturated, as expected if all items are different.
+        claims: items that are claimed, and not recorded yet; those that failed included.
+        memory: bytes of its bitmaps.
+        lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
+        generations: newest first.
+        now: the server's clock, Unix time in seconds.
+    """
+
+    key: str
+    capacity: int
+    error_rate: float
+    window: str | None
+    period: str | None
+    ring: str
+    stagger: bool
+    counting: bool
+    growth: float
+    max_memory: int | None
+    blocks: int
+    num_hashes: int
+    num_bits: int
+    count: int
+    estimated_error_rate: float
+    error_bound: float
+    lost_by_discard: float
+    saturated: float
+    claims: int
+    memory: int
+    lost_blocks: int
+    generations: tuple[GenerationInfo, ...]
+    now: int
+
+    @property
+    def bits_per_url(self) -> float:
+        """Bits of bitmap per item, at this count or at capacity, whichever is more."""
+        return self.memory * 8 / max(self.count, self.capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """What a filter remembers of an item. Times are Unix seconds.
+
+    Args:
+        seen: whether it is remembered (or, at the error rate, wrongly seems so).
+        since: when the generation that has it was opened; 0 if none has.
+        until: when it is forgotten, and new again; 0 if that is not known.
+        window: how long items are remembered; None for ever.
+    """
+
+    seen: bool
+    since: int
+    until: int
+    window: str | None
+
+
+def describe(
+    key: str, snapshot: Snapshot, lost_blocks: int = 0, block: int | None = None
+) -> FilterInfo:
+    """Return what a filter is and holds, or one block of it."""
+    chosen = [block] if block is not None else sorted(snapshot.rings)
+    rings = [(snapshot.rings[number], snapshot.counts[number]) for number in chosen]
+    header, config = snapshot.header, rings[0][0].config
+    return FilterInfo(
+        key=key,
+        capacity=config.capacity,
+        error_rate=config.error_rate,
+        window=config.window,
+        period=config.period,
+        ring=header.order,
+        stagger=header.stagger,
+        counting=header.counting,
+        growth=config.growth,
+        max_memory=config.max_memory,
+        blocks=header.blocks,
+        num_hashes=len(header.seeds),
+        num_bits=sum(layer.num_bits for ring, _ in rings for layer in ring.layers),
+        count=sum(ring.count(counts) for ring, counts in rings),
+        estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
+        error_bound=max(ring.error_bound for ring, _ in rings),
+        lost_by_discard=_mean(ring.lost_by_discard(counts) for ring, counts in rings),
+        saturated=fsum(ring.saturated(counts) for ring, counts in rings),
+        claims=sum(snapshot.claims[number] for number in chosen),
+        memory=sum(ring.memory for ring, _ in rings),
+        lost_blocks=lost_blocks,
+        generations=_generations(rings),
+        now=snapshot.now,
+    )
+
+
+def describe_item(ring: Ring, generation: Generation | None) -> ItemInfo:
+    """Return what a ring remembers of an item that was found in a generation, or in none."""
+    window = ring.config.window
+    if generation is None:
+        return ItemInfo(seen=False, since=0, until=0, window=window)
+    return ItemInfo(True, generation.opened, ring.forgotten(generation), window)
+
+
+def _generations(rings: Iterable[tuple[Ring, Counts]]) -> tuple[GenerationInfo, ...]:
+    # By period, and within a period by what was opened later, early or by hand.
+    rows: dict[tuple[int, int], list[tuple[Ring, Counts, Generation]]] = {}
+    for ring, counts in rings:
+        opened = Counter[int]()
+        for generation in reversed(ring.generations):
+            period = ring.period(generation)
+            rows.setdefault((period, opened[period]), []).append((ring, counts, generation))
+            opened[period] += 1
+    return tuple(_generation(rows[row]) for row in sorted(rows, reverse=True))
+
+
+def _generation(members: list[tuple[Ring, Counts, Generation]]) -> GenerationInfo:
+    layers = [layer for _, _, generation in members for layer in generation.layers]
+    return GenerationInfo(
+        opened=min(generation.opened for _, _, generation in members),
+        closes=max(ring.closes(generation) for ring, _, generation in members),
+        forgotten=max(ring.forgotten(generation) for ring, _, generation in members),
+        run=max(generation.run for _, _, generation in members),
+        layers=max(len(generation.layers) for _, _, generation in members),
+        capacity=sum(layer.capacity for layer in layers),
+        count=sum(count_in(generation.layers, counts) for _, counts, generation in members),
+        estimated_error_rate=_mean(
+            error_rate_of(generation.layers, counts, len(ring.header.seeds))
+            for ring, counts, generation in members
+        ),
+        memory=sum(layer.memory for layer in layers),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return fsum(found) / len(found)

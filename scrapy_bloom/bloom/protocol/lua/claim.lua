@@ -1,0 +1,83 @@
+-- claim: claim URLs of one block without recording them: exactly one caller gets each.
+--
+-- KEYS[1]     HASH    the block's ring
+-- KEYS[2..]   STRING  bitmaps of the layers to test; none, to take the URLs untested
+-- KEYS[..]    HASH    the block's claims: field = fingerprint, value = "owner nonce time attempt request"
+-- ARGV[1..7]  the ring, and offsets of URLs in its layers, as in prelude_layers.lua
+-- ARGV[8]     "": none is written
+-- ARGV[9]     Unix time in seconds at which the claims expire, 0 for never
+-- ARGV[10]    owner of the claims
+-- ARGV[11]    nonce of this call: repeated with the same one, it gives the same answers
+-- ARGV[12]    bytes that the block's claims take at most; beyond, they are made without their
+--             requests. 0 for no limit
+-- ARGV[13..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
+--
+-- Needs    prelude_layers.lua
+-- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "6" the caller's now
+--                                    without its request, for which there is no room, "0" recorded
+--                                    in a bitmap, "3" the owner's already, "7" the same without its
+--                                    request, "4" another owner's, or one that failed and is not
+--                                    due yet
+--          "stale" and "lost" as in prelude_ring.lua
+-- Cost     O(URLs * layers * k) at most, as in prelude_layers.lua; a new URL costs HGET and HSET
+--          besides. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
+local claims, now = KEYS[#KEYS], now or call('TIME')[1]
+
+-- What is to be said of a URL with a claim; '1' and the attempts so far, if it may be taken.
+local function judge(claim)
+  local owner, nonce, time, attempt, request = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) (.?)')
+  if not owner then return '1', 0 end  -- not ours to read: damaged
+  if string.sub(owner, 1, 1) == '-' then
+    return tonumber(time) <= tonumber(now) and '1' or '4', attempt
+  end
+  if owner ~= ARGV[10] then return '4' end
+  if nonce == ARGV[11] then return '1', attempt end
+  return request == '' and '7' or '3'
+end
+
+-- Bytes that the claims take, estimated from a few of them where all of them might take too many;
+-- measured when it is first needed. A user who may not call MEMORY has no limit.
+local LARGEST = 70000  -- bytes of a claim and its request, at most
+local urls, room, used = (#ARGV - 12) / 2, tonumber(ARGV[12]), nil
+local function has_room_for(request)
+  if room == 0 or request == '' then return true end
+  if not used then
+    local most = (redis.call('HLEN', claims) + urls) * LARGEST
+    used = most > room and redis.pcall('MEMORY', 'USAGE', claims, 'SAMPLES', 50)
+    if type(used) ~= 'number' then used = 0 end
+  end
+  used = used + #request
+  return used <= room
+end
+
+local verdicts, taken = {}, {}
+for url = 1, urls do
+  local field, request = ARGV[11 + 2 * url], ARGV[12 + 2 * url]
+  local verdict, attempt = '1', 0
+  at, unpacked = (url - 1) * width, {}
+  for i = 1, layers do
+    if has(i) then verdict = '0' break end
+  end
+  if verdict == '1' then
+    local claim = redis.call('HGET', claims, field)
+    if claim then verdict, attempt = judge(claim) end
+    -- Twice in one call: its nonce does not tell them apart.
+    if taken[field] then verdict = '3' end
+  end
+  if verdict == '1' then
+    if not has_room_for(request) then request, verdict = '', '6' end
+    local value = {ARGV[10], ARGV[11], now, attempt, request}
+    redis.call('HSET', claims, field, table.concat(value, ' '))
+    taken[field] = true
+  end
+  verdicts[url] = verdict
+end
+if next(taken) then
+  local expiry = tonumber(ARGV[9])
+  if expiry == 0 then
+    redis.call('PERSIST', claims)
+  elseif redis.call('EXPIRETIME', claims) ~= expiry then
+    redis.call('EXPIREAT', claims, expiry)
+  end
+end
+return {'ok', table.concat(verdicts)}

@@ -1,0 +1,31 @@
+-- reassign: take over claims of one block from their owner.
+--
+-- KEYS[1]    HASH  the block's claims, as in take.lua
+-- ARGV[1]    the owner they are taken from; "" for whoever has them. Claims that failed have an
+--            owner too, and are only given away when they are due; not to those who ask with ""
+-- ARGV[2]    the owner they go to
+-- ARGV[3]    nonce of this call
+-- ARGV[4]    "1" to be told the requests
+-- ARGV[5..]  fields of the claims
+--
+-- Reply    {"ok", "", "", now, field, request, ...}  what was taken over; the request is "" if it
+--          was not asked for, or not kept
+-- Cost     O(claims), and the size of the requests
+local now = redis.call('TIME')[1]
+local reply = {'ok', '', '', now}
+for i = 5, #ARGV do
+  local claim = redis.call('HGET', KEYS[1], ARGV[i])
+  local owner, time, attempt, request
+  if claim then
+    owner, time, attempt, request = string.match(claim, '^(%S+) %S+ (%d+) (%d+) (.*)$')
+  end
+  local failed = owner and string.sub(owner, 1, 1) == '-'
+  local given = owner and (owner == ARGV[1] or (ARGV[1] == '' and not failed))
+  if given and not (failed and tonumber(time) > tonumber(now)) then
+    local value = {ARGV[2], ARGV[3], now, attempt, request}
+    redis.call('HSET', KEYS[1], ARGV[i], table.concat(value, ' '))
+    reply[#reply + 1] = ARGV[i]
+    reply[#reply + 1] = ARGV[4] == '1' and request or ''
+  end
+end
+return reply

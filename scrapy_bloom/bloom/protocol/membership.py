@@ -1,0 +1,216 @@
+"""Membership: add and contains, as script calls on a filter's rings. No I/O."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.model.generations import Generation
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, on_full_server
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+#: URLs whose calls are sent together.
+MAX_URLS_PER_ROUND = 8_192
+
+#: Verdicts of ``add``.
+NEW, SEEN, UNRECORDED = "1", "0", "2"
+#: Verdict of an addition to a counting filter: seen, but not counted, because there is no room.
+UNCOUNTED = "5"
+#: Verdicts for want of room.
+NO_ROOM = frozenset((UNRECORDED, UNCOUNTED))
+#: All verdicts there are, with those on claims in ``claims.py``.
+VERDICTS = "01234567"
+#: Verdicts of contains.
+PRESENT, ABSENT = "1", "0"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBatch:
+    """Items of one block.
+
+    Args:
+        held: the ring that the offsets belong to.
+        places: where the items are in the caller's list.
+        packed: their packed offsets.
+    """
+
+    held: CachedRing
+    places: list[int]
+    packed: bytes
+
+
+#: An item's ring, and the generation that remembers it.
+Found = tuple[Ring, Generation | None]
+#: Makes the call for a batch.
+MakeCall = Callable[[BlockBatch], Call]
+
+
+def add(
+    session: FilterSession,
+    items: Sequence[bytes],
+    *,
+    if_absent: bool = True,
+    on_full: bool = False,
+) -> Operation[str]:
+    """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item.
+
+    Args:
+        session: the filter.
+        items: the items.
+        if_absent: a counting filter counts new items only. Otherwise it counts each item, also one
+            that seems to be seen (UNCOUNTED if there is no room): if a false positive were not
+            counted, others would lose what is discarded for it.
+        on_full: whether a server without memory does it too; the bits are allocated already.
+    """
+
+    def make_call(batch: BlockBatch) -> Call:
+        call = batch.held.add(batch.packed, if_absent=if_absent)
+        return call._replace(script=on_full_server(call.script)) if on_full else call
+
+    return (yield from ask(session, items, make_call))
+
+
+def locate(session: FilterSession, item: bytes) -> tuple[CachedRing, bytes]:
+    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
+    block, hashes = session.hasher.hashes(item)
+    held = session.held[block]
+    return held, held.pack(hashes)
+
+
+def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> str | None:
+    """Return the verdict in the reply to an addition, or a claim, of one item.
+
+    None if there is none, and ``add`` has to do what is needed; nothing has changed then.
+    """
+    if not is_answer(reply, 1) or (
+        reply.verdicts in NO_ROOM and not session.is_stuck(held.ring.block)
+    ):
+        return None
+    if reply.mark == FILLING:
+        session.notify(FILLING, held.ring)
+    return reply.verdicts
+
+
+def is_answer(reply: Reply, items: int) -> bool:
+    """Whether a reply holds the verdicts on so many items, and not the reason why it holds none.
+
+    Raises:
+        StorageError: it holds verdicts, but not on so many items, or such as there are none.
+    """
+    if reply.status != "ok":
+        return False
+    if len(reply.verdicts) != items or reply.verdicts.strip(VERDICTS):
+        raise StorageError(f"a script answered {reply.verdicts!r:.40} on {items} items")
+    return True
+
+
+def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
+    """Test only: PRESENT or ABSENT per item."""
+    return (yield from ask(session, items, lambda batch: batch.held.contains(batch.packed)))
+
+
+def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found]]:
+    """Return per item its ring, and the newest generation that remembers it, if one does."""
+    found: dict[int, Found] = {}
+    pending, races = list(range(len(items))), RaceCounter(session)
+    while pending:
+        if not session.complete:
+            yield from session.open()
+        batches = _batches(session, items, pending)
+        asked = [(b, generation) for b in batches for generation in b.held.ring.generations]
+        replies = yield [b.held.contains_in(generation, b.packed) for b, generation in asked]
+        refused = []
+        for (batch, generation), reply in zip(asked, replies, strict=True):
+            if not is_answer(reply, len(batch.places)):
+                refused.append((batch, reply))
+                continue
+            for place, verdict in zip(batch.places, reply.verdicts, strict=True):
+                if found.get(place, (None, None))[1] is None:
+                    there = generation if verdict == PRESENT else None
+                    found[place] = batch.held.ring, there
+        # Of some generations a batch may have been answered: it is asked about as a whole again.
+        again = {place for batch, _ in refused for place in batch.places}
+        pending = sorted(again)
+        for place in pending:
+            found.pop(place, None)
+        _note(races, batches, pending)
+        for batch, reply in refused:
+            yield from session.refresh(batch.held.ring.block, batch.held.version, reply)
+    return [found[place] for place in range(len(items))]
+
+
+def ask(session: FilterSession, items: Sequence[bytes], make_call: MakeCall) -> Operation[str]:
+    """Return a verdict per item: in rounds, and again where a block has changed or is full."""
+    answers = []
+    for start in range(0, len(items), MAX_URLS_PER_ROUND):
+        part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))
+        answers.append((yield from _ask_part(session, items, part, make_call)))
+    return "".join(answers)
+
+
+def _ask_part(
+    session: FilterSession, items: Sequence[bytes], places: Sequence[int], make_call: MakeCall
+) -> Operation[str]:
+    verdicts: dict[int, str] = {}
+    pending, races = list(places), RaceCounter(session)
+    while pending:
+        if not session.complete:
+            yield from session.open()
+        batches = _batches(session, items, pending)
+        replies = yield [make_call(batch) for batch in batches]
+        refused, full = [], []
+        for batch, reply in zip(batches, replies, strict=True):
+            if not is_answer(reply, len(batch.places)):
+                refused.append((batch, reply))
+                continue
+            verdicts.update(zip(batch.places, reply.verdicts, strict=True))
+            if reply.mark == FILLING:
+                session.notify(FILLING, batch.held.ring)
+            if not NO_ROOM.isdisjoint(reply.verdicts):
+                full.append(batch)
+        pending = []
+        for batch, reply in refused:
+            yield from session.refresh(batch.held.ring.block, batch.held.version, reply)
+            pending += batch.places
+        for batch in full:
+            if (yield from session.grow(batch.held.ring.block, batch.held.version)):
+                pending += [place for place in batch.places if verdicts[place] in NO_ROOM]
+        pending.sort()
+        _note(races, batches, pending)
+    return "".join(verdicts[place] for place in places)
+
+
+def _note(races: RaceCounter, batches: Sequence[BlockBatch], pending: Sequence[int]) -> None:
+    """Note for each block whether a round left fewer of its items pending."""
+    if not pending:
+        return
+    left = set(pending)
+    before, after = Counter[int](), Counter[int]()
+    for batch in batches:
+        before[batch.held.ring.block] += len(batch.places)
+        after[batch.held.ring.block] += sum(place in left for place in batch.places)
+    for block, count in before.items():
+        races.note(block, won=after[block] < count)
+
+
+def _batches(
+    session: FilterSession, items: Sequence[bytes], places: Sequence[int]
+) -> list[BlockBatch]:
+    """Sort items by block, in calls of bounded size; items of a block keep their order."""
+    by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for place in places:
+        held, packed = locate(session, items[place])
+        by_block[held.ring.block].append((place, packed))
+    return [
+        BlockBatch(
+            session.held[block],
+            [place for place, _ in members[start : start + size]],
+            b"".join(packed for _, packed in members[start : start + size]),
+        )
+        for block, members in by_block.items()
+        for size in (session.held[block].max_urls,)
+        for start in range(0, len(members), size)
+    ]

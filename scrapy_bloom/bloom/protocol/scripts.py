@@ -1,0 +1,143 @@
+"""The atomic operations: each Lua file as a script, and the calls made of it.
+
+What the arguments and replies mean is documented at the top of each file in ``lua/``. What scripts
+share is in ``prelude_*.lua``: a script names the one it needs, whose text is put before its own.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from scrapy_bloom.bloom.errors import StorageError
+
+#: redis-py's option (``redis.client.NEVER_DECODE``) for a reply that stays bytes.
+UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
+#: Status of a reply that holds bytes.
+BYTES = "bytes"
+#: Scripts that a server without memory carries out: they end claims, which gives memory back, or
+#: write a few bytes that keep a worker alive.
+_ON_FULL_SERVER = frozenset({"adopt", "beat", "release"})
+#: Where a script names its prelude.
+_NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua$", re.MULTILINE)
+#: What a script is called with.
+Argument = str | bytes | int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script, known to the server by the SHA-1 of its text."""
+
+    name: str
+    text: str
+    sha: str
+
+
+class Call(NamedTuple):
+    """One call of a script, with all keys of one block.
+
+    Args:
+        script: the script.
+        keys: its keys.
+        args: its arguments.
+        binary: whether the reply holds bytes, which a client must not decode.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[Argument, ...]
+    binary: bool = False
+
+    def send(self, client: Any, *, by_text: bool = False) -> Any:
+        """Send the call by a client of redis-py's, or put it into a pipeline of one.
+
+        Args:
+            client: the client or the pipeline, also one for asyncio.
+            by_text: send the script's text instead of its SHA-1.
+        """
+        rest = (len(self.keys), *self.keys, *self.args)
+        if self.binary:
+            head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
+            return client.execute_command(*head, *rest, **UNDECODED)
+        if by_text:
+            return client.eval(self.script.text, *rest)
+        return client.evalsha(self.script.sha, *rest)
+
+
+class Reply(NamedTuple):
+    """What every script answers: a status, a ring, the server's clock, and the rest.
+
+    Args:
+        status: ``ok``, or why not.
+        verdicts: one character per URL, of claim and contains.
+        mark: what is worth noting beside the verdicts, "" if nothing is.
+        v: nonce of the block's ring; "" if there is none.
+        state: the ring as JSON; "" if there is none.
+        now: Unix time in seconds on the server.
+        fields: pairs of names and values.
+        data: bytes, beside the status BYTES.
+    """
+
+    status: str
+    verdicts: str = ""
+    mark: str = ""
+    version: str = ""
+    state: str = ""
+    now: int = 0
+    fields: Mapping[str, str] = {}
+    data: bytes = b""
+
+    @classmethod
+    def parse(cls, raw: Any) -> "Reply":
+        """Read a reply as redis-py returns it, with or without ``decode_responses``.
+
+        Raises:
+            StorageError: it is not one of our scripts' replies.
+        """
+        try:
+            if type(raw) is list and len(raw) in (2, 3):
+                if raw[0] == b"bytes" and type(raw[1]) is bytes:
+                    return cls(BYTES, data=raw[1])
+                status, verdicts, *marks = map(_text, raw)
+                return cls(status, verdicts, marks[0] if marks else "")
+            status, version, state, now, *pairs = [_text(value) for value in raw]
+            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            return cls(status, "", "", version, state, int(now), fields)
+        except (TypeError, ValueError):
+            raise StorageError(
+                f"a script answered {raw!r:.80}: is something in between that is no Redis?"
+            ) from None
+
+
+@cache
+def load(name: str) -> Script:
+    """Load ``lua/<name>.lua`` from the package, behind the prelude that it needs, if any."""
+    text = _read(name)
+    needed = _NEEDS.search(text)
+    if needed:
+        text = _read(needed[1]) + text
+    return on_full_server(_script(name, text)) if name in _ON_FULL_SERVER else _script(name, text)
+
+
+@cache
+def on_full_server(script: Script) -> Script:
+    """Return a script that a server without memory carries out all the same.
+
+    A read-only replica refuses it, even if it writes nothing.
+    """
+    return _script(script.name, f"#!lua flags=allow-oom\n{script.text}")
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text("utf-8")
+
+
+def _script(name: str, text: str) -> Script:
+    return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts so
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,215 @@
+"""From what a user writes in settings.py, on the command line or in code to a checked value.
+
+Every function takes the name of the setting or parameter and returns the value, or raises a
+ConfigurationError that names it, shows the value and says what would be right. Text is parsed,
+because ``scrapy crawl -s NAME=VALUE`` gives text.
+"""
+
+import ast
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scrapy_bloom.bloom.errors import ConfigurationError, shown
+from scrapy_bloom.bloom.model.hashing import MAX_SEED
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
+from scrapy_bloom.bloom.model.ring_codec import MAX_GROWTH
+from scrapy_bloom.bloom.model.schedule import Span, parse_span, plain
+from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RATE
+from scrapy_bloom.bloom.options import NEVER
+
+#: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
+MAX_CAPACITY = 10**13
+#: Bytes at most: a pebibyte.
+MAX_MEMORY = 1 << 50
+#: Requests that are asked about together at most, and answers that are kept (8 bytes each).
+MAX_BATCH, MAX_CACHE_SIZE = 4_096, 100_000_000
+#: Characters of a run's id at most.
+MAX_RUN_ID = 100
+
+
+def is_unset(value: Any) -> bool:
+    """Whether a value means "not set": None, or its spellings on the command line."""
+    return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
+
+
+def whole_number(name: str, value: Any, low: int, high: int, meaning: str) -> int:
+    """Parse an integer; ``1_000_000``, ``"1000000"`` and ``1e6`` are one."""
+    number = _number(value)
+    if number is None or not low <= number <= high or number != int(number):
+        raise ConfigurationError(
+            f"{name} is {meaning}, a whole number from {low:,} to {high:,}; got {shown(value)}"
+        )
+    return int(number)
+
+
+def capacity(name: str, value: Any) -> int:
+    """Parse a number of URLs."""
+    example = "the number of URLs to remember (say 1_000_000)"
+    return whole_number(name, value, 1, MAX_CAPACITY, example)
+
+
+def error_rate(name: str, value: Any) -> float:
+    """Parse a false-positive rate, 1e-15 <= p < 1."""
+    number = _number(value)
+    if number is None or not MIN_ERROR_RATE <= number < 1:
+        raise ConfigurationError(
+            f"{name} is the share of new URLs that may be taken for seen, at least "
+            f"{MIN_ERROR_RATE:g} and less than 1 (say 1e-5); got {shown(value)}"
+        )
+    return float(number)
+
+
+def blocks(name: str, value: Any) -> int:
+    """Parse a number of blocks."""
+    return whole_number(name, value, 1, MAX_BLOCKS, "the number of bitmaps to spread URLs over")
+
+
+def batch(name: str, value: Any) -> int:
+    """Parse a number of requests that are asked about together; 0 asks about each alone."""
+    meaning = "the requests of a page that are asked about together, 0 for each alone"
+    return whole_number(name, value, 0, MAX_BATCH, meaning)
+
+
+def cache_size(name: str, value: Any) -> int:
+    """Parse a number of answers to keep; 0 keeps none."""
+    meaning = "the answers that this process keeps, 0 for none"
+    return whole_number(name, value, 0, MAX_CACHE_SIZE, meaning)
+
+
+def window(name: str, value: Any) -> Span | str:
+    """Parse how long URLs are remembered: a span of time or of runs, or NEVER to forget nothing."""
+    if value is False or (isinstance(value, str) and value.strip().lower() == NEVER):
+        return NEVER
+    return parse_span(name, value)
+
+
+def ring_order(name: str, value: Any) -> str:
+    """Parse an order of the ring."""
+    return choice(name, value, [WRITE_NEWEST, WRITE_ALL])
+
+
+def flag(name: str, value: Any) -> bool:
+    """Parse a yes or no, as Scrapy does."""
+    text = _text(value).lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ConfigurationError(f"{name} is True or False; got {shown(value)}")
+    return text in ("true", "1")
+
+
+def growth(name: str, value: Any) -> float:
+    """Parse the size of the next layer in sizes of the last one; 0 never grows."""
+    number = _number(value)
+    if number is None or not (number == 0 or 1 <= number <= MAX_GROWTH):
+        raise ConfigurationError(
+            f"{name} is the size of the next layer in sizes of the last one, from 1 to "
+            f"{MAX_GROWTH}, or 0 to never grow (say 2); got {shown(value)}"
+        )
+    return number
+
+
+def memory(name: str, value: Any) -> int:
+    """Parse a number of bytes; 0 is no limit."""
+    return whole_number(name, value, 0, MAX_MEMORY, "the bytes that bitmaps may take, 0 for any")
+
+
+def run(name: str, value: Any) -> str:
+    """Parse the id of a run."""
+    value = plain(value)
+    text = _text(value) if isinstance(value, str | int) else ""
+    if isinstance(value, bool) or not 1 <= len(text) <= MAX_RUN_ID:
+        raise ConfigurationError(
+            f"{name} is an id that all workers of a run share, a text of 1 to {MAX_RUN_ID} "
+            f"characters or a number (say a date); got {shown(value)}"
+        )
+    return text
+
+
+def seconds(name: str, value: Any, low: float, high: float) -> float:
+    """Parse a length of time in seconds."""
+    number = _number(value)
+    if number is None or not low <= number <= high:
+        raise ConfigurationError(
+            f"{name} is a time in seconds from {low:g} to {high:g}; got {shown(value)}"
+        )
+    return float(number)
+
+
+def seeds(name: str, value: Any) -> tuple[tuple[int, ...] | None, int | None]:
+    """Parse ``BLOOM_SEEDS``: a list of seeds, or how many to draw. Returns (seeds, count)."""
+    if isinstance(value, str):
+        value = _literal(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return _seed_list(name, value), None
+    meaning = "how many seeds to draw, or a list of seeds"
+    return None, whole_number(name, value, 1, MAX_HASHES, meaning)
+
+
+def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
+    value = [plain(seed) for seed in value]
+    problem = ""
+    if not 1 <= len(value) <= MAX_HASHES:
+        problem = f"it has {len(value)}"
+    for seed in value if not problem else ():
+        if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+            problem = f"{shown(seed, 40)} is none"
+        elif value.count(seed) > 1:
+            problem = f"{seed} is in it twice"
+    if problem:
+        # Of the value only what is wrong: seeds are secret.
+        raise ConfigurationError(
+            f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}, but "
+            f"{problem}"
+        )
+    return tuple(value)
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Parse one of a few words."""
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word is None or word not in choices:
+        words = ", ".join(repr(word) for word in choices)
+        raise ConfigurationError(f"{name} is one of {words}; got {shown(value)}")
+    return word
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Parse a dict, or its JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        # The value is not shown: it may hold a password.
+        raise ConfigurationError(f"{name} is a dict with str keys, or its JSON; got something else")
+    return dict(value)
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, str):
+        value = _literal(value)
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # an int beyond all floats
+        return None
+
+
+def _literal(text: str) -> Any:
+    """Read a Python number or list of numbers from text; the text itself if it is none."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; "" if it has none, as an int beyond 4,300 digits."""
+    try:
+        return str(value).strip()
+    except Exception:  # any __str__ may fail
+        return ""

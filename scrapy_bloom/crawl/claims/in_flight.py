@@ -1,0 +1,109 @@
+"""Requests on their way through the engine, and pages that wait for requests that are not kept.
+
+A request that cannot be kept on the server is lost with its process. What brings it back is the
+page that yielded it: so that page is not settled before such a request is. A chain of pages that
+cannot be kept leads up to a start request, which the next run makes anyway.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.protocol.claims import field_of
+from scrapy_bloom.crawl.write_behind import CONFIRM, FAIL, REPEAT
+
+#: A claim: the window of the filter, and the fingerprint.
+ClaimKey = tuple[str, bytes]
+#: Claims, and the lengths in characters of the requests kept with them; 0 for one not kept.
+Claims = dict[ClaimKey, int]
+
+#: Requests not kept that pages wait for, at most: about 50 MB with their pages.
+MAX_UNKEPT = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class InFlightRequest:
+    """A request that has left the scheduler and is not settled yet.
+
+    Args:
+        claims: settled with it.
+        error: raised by its callback.
+        times: how often it has to finish: its callback may have yielded the request again.
+        epoch: the epoch in which its callback began to yield, see ``Writer``.
+        has_queued: whether claims on requests it yielded were put down for the writer to make.
+        kind: how it is settled as soon as it waits for nothing; "" until its callback is done.
+        unkept: requests it yielded that are neither kept nor settled.
+        instead: how it is settled instead of being recorded, because it has to yield one of these
+            again: FAIL if that has failed, REPEAT if it is lost; "" for neither.
+        is_given_up: whether its claims stay as they are, for the next run.
+    """
+
+    claims: Claims
+    error: BaseException | None = None
+    times: int = 1
+    epoch: int = 0
+    has_queued: bool = False
+    kind: str = ""
+    unkept: int = 0
+    instead: str = ""
+    is_given_up: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be settled."""
+        return bool(self.kind) and not self.unkept and not self.is_given_up
+
+    def end(self) -> str:
+        """Return how it is settled: once."""
+        kind, self.kind = self.kind, ""
+        return self.instead if kind == CONFIRM and self.instead else kind
+
+
+class UnkeptRequests:
+    """Which page waits for which request that is not kept.
+
+    Args:
+        limit: requests at most. Beyond, the pages that wait longest are given up.
+    """
+
+    def __init__(self, limit: int = MAX_UNKEPT) -> None:
+        self._limit = limit
+        self._parents: dict[ClaimKey, InFlightRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._parents)
+
+    def add(self, claim: ClaimKey, parent: InFlightRequest) -> list[InFlightRequest]:
+        """Make a page wait for a request it yielded; return the pages given up for want of room."""
+        if claim in self._parents:
+            return []  # the page that yielded it first waits for it
+        self._parents[claim] = parent
+        parent.unkept += 1
+        return self._give_up_oldest() if len(self._parents) > self._limit else []
+
+    def settle(self, claim: ClaimKey, kind: str) -> InFlightRequest | None:
+        """Note how a claim is settled; return the page that can be settled now, if one can."""
+        parent = self._parents.pop(claim, None)
+        if parent is None:
+            return None
+        parent.unkept -= 1
+        if kind in (FAIL, REPEAT):
+            parent.instead = kind
+        return parent if parent.is_complete else None
+
+    def find(self, window: str, fields: Collection[str]) -> list[ClaimKey]:
+        """Return the claims of a window that have one of these fields on the server."""
+        return [c for c in self._parents if c[0] == window and field_of(c[1]) in fields]
+
+    def _give_up_oldest(self) -> list[InFlightRequest]:
+        """Give up the page that waits longest, and all pages that wait for it."""
+        oldest = next(iter(self._parents))
+        given_up, waiting = [], [self._parents.pop(oldest)]
+        while waiting:
+            flight = waiting.pop()
+            if flight.is_given_up:
+                continue
+            flight.is_given_up = True
+            given_up.append(flight)
+            own = [claim for claim in flight.claims if claim in self._parents]
+            waiting += [self._parents.pop(claim) for claim in own]
+        return given_up

@@ -1,0 +1,169 @@
+"""What becomes of requests: watches a running engine, because Scrapy has no signals for it.
+
+There is a signal when a request is offered, and one when a response comes. There is none when a
+request is dropped by a middleware, fails, turns into another one, or when its callback has yielded
+its last. So five public methods of the engine's parts are wrapped, on the objects of this crawl.
+(One more is replaced in ``outputs.py``, which sees what callbacks yield.)
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from scrapy import Request
+from scrapy.http import Response
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+
+
+class RequestListener(Protocol):
+    """Is told what becomes of requests."""
+
+    def offered(self, request: Request) -> None:
+        """The scheduler is about to be asked to take it."""
+
+    def accepted(self, request: Request) -> None:
+        """The scheduler has taken it."""
+
+    def refused(self, request: Request) -> None:
+        """The scheduler does not want it."""
+
+    def lost(self, request: Request) -> None:
+        """The scheduler's queue has failed, and nobody has it."""
+
+    def handed_out(self, request: Request) -> None:
+        """It has left the scheduler and is the engine's."""
+
+    def turned_into(self, request: Request, successor: Request) -> None:
+        """The downloader's middlewares made another request of it: a redirect, or a retry."""
+
+    def raised(self, request: Request, error: BaseException) -> None:
+        """Its callback or errback, or a spider middleware, raised."""
+
+    def finished(self, request: Request, result: Response | Failure) -> None:
+        """Its callback or errback has yielded its last, and that has been dealt with."""
+
+
+def watch(engine: Any, listener: RequestListener) -> None:
+    """Tell a listener what becomes of requests, from now on.
+
+    Args:
+        engine: Scrapy's ``ExecutionEngine``, with an open spider.
+        listener: is told.
+
+    Raises:
+        ConfigurationError: the engine is of a version that is not known.
+    """
+    try:
+        # The scheduler is a public attribute of the engine from Scrapy 2.19 on only.
+        scheduler, downloader, scraper = engine._slot.scheduler, engine.downloader, engine.scraper  # noqa: SLF001
+        _watch_scheduler(scheduler, listener)
+        _watch_downloader(downloader, listener)
+        _watch_scraper(scraper, listener)
+    except (AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f'BLOOM_REMEMBER = "crawled" cannot follow requests through this engine ({error}): set '
+            'it to "scheduled", or use a version of Scrapy that scrapy-bloom is tested with'
+        ) from error
+
+
+def check_method(method: Callable[..., Any], *parameters: str, is_async: bool = False) -> None:
+    """Refuse a method that is called or answers in another way than all known versions.
+
+    Args:
+        method: will be wrapped.
+        parameters: names that its first parameters have; "" for any.
+        is_async: whether it is a coroutine function.
+
+    Raises:
+        TypeError: it has another form; the text says which.
+    """
+    name = getattr(method, "__qualname__", repr(method))
+    if inspect.iscoroutinefunction(method) != is_async:
+        raise TypeError(f"{name} is {'no' if is_async else 'a'} coroutine function")
+    try:
+        signature = inspect.signature(method)
+    except ValueError:
+        return  # compiled: it does not say
+    found = list(signature.parameters.values())
+    positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    has_any = any(p.kind is p.VAR_POSITIONAL for p in found)
+    if len(positional) < len(parameters) and not has_any:
+        raise TypeError(f"{name} takes {signature}")
+    for known, actual in zip(parameters, positional, strict=False):
+        if known not in ("", actual):
+            raise TypeError(f"{name} takes {signature}")
+
+
+def _watch_scheduler(scheduler: Any, listener: RequestListener) -> None:
+    enqueue_request, next_request = scheduler.enqueue_request, scheduler.next_request
+    check_method(enqueue_request, "")
+    check_method(next_request)
+
+    def enqueue(request: Request) -> bool:
+        listener.offered(request)
+        try:
+            is_accepted = bool(enqueue_request(request))
+        except BaseException:
+            listener.lost(request)
+            raise
+        (listener.accepted if is_accepted else listener.refused)(request)
+        return is_accepted
+
+    def hand_out() -> Request | None:
+        request: Request | None = next_request()
+        if request is not None:
+            listener.handed_out(request)
+        return request
+
+    scheduler.enqueue_request, scheduler.next_request = enqueue, hand_out
+
+
+def _watch_downloader(downloader: Any, listener: RequestListener) -> None:
+    fetch = downloader.fetch
+
+    def fetch_and_tell(request: Request, *args: Any) -> Any:
+        def tell(result: Any) -> Any:
+            if isinstance(result, Request):
+                listener.turned_into(request, result)
+            return result
+
+        async def tell_later(result: Awaitable[Any]) -> Any:
+            return tell(await result)
+
+        # Scrapy's own returns a Deferred. One of the user's may answer at once, or raise.
+        result = fetch(request, *args)
+        if isinstance(result, Deferred):
+            return result.addCallback(tell)
+        return tell_later(result) if inspect.isawaitable(result) else tell(result)
+
+    downloader.fetch = fetch_and_tell
+
+
+def _watch_scraper(scraper: Any, listener: RequestListener) -> None:
+    enqueue_scrape, handle_spider_error = scraper.enqueue_scrape, scraper.handle_spider_error
+    check_method(enqueue_scrape, "", "request")
+    check_method(handle_spider_error, "", "request")
+
+    def scrape(result: Response | Failure, request: Request, *args: Any) -> Any:
+        def tell(outcome: Any) -> Any:
+            # A failure here is one of the scraper's own bookkeeping, after the callback.
+            listener.finished(request, result)
+            return outcome
+
+        try:
+            scraping = enqueue_scrape(result, request, *args)
+        except BaseException as error:
+            listener.raised(request, error)
+            listener.finished(request, result)
+            raise
+        return scraping.addBoth(tell)
+
+    def handle_error(failure: Failure, request: Request, *args: Any) -> Any:
+        if failure.value is not None:
+            listener.raised(request, failure.value)
+        return handle_spider_error(failure, request, *args)
+
+    scraper.enqueue_scrape, scraper.handle_spider_error = scrape, handle_error

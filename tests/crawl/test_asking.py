@@ -1,0 +1,213 @@
+"""Many questions at once: in rounds, for all that wait, and whoever is cancelled meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import redis
+from conftest import Server
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
+from scrapy_bloom.crawl.lookups import UNKNOWN, Lookup
+
+URL = "https://example.com/"
+PATIENCE = 20.0
+
+Scenario = Callable[[BloomDupeFilter], Awaitable[None]]
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(server: Server, client: redis.Redis) -> Run:
+    """Run a scenario with an open dupefilter on an empty server, in a loop; return the stats."""
+
+    def run(scenario: Scenario, **settings: Any) -> dict[str, Any]:
+        settings = {
+            "BLOOM_REDIS_URL": server.url,
+            "BLOOM_CAPACITY": 10_000,
+            "BLOOM_REMEMBER": "scheduled",
+            **settings,
+        }
+        crawler = get_crawler(Spider, settings)
+        crawler.spider = crawler._create_spider("asking")
+
+        async def bounded() -> None:
+            dupefilter = BloomDupeFilter.from_crawler(crawler)
+            dupefilter.open()
+            try:
+                await asyncio.wait_for(scenario(dupefilter), PATIENCE)
+            finally:
+                closing = dupefilter._close()
+                if closing is not None:
+                    await closing
+
+        asyncio.run(bounded())
+        return crawler.stats.get_stats()
+
+    return run
+
+
+def page(dupefilter: BloomDupeFilter, name: str, links: int = 30) -> list[Lookup]:
+    """Return the questions about a page's links."""
+    questions = [dupefilter.question(Request(f"{URL}{name}/{n}")) for n in range(links)]
+    return [question for question in questions if question is not None]
+
+
+def verdicts(questions: Sequence[Lookup]) -> set[str]:
+    return {question.verdict for question in questions}
+
+
+def test_pages_that_come_together_are_asked_about_in_one_round(run: Run) -> None:
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        await dupefilter.ask(page(dupefilter, "first"))  # loads the script
+        before = dupefilter._memory.async_round_trips
+        pages = [page(dupefilter, f"{number}") for number in range(20)]
+        await asyncio.gather(*map(dupefilter.ask, pages))
+        assert dupefilter._memory.async_round_trips == before + 1
+        assert all(verdicts(questions) == {NEW} for questions in pages)
+
+    run(scenario)
+
+
+def test_what_comes_during_a_round_is_asked_about_in_the_next(run: Run) -> None:
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        first, second = page(dupefilter, "same"), page(dupefilter, "same")
+        asking = asyncio.ensure_future(dupefilter.ask(first))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is under way
+        await dupefilter.ask(second)
+        assert asking.done()
+        assert verdicts(first) == {NEW}
+        assert verdicts(second) == {SEEN}
+
+    run(scenario)
+
+
+def test_one_page_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        cancelled, other = page(dupefilter, "cancelled"), page(dupefilter, "other")
+        tasks = [asyncio.ensure_future(dupefilter.ask(one)) for one in (cancelled, other)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+        assert tasks[0].cancelled()
+        assert verdicts(other) == {NEW}
+
+    assert "bloom/unknown" not in run(scenario)
+
+
+def test_closing_does_not_wait_for_a_question_of_a_cancelled_page(
+    run: Run, client: redis.Redis
+) -> None:
+    """It was to be part of the next round: it is never sent, and nothing is claimed for it."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        asked, cancelled = page(dupefilter, "asked"), page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter.ask(asked))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is under way
+        waiting = asyncio.ensure_future(dupefilter.ask(cancelled))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([task, waiting])
+        assert waiting.cancelled()
+        assert verdicts(asked) == {NEW}
+        assert verdicts(cancelled) == {""}
+        closing = dupefilter._close()
+        assert closing is not None
+        await closing
+
+    stats = run(scenario, BLOOM_REMEMBER="crawled")
+    assert "bloom/unknown" not in stats
+    assert not list(client.scan_iter("*claims"))
+
+
+def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
+    run: Run, client: redis.Redis
+) -> None:
+    """Also if the round that makes them is under way when the crawl closes."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        await dupefilter.ask(page(dupefilter, "first"))
+        client.client_pause(300, all=False)
+        questions = page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter.ask(questions))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is under way
+        task.cancel()
+        await asyncio.wait([task])
+        assert verdicts(questions) == {""}
+        closing = dupefilter._close()
+        assert closing is not None
+        await closing
+        assert verdicts(questions) == {NEW}
+
+    stats = run(scenario, BLOOM_REMEMBER="crawled")
+    assert stats["bloom/released"] == 60
+    assert not list(client.scan_iter("*claims"))
+
+
+def test_a_page_that_is_cancelled_hides_nothing(run: Run) -> None:
+    """Its links are perhaps claimed: whoever is offered one of them in this process takes it."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        questions = page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter.ask(questions))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await dupefilter.ask(page(dupefilter, "other"))
+        assert not any(dupefilter.request_seen(question.request) for question in questions)
+        assert all(dupefilter.request_seen(question.request) for question in questions)
+
+    run(scenario)
+
+
+def test_after_a_failure_nobody_who_waits_is_told_seen(run: Run, client: redis.Redis) -> None:
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        await dupefilter.ask(page(dupefilter, "first"))
+        client.client_pause(10_000, all=False)
+        try:
+            first, second = page(dupefilter, "same"), page(dupefilter, "same")
+            asking = asyncio.ensure_future(dupefilter.ask(first))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await dupefilter.ask(second)
+            await asking
+            assert verdicts(first) == verdicts(second) == {UNKNOWN}
+            # The first of the two to be scheduled is new, the other is not.
+            assert not any(dupefilter.request_seen(question.request) for question in first)
+            assert all(dupefilter.request_seen(question.request) for question in second)
+        finally:
+            client.client_unpause()
+
+    assert run(scenario, BLOOM_TIMEOUT=0.2)["bloom/unknown"] == 30
+
+
+def test_a_round_that_is_under_way_at_the_end_is_waited_for(run: Run) -> None:
+    asked: list[Lookup] = []
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        asked.extend(page(dupefilter, "last"))
+        asyncio.ensure_future(dupefilter.ask(asked))  # noqa: RUF006 - nobody waits for it
+        await asyncio.sleep(0)
+
+    run(scenario)
+    assert verdicts(asked) == {NEW}
+
+
+def test_without_a_loop_it_blocks(server: Server, client: redis.Redis) -> None:
+    settings = {"BLOOM_REDIS_URL": server.url, "BLOOM_CAPACITY": 10_000}
+    crawler = get_crawler(Spider, settings | {"BLOOM_REMEMBER": "scheduled"})
+    crawler.spider = crawler._create_spider("asking")
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    dupefilter.open()
+    questions = page(dupefilter, "blocking")
+    with pytest.raises(StopIteration):
+        dupefilter.ask(questions).send(None)
+    assert verdicts(questions) == {NEW}
+    dupefilter.close("finished")

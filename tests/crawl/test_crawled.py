@@ -1,0 +1,770 @@
+"""BLOOM_REMEMBER = "crawled" in real crawls: what is recorded, what is tried again, what is left.
+
+Each crawl is a process of its own; the site is in this one. Several tests may look at one crawl.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from signal import SIGINT, SIGTERM
+from typing import Any
+
+import pytest
+from scrapy import version_info
+from support.odd_site import (
+    CONCURRENCY,
+    ERROR,
+    MISSING,
+    RESET,
+    TREE,
+    Done,
+    Lab,
+    LabOf,
+    Reply,
+    labs,
+    moved,
+    page,
+    tree,
+    until,
+)
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    """Makes labs."""
+    with labs(any_binary, tmp_path_factory.mktemp) as make:
+        yield make
+
+
+# -- a crawl that nothing happens to --
+
+DROPPING = """
+from support.odd_site import OddSpider
+from scrapy.exceptions import IgnoreRequest
+
+class DropOutput:
+    def process_spider_output(self, response, result, spider=None):
+        return (r for r in result if not getattr(r, "url", "").endswith("/dropped"))
+
+    async def process_spider_output_async(self, response, result, spider=None):
+        async for r in result:
+            if not getattr(r, "url", "").endswith("/dropped"):
+                yield r
+
+class Ignore:
+    def process_request(self, request, spider=None):
+        if request.url.endswith("/ignored-request"):
+            raise IgnoreRequest
+
+    def process_response(self, request, response, spider=None):
+        if request.url.endswith("/ignored-response"):
+            raise IgnoreRequest
+        return response
+
+class DroppingSpider(OddSpider):
+    custom_settings = {
+        "ROBOTSTXT_OBEY": True,
+        "URLLENGTH_LIMIT": 100,
+        "SPIDER_MIDDLEWARES": {DropOutput: 10},
+        "DOWNLOADER_MIDDLEWARES": {Ignore: 10},
+    }
+"""
+ROBOTS = Reply(text="User-agent: *\nDisallow: /forbidden")
+
+
+@pytest.fixture(scope="module")
+def dropping(lab_of: LabOf) -> tuple[Done, Done]:
+    """One crawl in which requests are dropped in all ways there are, and one more after it."""
+    dropped = ("/dropped", "/forbidden", "/ignored-request", "/ignored-response")
+    long = f"/long?{'x' * 100}"
+    lab = lab_of({"/robots.txt": ROBOTS, "/ignored-response": page("/never")})
+    offsite = f"{lab.site.offsite}/other"
+    lab.site.pages |= {
+        "/": page("/a", *dropped, long, offsite, "/b"),
+        "/a": page("/", "/b", "/c", *dropped, long, offsite),
+        "/b": page(),
+        "/c": page("/a", *dropped),
+    }
+    return lab.crawl(DROPPING), lab.crawl(DROPPING)
+
+
+def test_the_filter_holds_exactly_what_was_crawled(dropping: tuple[Done, Done]) -> None:
+    """Not the start page, which each run begins with."""
+    first, _ = dropping
+    assert first.recorded == {"/a", "/b", "/c"}
+    assert first.stats["bloom/crawled"] == 3
+    assert "ERROR" not in first.log
+
+
+def test_nothing_is_left_on_the_server_but_the_filter(dropping: tuple[Done, Done]) -> None:
+    first, _ = dropping
+    assert not first.claims
+    assert not first.workers
+
+
+def test_what_a_middleware_drops_is_not_scheduled_again_in_this_run(
+    dropping: tuple[Done, Done],
+) -> None:
+    first, _ = dropping
+    assert first.stats["bloom/released"] == 3
+    assert first.hits == Counter(["/robots.txt", "/", "/a", "/b", "/c", "/ignored-response"])
+
+
+def test_the_next_run_crawls_only_what_was_not(dropping: tuple[Done, Done]) -> None:
+    _, second = dropping
+    assert second.hits == Counter(["/robots.txt", "/", "/ignored-response"])
+    assert second.recorded == {"/a", "/b", "/c"}
+
+
+# -- redirects --
+
+REDIRECTS = """
+from support.odd_site import OddSpider
+
+class RedirectSpider(OddSpider):
+    custom_settings = {
+        "ROBOTSTXT_OBEY": True, "REDIRECT_MAX_TIMES": 4, "CONCURRENT_REQUESTS": 1
+    }
+"""
+
+
+@pytest.fixture(scope="module")
+def redirects(lab_of: LabOf) -> tuple[Done, Done]:
+    """One crawl with all sorts of redirects, and one more after it."""
+    lab = lab_of({"/robots.txt": ROBOTS})
+    lab.site.pages |= {
+        "/": page(
+            *("/hop1", "/a", "/to-later", "/later", "/cookie", "/meta", "/to-start"),
+            *("/to-offsite", "/to-forbidden", "/loop1", "/self", "/to-missing", "/recovers"),
+        ),
+        "/hop1": moved("/hop2"),
+        "/hop2": moved("/end"),
+        "/end": page("/from-end"),
+        "/from-end": page(),
+        "/a": page("/to-a"),
+        "/to-a": moved("/a"),
+        "/to-later": moved("/later"),
+        "/later": page(),
+        "/cookie": (moved("/cookie", cookie="known=1"), page("/from-cookie")),
+        "/from-cookie": page(),
+        "/meta": Reply(refresh="/meta-end"),
+        "/meta-end": page(),
+        "/to-start": moved("/"),
+        "/to-offsite": moved(f"{lab.site.offsite}/other"),
+        "/to-forbidden": moved("/forbidden"),
+        "/loop1": moved("/loop2"),
+        "/loop2": moved("/loop1"),
+        "/self": moved("/self"),
+        "/to-missing": moved("/missing"),
+        "/recovers": (ERROR, moved("/recovered")),
+        "/recovered": page(),
+    }
+    return lab.crawl(REDIRECTS), lab.crawl(REDIRECTS)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ("/hop1", "/hop2", "/end", "/from-end"),
+        ("/to-a", "/a"),
+        ("/to-later", "/later"),
+        ("/cookie", "/from-cookie"),
+        ("/meta", "/meta-end"),
+        ("/to-start",),
+        ("/recovers", "/recovered"),
+    ],
+    ids=lambda chain: chain[0],
+)
+def test_both_ends_are_recorded(redirects: tuple[Done, Done], chain: tuple[str, ...]) -> None:
+    first, _ = redirects
+    assert set(chain) <= first.recorded
+    assert all(first.hits[path] == 1 for path in set(chain) - {"/cookie", "/recovers"})
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [("/to-offsite",), ("/to-forbidden", "/forbidden"), ("/loop1", "/loop2"), ("/self",)],
+    ids=lambda chain: chain[0],
+)
+def test_neither_end_is_recorded(redirects: tuple[Done, Done], chain: tuple[str, ...]) -> None:
+    first, _ = redirects
+    assert not set(chain) & first.recorded
+
+
+def test_a_chain_whose_end_fails_has_failed_as_a_whole(redirects: tuple[Done, Done]) -> None:
+    """And no other claim is left."""
+    first, _ = redirects
+    kinds = {path: claim.kind for path, claim in first.claims.items()}
+    assert kinds == {"/to-missing": "-", "/missing": "-"}
+    assert not first.workers
+
+
+def test_the_next_run_follows_the_chains_that_led_nowhere(redirects: tuple[Done, Done]) -> None:
+    _, second = redirects
+    assert second.hits.keys() == {
+        *("/robots.txt", "/", "/to-offsite", "/to-forbidden", "/loop1", "/loop2", "/self")
+    }
+
+
+# -- what fails --
+
+
+@pytest.fixture(scope="module")
+def failures(lab_of: LabOf) -> dict[str, Done]:
+    """Crawls of pages that fail, each going on where the one before it has ended."""
+    paths = ("/flaky", "/broken", "/reset-once", "/reset", "/missing")
+    lab = lab_of(
+        {
+            "/": page(*paths),
+            "/flaky": (ERROR, ERROR, page()),
+            "/broken": ERROR,
+            "/reset-once": (RESET, page()),
+            "/reset": RESET,
+        }
+    )
+    runs = {"first": lab.crawl(), "before it is due": lab.crawl()}
+    lab.site.pages |= {"/": page(), "/reset": page("/from-reset"), "/from-reset": page()}
+    lab.make_due("/reset")
+    runs["due"] = lab.crawl()
+    lab.make_due("/broken")
+    runs["a second"] = lab.crawl(BLOOM_RETRY_AFTER="1 s")
+    due = lab.claims()["/broken"].time
+    until(lambda: lab.now() >= due, "it is due")
+    runs["a second later"] = lab.crawl()
+    lab.make_due("/broken", attempt=4)
+    runs["fifth attempt"] = lab.crawl()
+    lab.make_due("/broken")
+    runs["after the last"] = lab.crawl()
+    lab.site.pages["/"] = page("/absent", "/broken")
+    runs["404 counts"] = lab.crawl(BLOOM_CRAWLED_STATUSES="200-399,404")
+    return runs
+
+
+def test_what_recovers_is_recorded_and_what_does_not_cools_down(failures: dict[str, Done]) -> None:
+    done = failures["first"]
+    times = {"/": 1, "/flaky": 3, "/broken": 3, "/reset-once": 2, "/reset": 3, "/missing": 1}
+    assert done.hits == times
+    assert done.recorded == {"/flaky", "/reset-once"}
+    assert done.claims.keys() == {"/broken", "/reset", "/missing"}
+    assert {(claim.kind, claim.attempt) for claim in done.claims.values()} == {("-", 1)}
+    assert all(json.loads(claim.request)["url"] for claim in done.claims.values())
+    assert done.stats["bloom/failed"] == 3
+    assert not done.workers
+
+
+def test_meanwhile_it_is_not_fetched_although_it_is_linked(failures: dict[str, Done]) -> None:
+    assert failures["before it is due"].hits == Counter(["/"])
+
+
+def test_when_it_is_due_it_is_taken_up_although_nobody_links_it(failures: dict[str, Done]) -> None:
+    done = failures["due"]
+    assert done.hits == Counter(["/", "/reset", "/from-reset"])
+    assert {"/reset", "/from-reset"} <= done.recorded
+    assert done.stats["bloom/taken_over"] == 1
+
+
+def test_retry_after_says_when_it_is_due(failures: dict[str, Done]) -> None:
+    assert failures["a second"].claims["/broken"].attempt == 2
+    assert failures["a second later"].hits == Counter({"/": 1, "/broken": 3})
+    assert failures["a second later"].claims["/broken"].attempt == 3
+
+
+def test_after_five_attempts_its_request_is_no_longer_kept(failures: dict[str, Done]) -> None:
+    """When it is due again it is forgotten: who finds it tries it."""
+    claim = failures["fifth attempt"].claims["/broken"]
+    assert (claim.kind, claim.attempt, claim.request) == ("-", 5, "")
+    assert failures["after the last"].hits == Counter(["/"])
+    assert "/broken" not in failures["after the last"].claims
+    assert failures["404 counts"].hits["/broken"] == 3
+
+
+def test_crawled_statuses_say_what_counts_as_crawled(failures: dict[str, Done]) -> None:
+    done = failures["404 counts"]
+    assert "/absent" in done.recorded
+    assert done.claims["/broken"].kind == "-"
+
+
+# -- callbacks and errbacks --
+
+CALLBACKS = """
+from support.odd_site import OddSpider
+from scrapy import Request, version_info
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.utils.defer import maybe_deferred_to_future
+
+class CallbackSpider(OddSpider):
+    def parse(self, response):
+        for number, link in enumerate(response.css("a::attr(href)").getall()):
+            name = link.strip("/").replace("-", "_")
+            yield response.follow(
+                link,
+                getattr(self, f"parse_{name}", None) or self.links,
+                errback=getattr(self, f"errback_{name}", None),
+                priority=-number,
+            )
+
+    def errback_yields(self, failure):
+        yield Request(self.settings["SITE_URL"] + "/from-errback")
+
+    def errback_yields_too(self, failure):
+        yield Request(self.settings["SITE_URL"] + "/from-errback-too")
+
+    def errback_raises(self, failure):
+        raise ValueError("errback")
+
+    def errback_swallows(self, failure):
+        return None
+
+    def errback_swallows_missing(self, failure):
+        return []
+
+    def parse_halfway(self, response):
+        yield response.follow("/from-halfway")
+        raise ValueError("callback")
+
+    async def parse_coroutine(self, response):
+        return [response.follow("/from-coroutine")]
+
+    async def parse_generator(self, response):
+        yield response.follow("/from-generator")
+
+    async def parse_generator_halfway(self, response):
+        yield response.follow("/from-generator-halfway")
+        raise ValueError("callback")
+
+    async def parse_inline(self, response):
+        yield response.follow("/claimed-first")
+        for link in ("/claimed-first", "/linked-elsewhere", "/unlinked", "/inline-moved"):
+            yield {"status": (await self.download(response.urljoin(link))).status}
+
+    async def download(self, url):
+        request = Request(url)
+        if version_info >= (2, 14):
+            return await self.crawler.engine.download_async(request)
+        return await maybe_deferred_to_future(self.crawler.engine.download(request))
+
+    def parse_copies_meta(self, response):
+        yield response.follow("/broken-copy", meta=response.meta)
+        yield response.follow("/unfiltered-copy", meta=response.meta, dont_filter=True)
+
+    def parse_same(self, response):
+        if not response.meta.get("again"):
+            response.request.meta["again"] = True
+            response.request.dont_filter = True
+            yield response.request
+
+    def parse_busy(self, response):
+        if b"busy" in response.body:
+            yield get_retry_request(response.request, spider=self, reason="busy")
+        else:
+            yield response.follow("/from-busy")
+
+    def parse_unkept(self, response):
+        yield response.follow("/lambda", lambda response: None)
+        yield response.follow("/object", meta={"object": object()})
+"""
+
+
+@pytest.fixture(scope="module")
+def callbacks(lab_of: LabOf) -> Done:
+    """One crawl with callbacks and errbacks of all sorts."""
+    paths = [
+        *("/yields", "/yields-too", "/raises", "/swallows", "/swallows-missing", "/halfway"),
+        *("/coroutine", "/generator", "/generator-halfway", "/inline", "/linked-elsewhere"),
+        *("/copies-meta", "/same", "/busy", "/unkept"),
+    ]
+    others = [
+        *("/from-errback", "/from-errback-too", "/from-halfway", "/from-coroutine"),
+        *("/from-generator", "/from-generator-halfway", "/claimed-first", "/unlinked"),
+        *("/unfiltered-copy", "/from-busy", "/lambda", "/object", "/inline-end"),
+    ]
+    lab = lab_of(
+        {
+            **{path: page() for path in (*paths, *others)},
+            "/": page(*paths),
+            **dict.fromkeys(("/yields-too", "/raises", "/swallows"), RESET),
+            "/yields": ERROR,
+            "/swallows-missing": MISSING,
+            "/broken-copy": ERROR,
+            "/inline-moved": moved("/inline-end"),
+            "/busy": (Reply(text="busy"), page()),
+        }
+    )
+    return lab.crawl(CALLBACKS, RETRY_TIMES=1)
+
+
+def test_a_page_that_fails_is_not_recorded_whatever_its_errback_does(callbacks: Done) -> None:
+    failed = {"/yields", "/yields-too", "/raises", "/swallows", "/swallows-missing"}
+    assert not failed & callbacks.recorded
+    assert {callbacks.claims[path].kind for path in failed} == {"-"}
+
+
+def test_what_an_errback_yields_is_crawled(callbacks: Done) -> None:
+    """Scrapy 2.13 ignores what the errback of a failed download yields."""
+    assert "/from-errback" in callbacks.recorded
+    assert ("/from-errback-too" in callbacks.recorded) is (version_info >= (2, 14))
+
+
+@pytest.mark.parametrize("path", ["/halfway", "/generator-halfway"])
+def test_a_callback_that_raises_leaves_what_it_has_yielded(callbacks: Done, path: str) -> None:
+    assert f"/from-{path[1:]}" in callbacks.recorded
+    assert path not in callbacks.recorded
+    assert callbacks.claims[path].kind == "-"
+
+
+@pytest.mark.parametrize("path", ["/coroutine", "/generator"])
+def test_async_callbacks_are_like_others(callbacks: Done, path: str) -> None:
+    assert {path, f"/from-{path[1:]}"} <= callbacks.recorded
+
+
+def test_inline_downloads_neither_claim_nor_settle(callbacks: Done) -> None:
+    recorded = callbacks.recorded
+    assert {"/inline", "/claimed-first", "/linked-elsewhere"} <= recorded
+    assert not {"/unlinked", "/inline-moved", "/inline-end"} & recorded
+    assert callbacks.hits["/claimed-first"] == callbacks.hits["/linked-elsewhere"] == 2
+
+
+def test_claims_do_not_travel_with_meta(callbacks: Done) -> None:
+    """A child that fails or is not filtered does nothing to its parent."""
+    assert "/copies-meta" in callbacks.recorded
+    assert callbacks.claims["/broken-copy"].kind == "-"
+    assert callbacks.hits["/unfiltered-copy"] == 1
+    assert "/unfiltered-copy" not in callbacks.recorded
+
+
+def test_a_request_that_is_yielded_again_is_settled_once(callbacks: Done) -> None:
+    assert {"/same", "/busy", "/from-busy"} <= callbacks.recorded
+    assert callbacks.hits["/same"] == callbacks.hits["/busy"] == 2
+
+
+def test_what_cannot_be_kept_is_crawled_nevertheless(callbacks: Done) -> None:
+    assert {"/unkept", "/lambda", "/object"} <= callbacks.recorded
+    assert callbacks.stats["bloom/not_kept"] == 2
+    assert callbacks.log.count("cannot be written as JSON") == 1
+
+
+def test_after_all_that_nothing_is_claimed_but_what_failed(callbacks: Done) -> None:
+    assert {claim.kind for claim in callbacks.claims.values()} == {"-"}
+    assert not [path for path in callbacks.claims if path.startswith("kept:")]
+    assert not callbacks.workers
+
+
+# -- what is kept --
+
+KINDS = """
+import json
+from support.odd_site import OddSpider
+from scrapy import FormRequest, Request
+from scrapy.http import JsonRequest
+
+class KindsSpider(OddSpider):
+    def parse(self, response):
+        for url in response.css("a::attr(href)").getall():
+            yield from self.kinds(response.urljoin(url))
+
+    def kinds(self, url):
+        callback = {"callback": self.report, "errback": self.failed}
+        yield Request(url + "/kwargs", **callback, cb_kwargs={"n": [1, (2, b"3")]}, flags=["f"])
+        yield Request(url + "/meta", **callback, meta={"deep": {"a": {1: None}}}, priority=7)
+        yield Request(url + "/headers", **callback, headers={"X-One": ["1", "2"], "Accept": "a/b"})
+        yield Request(url + "/cookies", **callback, cookies={"name": "value"})
+        yield Request(url + "/post", **callback, method="POST", body=b"\\x00\\xff")
+        yield JsonRequest(url + "/json", **callback, data={"key": ["value", None]})
+        yield FormRequest(url + "/form", **callback, formdata={"field": "v\\xe4lue"})
+        yield Request(url + "/unfiltered", **callback, dont_filter=True)
+        yield Request(url + "/bytes?q=%E4", **callback, encoding="latin-1")
+
+    def report(self, response, **kwargs):
+        request = response.request
+        keep = {k: v for k, v in request.meta.items() if k in ("deep", "depth")}
+        with open(self.settings["REPORT"], "a") as file:
+            print(
+                type(request).__name__, request.url, request.priority, request.flags,
+                request.encoding, request.dont_filter, keep, kwargs, request.errback.__name__,
+                file=file,
+            )
+
+    def failed(self, failure):
+        pass
+"""
+
+
+def test_after_a_kill_requests_are_restored_exactly_as_they_were(lab_of: LabOf) -> None:
+    """Also those that are not to be remembered: they are kept, and not recorded."""
+    lab = lab_of({"/": page("/a", "/b")})
+    names = ["kwargs", "meta", "headers", "cookies", "post", "json", "form", "bytes?q=%E4"]
+    for path in ("/a", "/b"):
+        lab.site.pages |= {f"{path}/{name}": page() for name in (*names, "unfiltered")}
+    report = lab.directory / "report"
+    lab.crawl(KINDS, REPORT=report, BLOOM_KEY="reference")
+    expected = sorted(report.read_text().splitlines())
+    fetches = {"reference": take_fetches(lab)}
+    assert len(expected) == 18
+
+    report.write_text("")
+    lab.site.hold_after(1)
+    with lab.start(KINDS, REPORT=report, CONCURRENT_REQUESTS=4) as crawl:
+        until(lambda: len(lab.claims()) == 18, "all are claimed")
+        assert {"kept:/a/unfiltered", "kept:/b/unfiltered"} < lab.claims().keys()
+        assert {claim.kind for claim in lab.claims().values()} == {"w"}
+        crawl.kill()
+    take_fetches(lab)
+
+    lab.site.pages["/"] = page()
+    done = lab.crawl(KINDS, REPORT=report)
+    assert sorted(report.read_text().splitlines()) == expected
+    fetches["restored"] = take_fetches(lab)
+    assert fetches["restored"] == fetches["reference"]
+    assert done.stats["bloom/taken_over"] == 18
+    assert not lab.claims()
+    assert not lab.workers()
+    recorded = lab.recorded()  # by GET
+    assert {"/a/kwargs", "/b/cookies"} <= recorded
+    assert not {"/a/unfiltered", "/b/unfiltered"} & recorded
+
+
+def take_fetches(lab: Lab) -> list[tuple[Any, ...]]:
+    """Return what the site was asked, without the headers that may differ; forget it."""
+    kept = ("X-One", "Accept", "Content-Type", "Content-Length")
+    fetches = []
+    for fetch in lab.site.fetches:
+        # Others have the cookie as well, if they are fetched later.
+        names = (*kept, "Cookie") if fetch.path.endswith("/cookies") else kept
+        headers = [(name, value) for name, value in fetch.headers.items() if name in names]
+        fetches.append((fetch.path, fetch.method, headers, fetch.body))
+    lab.site.fetches.clear()
+    return sorted(fetches)
+
+
+# -- the end of a crawl --
+
+PAGES = 60
+
+
+def stop_by_itself(setting: str) -> Callable[[Lab], None]:
+    def stop(lab: Lab) -> None:
+        done = lab.crawl(TREE, **{setting: 10})
+        assert len(done.hits) < PAGES
+
+    return stop
+
+
+def stop_by_signal(number: int) -> Callable[[Lab], None]:
+    return lambda lab: lab.stop_midway(15, TREE, number)
+
+
+def stop_at_once(lab: Lab) -> None:
+    lab.site.hold_after(15)
+    with lab.start(TREE) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+        crawl.ask_to_stop()
+        crawl.ask_to_stop(at_once=True)
+        crawl.wait()
+
+
+def kill(lab: Lab) -> None:
+    lab.kill_midway(15, TREE)
+
+
+@pytest.mark.parametrize(
+    ("stop", "fetched_twice"),
+    [
+        pytest.param(stop_by_itself("CLOSESPIDER_PAGECOUNT"), 0, id="CLOSESPIDER_PAGECOUNT"),
+        pytest.param(stop_by_itself("STOP_AT"), 1, id="CloseSpider"),
+        pytest.param(stop_by_signal(SIGINT), 0, id="SIGINT"),
+        pytest.param(stop_by_signal(SIGTERM), 0, id="SIGTERM"),
+        pytest.param(stop_at_once, None, id="SIGINT twice"),
+        pytest.param(kill, None, id="SIGKILL"),
+    ],
+)
+def test_the_next_run_crawls_what_this_one_has_not(
+    lab_of: LabOf, stop: Callable[[Lab], None], fetched_twice: int | None
+) -> None:
+    """After a clean stop nothing is fetched twice; else, nothing that was recorded."""
+    lab = lab_of(tree(PAGES))
+    stop(lab)
+    before, recorded, claimed = lab.site.hits(), lab.recorded(), lab.claims().keys()
+    assert recorded < lab.site.pages.keys() - {"/"}
+    assert claimed
+    assert lab.workers()
+    done = lab.crawl(TREE)
+    everything = lab.site.pages.keys() - {"/"}
+    assert lab.recorded() == everything
+    assert not lab.claims()
+    assert not lab.workers()
+    twice = before.keys() & done.hits.keys() - {"/"}
+    # What was killed between its record and the end of its claim has both.
+    assert twice & recorded <= claimed
+    assert max(done.hits.values()) == 1
+    if fetched_twice is not None:
+        assert len(twice) == fetched_twice
+    assert done.stats["bloom/taken_over"] > 0
+
+
+def test_a_crawl_that_is_killed_again_and_again_is_complete_in_the_end(lab_of: LabOf) -> None:
+    """Only what was in flight is fetched twice, if all else had the time to be recorded."""
+    lab = lab_of(tree(PAGES))
+    for _ in range(4):
+        lab.kill_settled(12, TREE)
+    lab.crawl(TREE)
+    assert lab.recorded() == lab.site.pages.keys() - {"/"}
+    assert not lab.claims()
+    assert not lab.workers()
+    hits = lab.site.hits()
+    del hits["/"]
+    assert hits.total() - len(hits) <= 4 * CONCURRENCY
+
+
+def test_a_crawl_that_is_killed_at_its_first_claim_loses_nothing(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.site.hold_after(1)
+    with lab.start() as crawl:
+        until(lambda: lab.claims() or crawl.is_over, "there is a claim")
+        crawl.kill()
+    assert lab.claims()
+    lab.site.pages["/"] = page()
+    assert lab.crawl().recorded == {"/a"}
+
+
+def test_a_redirect_that_is_killed_on_its_way_is_crawled_by_the_next_run(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/old"), "/old": moved("/new"), "/new": page()})
+    lab.kill_midway(2)
+    assert {path: claim.kind for path, claim in lab.claims().items()} == {"/old": "w", "/new": "w"}
+    lab.site.pages["/"] = page()
+    lab.crawl()
+    assert lab.recorded() == {"/old", "/new"}
+    assert not lab.claims()
+
+
+def test_start_requests_are_not_kept(lab_of: LabOf) -> None:
+    """The next run makes them again."""
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.kill_midway(0, TREE)
+    assert not lab.claims()
+    assert lab.crawl(TREE).hits == Counter(["/", "/a"])
+
+
+CHANGED = """
+from support.odd_site import OddSpider
+
+class ChangedSpider(OddSpider):
+    def parse(self, response):
+        return self.links(response, callback=self.CALLBACK)
+
+    def CALLBACK(self, response):
+        pass
+"""
+
+
+def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.kill_midway(1, CHANGED.replace("CALLBACK", "parse_old"))
+    lab.site.pages["/"] = page()
+    changed = CHANGED.replace("CALLBACK", "parse_new")
+    done = lab.crawl(changed)
+    assert done.stats["bloom/not_restored"] == 1
+    assert "parse_old" in done.log
+    assert done.hits == Counter(["/"])
+    assert not lab.claims()
+    lab.site.pages["/"] = page("/a")
+    lab.crawl(changed)
+    assert lab.recorded() == {"/a"}
+
+
+# -- a downloader of one's own --
+
+DOWNLOADER = """
+from support.odd_site import OddSpider
+from scrapy import Request
+from scrapy.core.downloader import Downloader
+from scrapy.http import HtmlResponse
+
+class AtOnce(Downloader):
+    def fetch(self, request, spider=None):
+        if request.url.endswith("/raises"):
+            raise ValueError("of the downloader")
+        if request.url.endswith("/wrong"):
+            return "not a response"
+        if request.url.endswith("/moved"):
+            return request.replace(url=request.url.replace("moved", "there"))
+        links = "".join(f'<a href="/{link}">' for link in ("raises", "wrong", "moved"))
+        return HtmlResponse(request.url, body=links.encode())
+
+class AtOnceSpider(OddSpider):
+    custom_settings = {"DOWNLOADER": AtOnce}
+"""
+
+
+@pytest.mark.skipif(version_info < (2, 14), reason="Scrapy 2.13 takes nothing but a Deferred")
+def test_a_downloader_that_answers_at_once_is_followed(lab_of: LabOf) -> None:
+    lab = lab_of({path: page() for path in ("/", "/raises", "/wrong", "/moved", "/there")})
+    done = lab.crawl(DOWNLOADER)
+    assert done.recorded == {"/moved", "/there"}
+    assert done.claims.keys() == {"/raises", "/wrong"}
+    assert "expected Response or Request, got <class 'str'>" in done.log
+    assert "ValueError: of the downloader" in done.log
+    assert "addCallback" not in done.log
+
+
+# -- two spiders --
+
+
+def test_a_spider_never_takes_up_what_another_one_has_left(lab_of: LabOf) -> None:
+    """Its URLs are nevertheless taken, as the filter is shared."""
+    lab = lab_of(tree(30))
+    one = TREE.replace("pages = 0", 'name = "one"; pages = 0')
+    other = one.replace('"one"', '"other"')
+    key = {"BLOOM_KEY": "common"}
+    lab.kill_midway(8, one, **key)
+    left = lab.claims("common")
+    assert left
+    done = lab.crawl(other, **key)
+    assert not done.hits.keys() & left.keys()
+    assert lab.claims("common") == left
+    assert "bloom/taken_over" not in done.stats
+    lab.crawl(one, **key)
+    assert lab.recorded("common") == lab.site.pages.keys() - {"/"}
+    assert not lab.claims("common")
+    assert not lab.workers("common")
+
+
+# -- an idle spider --
+
+IDLE = """
+from support.odd_site import OddSpider
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
+
+class IdleSpider(OddSpider):
+    idles = 0
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.on_idle, signals.spider_idle)
+        return self
+
+    def on_idle(self):
+        self.crawler.stats.inc_value("test/idles")
+        self.idles += 1
+        if self.idles <= 2:
+            url = f"{self.settings['SITE_URL']}/{self.idles}"
+            self.crawler.engine.crawl(Request(url, dont_filter=True))
+            raise DontCloseSpider
+"""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("start", [page(), page("/a", "/missing")], ids=["nothing", "links"])
+def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(
+    lab_of: LabOf, start: Reply, runs: int
+) -> None:
+    """Also in a second run, which finds the claim of what has failed: it is not due."""
+    lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/missing": MISSING})
+    plain = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    with lab.start(IDLE, **plain) as crawl:
+        assert crawl.wait()["test/idles"] == 3
+    for _ in range(runs):
+        done = lab.crawl(IDLE)
+    assert done.stats["test/idles"] == 3
+    assert done.stats["finish_reason"] == "finished"

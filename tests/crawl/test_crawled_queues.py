@@ -1,0 +1,290 @@
+"""BLOOM_REMEMBER = "crawled" with queues that outlive a crawl: in JOBDIR, and scrapy-redis's."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from support.odd_site import (
+    CONCURRENCY,
+    ERROR,
+    TREE,
+    Crawl,
+    Lab,
+    LabOf,
+    labs,
+    moved,
+    page,
+    tree,
+    until,
+)
+
+PAGES = 60
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    """Makes labs."""
+    with labs(any_binary, tmp_path_factory.mktemp) as make:
+        yield make
+
+
+@pytest.fixture
+def lab(lab_of: LabOf) -> Lab:
+    """A tree of pages."""
+    return lab_of(tree(PAGES))
+
+
+def assert_complete(lab: Lab) -> None:
+    """All pages are recorded, and nothing is claimed any more."""
+    assert lab.recorded() == lab.site.pages.keys() - {"/"}
+    assert not lab.claims()
+    # A crawl in a JOBDIR leaves its own entry: its queue may not be empty.
+    assert all(b'"queue":"dir ' in entry for entry in lab.workers().values())
+
+
+def fetched_twice(lab: Lab) -> set[str]:
+    return {path for path, times in lab.site.hits().items() if times > 1 and path != "/"}
+
+
+def kinds(lab: Lab) -> Counter[str]:
+    """Whose claims there are: workers' (w), the queue's (q), or nobody's, which failed (-)."""
+    return Counter(claim.kind for claim in lab.claims().values())
+
+
+# -- JOBDIR --
+
+
+def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
+    """Its claims are left to it: nothing is taken over, or fetched twice."""
+    jobdir = lab.directory / "job"
+    lab.stop_midway(15, TREE, JOBDIR=jobdir)
+    assert lab.claims()
+    assert lab.workers()
+    done = lab.crawl(TREE, JOBDIR=jobdir)
+    assert_complete(lab)
+    assert not fetched_twice(lab)
+    assert "bloom/taken_over" not in done.stats
+
+
+def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
+    """Its queues are damaged, so that Scrapy fails to push to some; in the end it is deleted."""
+    settings = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
+    lab.kill_midway(12, TREE, **settings)
+    recorded = lab.recorded()
+    lab.crawl(TREE, **settings)
+    assert not fetched_twice(lab) & recorded
+    shutil.rmtree(settings["JOBDIR"])
+    due = max((claim.time for claim in lab.claims().values()), default=0)
+    until(lambda: lab.now() >= due, "what the queue could not take is due")
+    lab.crawl(TREE, **settings)
+    assert_complete(lab)
+
+
+def test_a_jobdir_that_was_resumed_and_killed_loses_nothing(lab: Lab) -> None:
+    """Scrapy cannot open it any more, with whatever dupefilter: it has to be deleted."""
+    jobdir = lab.directory / "job"
+    lab.stop_midway(12, TREE, JOBDIR=jobdir)
+    lab.kill_midway(12, TREE, JOBDIR=jobdir)
+    recorded = lab.recorded()
+    before = lab.site.hits()
+    shutil.rmtree(jobdir)
+    lab.crawl(TREE, JOBDIR=jobdir)
+    assert_complete(lab)
+    assert not {path for path in recorded if lab.site.hits()[path] > before[path]}
+
+
+@pytest.mark.parametrize("next_one", ["the same JOBDIR", "no JOBDIR"])
+def test_what_a_deleted_jobdir_had_is_crawled_by_the_next_run(lab: Lab, next_one: str) -> None:
+    jobdir = lab.directory / "job"
+    lab.stop_midway(15, TREE, JOBDIR=jobdir)
+    shutil.rmtree(jobdir)
+    done = lab.crawl(TREE, **{"JOBDIR": jobdir} if next_one == "the same JOBDIR" else {})
+    assert_complete(lab)
+    assert not fetched_twice(lab)
+    assert done.stats["bloom/taken_over"] > 0
+
+
+# -- scrapy-redis --
+
+
+def distributed(lab: Lab, *, persist: bool = True) -> dict[str, object]:
+    """Return the settings of a worker."""
+    return {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_PERSIST": persist,
+        "REDIS_URL": lab.redis_url,
+        "BLOOM_HEARTBEAT": 1,
+    }
+
+
+def queued(lab: Lab) -> int:
+    return lab.client.zcard("odd:requests")
+
+
+def saturate(lab: Lab, *crawls: Crawl) -> None:
+    """Wait until workers have as much under way as they may have, and all else is at rest."""
+
+    def is_saturated() -> bool:
+        assert not any(crawl.is_over for crawl in crawls)
+        return lab.site.held == CONCURRENCY * len(crawls)
+
+    until(is_saturated, "workers have as much under way as they may have")
+
+
+def stop_together(lab: Lab, count: int, **settings: object) -> None:
+    """Stop so many workers when each has as much under way as it may have."""
+    lab.site.hold_after(15)
+    with ExitStack() as stack:
+        crawls: list[Crawl] = []
+        for _ in range(count):
+            crawls.append(stack.enter_context(lab.start(TREE, **settings)))
+            saturate(lab, *crawls)
+        for crawl in crawls:
+            crawl.ask_to_stop()
+        lab.site.release()
+        for crawl in crawls:
+            crawl.wait()
+
+
+def test_claims_are_the_queues_until_requests_are_handed_out(lab: Lab) -> None:
+    lab.site.hold_after(15)
+    with lab.start(TREE, **distributed(lab)) as crawl:
+        saturate(lab, crawl)
+        until(
+            lambda: kinds(lab) == {"w": CONCURRENCY, "q": queued(lab)},
+            "the worker has what it has in hand, and the queue the rest",
+        )
+        lab.site.release()
+        crawl.wait()
+    assert_complete(lab)
+    assert not fetched_twice(lab)
+
+
+def test_workers_that_stop_leave_everything_to_the_queue(lab: Lab) -> None:
+    """Who goes on fetches the rest, and nothing else."""
+    settings = distributed(lab)
+    stop_together(lab, 2, **settings)
+    assert kinds(lab) == {"q": queued(lab)}
+    assert all(entry.startswith(b"0 ") for entry in lab.workers().values())  # stopped
+    done = lab.crawl(TREE, **settings)
+    assert_complete(lab)
+    assert not fetched_twice(lab)
+    assert "bloom/taken_over" not in done.stats
+
+
+def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) -> None:
+    settings = distributed(lab)
+    lab.site.hold_after(15)
+    with lab.start(TREE, **settings) as one:
+        saturate(lab, one)
+        with lab.start(TREE, **settings) as other:
+            saturate(lab, one, other)
+            recorded = lab.recorded()
+            one.kill()
+            lab.site.release()
+            other.wait()
+    assert_complete(lab)
+    assert len(fetched_twice(lab)) <= CONCURRENCY
+    assert not fetched_twice(lab) & recorded
+
+
+def test_workers_that_are_all_killed_are_followed_up(lab: Lab) -> None:
+    """Also if what they had in hand was not yet noted as theirs."""
+    settings = distributed(lab)
+    lab.kill_midway(15, TREE, **settings)
+    recorded = lab.recorded()
+    lab.crawl(TREE, **settings)
+    assert_complete(lab)
+    assert not fetched_twice(lab) & recorded
+
+
+def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
+    settings = distributed(lab)
+    lab.stop_midway(15, TREE, **settings)
+    assert lab.client.delete("odd:requests")
+    done = lab.crawl(TREE, **settings)
+    assert_complete(lab)
+    assert not fetched_twice(lab)
+    assert done.stats["bloom/taken_over"] > 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab, count: int) -> None:
+    """Without SCHEDULER_PERSIST, the first worker that ends wipes it."""
+    settings = distributed(lab, persist=False)
+    stop_together(lab, count, **settings)
+    assert not queued(lab)
+    lab.crawl(TREE, **settings)
+    assert_complete(lab)
+    assert not fetched_twice(lab)
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_page_cools_down_whichever_worker_has_found_it(lab_of: LabOf, persist: bool) -> None:
+    paths = [f"/missing-{number}" for number in range(30)]
+    lab = lab_of({"/": page(*paths)})
+    settings = distributed(lab, persist=persist)
+    lab.site.hold_after(1)
+    with lab.start(TREE, **settings) as one:
+        saturate(lab, one)
+        with lab.start(TREE, **settings) as other:
+            saturate(lab, one, other)
+            lab.site.release()
+            one.wait()
+            other.wait()
+    assert kinds(lab) == {"-": 30}
+    assert not fetched_twice(lab)
+    assert not lab.workers()
+
+
+def test_redirects_and_retries_leave_no_claim_and_no_worker(lab_of: LabOf) -> None:
+    """Their claims go into the queue once more."""
+    lab = lab_of(
+        {
+            "/": page("/old", "/flaky"),
+            "/old": moved("/new"),
+            "/new": page(),
+            "/flaky": (ERROR, page()),
+        }
+    )
+    done = lab.crawl(TREE, **distributed(lab))
+    assert done.recorded == {"/old", "/new", "/flaky"}
+    assert not done.claims
+    assert not done.workers
+
+
+START = """
+from scrapy_redis.spiders import RedisSpider
+
+class StartSpider(RedisSpider):
+    name = "odd"
+    redis_key = "start"
+    custom_settings = {"CONCURRENT_REQUESTS": 1, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+
+    def parse(self, response):
+        pass
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_start_url_that_is_gone_from_its_list_is_crawled_after_a_kill(
+    lab_of: LabOf, number: int
+) -> None:
+    """The first one comes of start(), the second one of an idle spider."""
+    lab = lab_of({"/1": page(), "/2": page()})
+    for path in ("/1", "/2"):
+        lab.client.rpush("start", f'{{"url": "{lab.site.url}{path}"}}')
+    settings = distributed(lab)
+    lab.site.hold_after(number - 1)
+    with lab.start(START, **settings) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "a page is under way")
+        kept = f"kept:/{number}"
+        until(lambda: lab.claims().keys() == {kept} or crawl.is_over, "its request is kept")
+        assert not crawl.is_over, crawl.log
+        crawl.kill()
+    assert lab.client.llen("start") == 2 - number
+    lab.crawl(START, **settings)
+    assert lab.site.hits() == Counter(["/1", "/2", f"/{number}"])
+    assert not lab.claims()

@@ -1,0 +1,408 @@
+"""The example project: its site tells the truth, and crawls of it fetch what they should."""
+
+import http.client
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import SERVERS
+from example_site import urls
+from example_site.build import STORIES, Site
+from example_site.serve import SiteServer, read_hits, serve
+from support.clock import MovedServer
+from support.crawling import (
+    CRAWL_TIMEOUT,
+    PLAIN_SCRAPY,
+    PROJECT,
+    crawl,
+    needs_embedded,
+    options,
+    run,
+    run_together,
+)
+
+from scrapy_bloom.crawl.local_state import FRESH
+
+
+def get(web: SiteServer, url: str) -> tuple[int, str, str]:
+    """Fetch a URL; return its status, its Location and its body."""
+    connection = http.client.HTTPConnection("127.0.0.1", web.server_port, timeout=10)
+    try:
+        connection.request("GET", url)
+        response = connection.getresponse()
+        return response.status, response.headers.get("Location", ""), response.read().decode()
+    finally:
+        connection.close()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+# -- the site --
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_site_is_the_same_in_every_process(site: Site, tmp_path: Path, hash_seed: str) -> None:
+    """Neither the hash seed nor the process changes a byte."""
+    other = tmp_path / "other"
+    command = ("-m", "example_site", "build", str(other), "--stories", str(site.count))
+    done = run(*command, PYTHONHASHSEED=hash_seed)
+    assert done.returncode == 0, done.stderr
+    assert files(other) == files(site.directory)
+
+
+def test_whole_site_is_as_described(tmp_path: Path) -> None:
+    """The numbers in the example project's README."""
+    truth = Site(tmp_path, STORIES).truth()
+    assert (len(truth.stories), len(truth.hubs)) == (304, 71)
+    assert (len(truth.redirects), len(truth.dead), len(truth.sitemaps)) == (20, 11, 4)
+
+
+def test_publishing_adds_the_stories_and_changes_only_listings(site: Site) -> None:
+    """A new story is on the home page, in its section and in the sitemap; no story changes."""
+    known, before = site.truth(), files(site.directory)
+    truth = site.publish(3).truth()
+    after = files(site.directory)
+
+    new = truth.stories - known.stories
+    assert len(new) == 3
+    assert known.stories < truth.stories
+    assert truth.crawl(known) == new | truth.hubs | {"/robots.txt"}
+    changed = {name for name in after if after[name] != before.get(name)}
+    stories = {urls.file_name(url) for url in truth.stories}
+    assert changed & stories == {urls.file_name(url) for url in new}
+    for url in new:
+        section = url.split("/")[1]
+        for name in ("index.html", f"{section}/index.html"):
+            assert f'href="{url}"' in after[name].decode()
+        assert any(url in text.decode() for name, text in after.items() if ".xml" in name)
+
+
+def test_published_stories_are_kept_in_the_directory(site: Site) -> None:
+    """Publishing step by step, each time from the directory, gives the same site as at once."""
+    for _ in range(3):
+        Site.open(site.directory).publish(40)
+    at_once = Site.build(site.directory.parent / "at-once", site.count + 120)
+    assert files(at_once.directory) == files(site.directory)
+
+
+def test_pages_link_much_and_in_any_spelling(site: Site) -> None:
+    """There are 30 to 50 links on a page; the archive's write their parameters in any order."""
+    pages = [text.decode() for name, text in files(site.directory).items() if ".html" in name]
+    links = sum(page.count("<a href=") for page in pages)
+    assert 30 < links / len(pages) < 50
+    text = "".join(pages)
+    assert "/archive?section=gear&amp;year=2024" in text
+    assert "/archive?year=2024&amp;section=gear" in text
+
+
+# -- its server --
+
+
+def test_server_redirects_moved_pages(site: Site, web: SiteServer) -> None:
+    redirects = site.truth().redirects
+    assert redirects
+    for old, new in redirects.items():
+        assert get(web, old)[:2] == (301, new)
+        assert get(web, new)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("/nowhere", "/site.json", "/../site.json", "/hiking/../site.json", "/hiking", "/?page=2"),
+        *(
+            "/calendar?month=2026-13",
+            "/calendar?month=9999-12",
+            "/calendar?month=x",
+            "/%00",
+            "//x/",
+        ),
+    ],
+)
+def test_server_answers_404_to_anything_else(web: SiteServer, url: str) -> None:
+    assert get(web, url)[0] == 404
+
+
+def test_server_answers_404_to_dead_links(site: Site, web: SiteServer) -> None:
+    dead = site.truth().dead
+    assert len(dead) > 1
+    assert {get(web, url)[0] for url in dead} == {404}
+
+
+def test_order_of_parameters_does_not_matter(web: SiteServer) -> None:
+    first = get(web, "/archive?section=gear&year=2024")
+    second = get(web, "/archive?year=2024&section=gear")
+    assert first == second
+    assert first[0] == 200
+    assert web.hits() == {"/archive?section=gear&year=2024": 2}
+
+
+def test_calendar_has_no_end(web: SiteServer) -> None:
+    """Each month links the next; robots.txt keeps crawlers out of all of them."""
+    status, _, page = get(web, "/calendar?month=2099-12")
+    assert status == 200
+    assert "/calendar?month=2100-01" in page
+    assert "Disallow: /calendar?" in get(web, "/robots.txt")[2]
+
+
+def test_access_log_tells_other_processes(site: Site, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    with serve(site.directory, access_log=log) as web:
+        for url in ("/", "/", "/gear/?page=2", "/jobs"):
+            get(web, url)
+        assert read_hits(log) == web.hits() == {"/": 2, "/gear/?page=2": 1, "/jobs": 1}
+
+
+def test_server_ends_while_clients_keep_their_connections(site: Site) -> None:
+    """Neither a waiting thread nor an open socket is left (warnings are errors here)."""
+    with serve(site.directory) as web:
+        connection = http.client.HTTPConnection("127.0.0.1", web.server_port, timeout=10)
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    connection.close()
+
+
+# -- the project, with Scrapy's own filter --
+
+
+def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Path) -> None:
+    """A crawl without scrapy-bloom fetches each URL of the truth once, and nothing else."""
+    truth = site.truth()
+    stats = crawl("links", web, tmp_path, **PLAIN_SCRAPY)
+    assert web.hits() == Counter(truth.crawl())
+    assert stats["item_scraped_count"] == stats["pages/stories"] == len(truth.stories)
+    assert stats["pages/listings"] == len(truth.hubs)
+    assert stats["robotstxt/forbidden"] == len(truth.forbidden)
+    assert stats["offsite/filtered"] == len(truth.stories)  # one link on each
+    links = stats["dupefilter/filtered"] + stats["scheduler/enqueued"]
+    assert stats["dupefilter/filtered"] / links > 0.96
+
+
+@pytest.mark.parametrize(
+    ("project", "spiders"),
+    [("default", ["links", "sitemap"]), ("distributed", ["links", "queue", "sitemap"])],
+)
+def test_only_distributed_settings_need_scrapy_redis(
+    project: str, spiders: list[str], tmp_path: Path
+) -> None:
+    """The project works where scrapy-redis is not installed."""
+    environment = {"SCRAPY_PROJECT": project}
+    if project == "default":
+        (tmp_path / "scrapy_redis.py").write_text("raise ImportError('not installed')\n")
+        path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+    done = run("-m", "scrapy", "list", **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == spiders
+
+
+# -- the project, with scrapy-bloom --
+
+
+def test_second_crawl_fetches_listings_and_new_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """The first run fetches all, each once; the next ones the listings and what is new in them."""
+    known = site.truth()
+    crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    first = web.hits()
+    assert first == Counter(known.crawl())
+
+    truth = site.publish(3).truth()
+    stats = crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    assert web.hits() - first == Counter(truth.crawl(known))
+    assert stats["item_scraped_count"] == 3
+
+
+def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Sitemaps are looked at in each run, although a lasting filter remembers the stories."""
+    known = site.truth()
+    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    first = web.hits()
+    assert first == Counter(known.stories | known.sitemaps | {"/robots.txt"})
+
+    truth = site.publish(3).truth()
+    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    new = truth.stories - known.stories
+    assert web.hits() - first == Counter(new | truth.sitemaps | {"/robots.txt"})
+
+
+def test_workers_share_the_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Two workers on one scrapy-redis queue: each page is fetched by one of them."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
+    # An hour could end while they run.
+    windows = json.dumps({"listing": "5 months"})
+    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_WINDOWS": windows})
+    command = ["-m", "scrapy", "crawl", "queue", *settings]
+    run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", REDIS_URL=redis_url)
+
+    hits, truth = web.hits(), site.truth()
+    del hits["/robots.txt"]  # each worker reads it
+    # The home page comes once more, from the start list.
+    assert hits == Counter(truth.lasting | truth.hubs) + Counter(["/"])
+
+
+@pytest.mark.parametrize("moved_server", sorted(SERVERS)[:1], indirect=True)
+def test_a_worker_looks_at_the_listings_again_after_an_hour(
+    site: Site, web: SiteServer, moved: MovedServer
+) -> None:
+    """A queue spider never restarts: a named window lets it find what is new."""
+    known = site.truth()
+    # From the start list, and from links.
+    pages = Counter(known.lasting | known.hubs | {"/robots.txt"}) + Counter(["/"])
+    with worker(web, moved.url), moved.client() as client:
+        start = json.dumps({"url": f"{web.url}/"})
+        client.rpush("queue:start_urls", start)
+        wait_for(web, pages)
+        # What is crawled is recorded a moment later; in the next hour, it would count as of that.
+        while client.keys("*:claims"):
+            time.sleep(0.05)
+
+        truth = site.publish(3).truth()
+        moved.move(3600)
+        time.sleep(FRESH)  # what the worker was told counts for so long, by its own clock
+        client.rpush("queue:start_urls", start)
+        pages += Counter(truth.hubs | truth.lasting - known.lasting) + Counter(["/"])
+        wait_for(web, pages)
+    assert web.hits() == pages
+
+
+@contextmanager
+def worker(web: SiteServer, redis_url: str) -> Iterator[None]:
+    """Run a queue spider; at the end, ask it to stop, and wait until it has."""
+    settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 600}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scrapy", "crawl", "queue", *options(web, settings)],
+        cwd=PROJECT,
+        env=os.environ | {"SCRAPY_PROJECT": "distributed", "REDIS_URL": redis_url},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        process.terminate()
+        assert process.wait(CRAWL_TIMEOUT) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(web: SiteServer, pages: Counter[str]) -> None:
+    """Wait until the site has served these pages."""
+    deadline = time.monotonic() + CRAWL_TIMEOUT
+    while not pages <= web.hits() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert web.hits() == pages
+
+
+# -- the demo --
+
+#: The size of the demo's site; the demo by itself crawls the whole.
+DEMO_STORIES = ("--stories", "40")
+#: A package of the name without its library, as on a machine that it was not built for.
+NO_LIBRARY = "fake/libfaketime/__init__.py"
+
+
+@needs_embedded
+@pytest.mark.skipif(
+    importlib.util.find_spec("libfaketime") is None, reason="no libfaketime to move a clock with"
+)
+def test_demo_keeps_its_promise() -> None:
+    done = run("demo.py", *DEMO_STORIES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Not as promised" not in done.stdout
+    assert '"5 months"' in done.stdout
+    assert numbers_of("January", done.stdout) == ["31", "40", "0"]
+    assert numbers_of("February", done.stdout) == ["31", "3", "0"]
+    assert numbers_of("May", done.stdout) == ["31", "0", "0"]
+    assert numbers_of("June", done.stdout) == ["31", "0", "40"]
+    assert numbers_of("July", done.stdout) == ["31", "0", "3"]
+
+
+def numbers_of(month: str, output: str) -> list[str]:
+    """The first numbers in the table's row of a month: listings, new stories, stories again."""
+    row = next(line for line in output.splitlines() if line.startswith(f"│ {month}"))
+    return [cell.strip() for cell in row.split("│")[2:5]]
+
+
+@needs_embedded
+def test_demo_counts_runs_where_the_clock_cannot_be_moved(tmp_path: Path) -> None:
+    package = tmp_path / NO_LIBRARY
+    package.parent.mkdir(parents=True)
+    package.touch()
+    path = [str(tmp_path / "fake"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = run("demo.py", *DEMO_STORIES, PYTHONPATH=os.pathsep.join(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"5 runs"' in done.stdout
+    assert "could not be moved" in done.stdout
+    assert numbers_of("June", done.stdout) == ["31", "0", "40"]
+
+
+def test_demo_leaves_nothing_on_a_server(redis_url: str) -> None:
+    """On a server that is not its own, it neither moves the clock nor touches other keys."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("mine", "1")
+        done = run("demo.py", *DEMO_STORIES, "--redis-url", redis_url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert '"5 runs"' in done.stdout
+        assert client.keys() == [b"mine"]
+
+
+def test_demo_notices_what_is_not_as_promised(site: Site) -> None:
+    """A missing, a needless and a repeated fetch are named, and so are Scrapy's other counts."""
+    from demo import Crawl  # noqa: PLC0415
+
+    truth = site.truth()
+    hits = Counter(truth.crawl())
+    del hits["/jobs"]
+    hits["/gear/"] += 1
+    hits["/strange"] += 1
+    stats = {"pages/stories": len(truth.stories), "pages/listings": len(truth.hubs)}
+    crawl = Crawl("May", truth, truth.crawl(), hits, stats)
+    assert crawl.problems() == [
+        "May: 1 URLs not fetched, such as /jobs",
+        "May: 1 URLs fetched without need, such as /strange",
+        "May: 1 URLs fetched more than once, such as /gear/",
+        "May: Scrapy counted (128, 45) stories and listings, the server (128, 46)",
+    ]
+
+
+def test_demo_promises_what_the_definition_says(site: Site) -> None:
+    """Pages are due five months after they were first seen, whatever was seen in between."""
+    from demo import Promise  # noqa: PLC0415
+
+    promise, known = Promise(), site.truth()
+    assert promise.crawl(known, 0) == known.crawl()
+    truth = site.publish(3).truth()
+    assert promise.crawl(truth, 1) == truth.crawl(known)
+    assert promise.crawl(truth, 4) == truth.crawl(truth)
+    assert promise.crawl(truth, 5) == known.lasting | truth.crawl(truth)
+    assert promise.crawl(truth, 6) == truth.crawl(known)
+
+
+@needs_embedded
+def test_demo_says_what_is_wrong(web: SiteServer) -> None:
+    """A taken port is one line and exit code 2, not a traceback."""
+    done = run("demo.py", "--port", str(web.server_port))
+    assert done.returncode == 2
+    assert "in use" in done.stdout
+    assert "Traceback" not in done.stderr

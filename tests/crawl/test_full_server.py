@@ -1,0 +1,142 @@
+"""Claims on a server with little memory: they are bounded, and a server that is full recovers."""
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+import redis
+from support.odd_site import LabOf, labs, page, until
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.errors import ServerFullError
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol.claims import MINE, MINE_UNKEPT, UNKEPT
+from scrapy_bloom.bloom.protocol.membership import NEW
+
+#: Bytes of a request.
+REQUEST = "x" * 2_000
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, "shop", blocks=4, capacity=10_000)
+    bloom.open()
+    return bloom
+
+
+def take(bloom: BloomFilter, items: list[bytes], memory: int, request: str = REQUEST) -> str:
+    nonce = secrets.token_hex(4)
+    return bloom.run(
+        lambda session: claim_protocol.take(
+            session, items, [request] * len(items), "me", nonce, memory=memory
+        )
+    )
+
+
+def used(client: redis.Redis) -> int:
+    return sum(client.memory_usage(key, samples=0) for key in client.keys("*:claims"))
+
+
+def test_claims_keep_their_requests_up_to_a_limit(bloom: BloomFilter, client: redis.Redis) -> None:
+    items, limit = [b"%d" % number for number in range(2_000)], 1 << 20
+    verdicts = "".join(
+        take(bloom, items[start : start + 50], limit) for start in range(0, 2_000, 50)
+    )
+    assert set(verdicts) == {NEW, UNKEPT}
+    # The rest are claims alone, of about 150 bytes. The estimate is from a few claims.
+    assert 0.7 * limit < verdicts.count(NEW) * len(REQUEST) < 1.6 * limit
+    assert used(client) < 1.6 * limit + 2_000 * 200
+    again = take(bloom, items, limit)
+    assert all(
+        {NEW: MINE, UNKEPT: MINE_UNKEPT}[a] == b for a, b in zip(verdicts, again, strict=True)
+    )
+
+
+def test_there_is_room_again_when_claims_end(bloom: BloomFilter) -> None:
+    limit = 200_000
+    first = [b"%d" % number for number in range(1_000)]
+    assert UNKEPT in take(bloom, first, limit)
+    bloom.run(lambda session: claim_protocol.release(session, first))
+    assert take(bloom, [b"next"], limit) == NEW
+
+
+def test_no_request_is_refused_while_even_the_largest_would_fit(bloom: BloomFilter) -> None:
+    """The bound from the number of claims is no estimate of what they take."""
+    items = [b"%d" % number for number in range(2_000)]
+    verdicts = [take(bloom, items[n : n + 40], 4 * 33_000_000, "x") for n in range(0, 2_000, 40)]
+    assert set("".join(verdicts)) == {NEW}
+
+
+@pytest.mark.parametrize("request_text", ["", REQUEST])
+def test_without_a_limit_all_requests_are_kept(bloom: BloomFilter, request_text: str) -> None:
+    items = [b"%d" % number for number in range(500)]
+    assert take(bloom, items, 0, request_text) == NEW * 500
+
+
+def test_on_a_full_server_claims_end_and_no_others_are_made(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    items = [b"%d" % number for number in range(10)]
+    take(bloom, items, 0)
+    client.config_set("maxmemory", "1")
+    try:
+        another = BloomFilter(client, "shop")
+        another.open()
+        with pytest.raises(ServerFullError, match="out of memory"):
+            take(another, [b"more"], 0)
+        assert another.run(lambda session: claim_protocol.hold(session, items, "other", "n"))
+        assert another.run(lambda session: claim_protocol.release(session, items, "other")) == 10
+        now, workers = another.run(lambda session: claim_protocol.beat(session, "w1", 60, "{}"))
+        assert workers["w1"] == f"{now + 60} {{}}"
+    finally:
+        client.config_set("maxmemory", "0")
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    with labs(any_binary, tmp_path_factory.mktemp) as make:
+        yield make
+
+
+#: Each page links 40 others with a long query.
+LONG = """
+from support.odd_site import OddSpider
+
+class LongSpider(OddSpider):
+    custom_settings = {"CONCURRENT_REQUESTS": 4, "BLOOM_BLOCKS": 1, "BLOOM_CAPACITY": 1000}
+"""
+
+
+def test_a_crawl_goes_on_when_the_server_has_run_out_of_memory(lab_of: LabOf) -> None:
+    """What is crawled is recorded, and gives memory back; the next run finds nothing to do."""
+    links = [f"/{number}?{'x' * 1_900}" for number in range(150)]
+    lab = lab_of({"/": page("/list"), "/list": page(*links), **{link: page() for link in links}})
+    lab.site.hold_after(2)
+    with lab.start(LONG, BLOOM_TIMEOUT=10) as crawl:
+        until(lambda: {*links} <= lab.claims().keys() or crawl.is_over, "all are claimed")
+        assert not crawl.is_over, crawl.log
+        memory = lab.client.info("memory")["used_memory"]
+        lab.client.config_set("maxmemory", str(memory // 2))
+        try:
+            lab.site.release()
+            stats = crawl.wait()
+            assert not lab.claims()
+            assert lab.recorded() >= {"/list", *links}
+            assert stats["bloom/crawled"] == 151
+            assert not lab.workers()
+            assert lab.crawl(LONG).hits == {"/": 1}
+        finally:
+            lab.client.config_set("maxmemory", "0")
+
+
+def test_a_page_waits_for_links_that_there_is_no_room_for(lab_of: LabOf) -> None:
+    """A kill in between loses none of them."""
+    links = [f"/{number}?{'x' * 1_900}" for number in range(60)]
+    lab = lab_of({"/": page("/list"), "/list": page(*links), **{link: page() for link in links}})
+    settings = {"BLOOM_PENDING_MEMORY": 100_000}
+    lab.kill_midway(10, LONG, **settings)
+    assert {"/list"} <= lab.claims().keys()
+    done = lab.crawl(LONG, **settings)
+    assert done.recorded >= {"/list", *links}
+    assert not done.claims
+    assert done.stats["bloom/not_kept"] > 0

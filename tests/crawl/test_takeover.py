@@ -1,0 +1,333 @@
+"""Whose claims are taken over, and whether a crawl may end: by rules, and on a real server."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol.claims import RetryPolicy, StoredClaim
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.reclaimer import Reclaimed, Reclaimer, WorkerView
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl.filters import Filters
+
+NOW = 1_000_000
+FAR = Process("far", 7, "another machine", 99)
+
+
+def worker(until: int, *, spider: str = "shop", queue: str = "") -> Worker:
+    return Worker(workers.worker_id(spider), until, 30.0, FAR, queue)
+
+
+ME = worker(NOW + 60)
+ALIVE, SILENT, STOPPED = worker(NOW + 1), worker(NOW), worker(0)
+QUEUE = workers.queue_id("shop", "redis shop:requests")
+FAILED = workers.failed_id("shop")
+
+
+def crew(*others: Worker, **fields: object) -> WorkerView:
+    return WorkerView(ME, "shop", {w.id: w for w in others}, NOW, **fields)
+
+
+def claim(owner: str, time: int = NOW - 1_000) -> StoredClaim:
+    return StoredClaim("f", owner, "nonce", time, 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_free"), [(ME, False), (ALIVE, False), (SILENT, True), (STOPPED, True)]
+)
+def test_claims_of_the_dead_are_free(owner: Worker, is_free: bool) -> None:
+    assert crew(ALIVE, SILENT, STOPPED).is_free(claim(owner.id)) is is_free
+
+
+def test_claims_of_other_spiders_are_theirs() -> None:
+    dead = worker(0, spider="other")
+    assert not crew(dead).is_free(claim(dead.id))
+    assert not crew(dead).is_free(claim(workers.failed_id("other"), NOW - 9))
+    assert crew(dead, SILENT).dead == [SILENT]
+
+
+def test_its_own_claims_are_free_if_nobody_told_it_of_what_they_are() -> None:
+    assert not crew().is_free(claim(ME.id))
+    assert crew(lost={"nonce"}).is_free(claim(ME.id))
+
+
+def test_silence_says_nothing_while_the_server_was_away() -> None:
+    mine = crew(SILENT, STOPPED, trusts_silence=False)
+    assert not mine.is_free(claim(SILENT.id))
+    assert mine.is_free(claim(STOPPED.id))
+
+
+def test_a_process_that_is_gone_is_dead_at_once() -> None:
+    gone = replace(ALIVE, process=replace(Process.own(), started=1))
+    assert crew(gone).is_free(claim(gone.id)) is bool(gone.process.place)
+
+
+@pytest.mark.parametrize(("due", "is_free"), [(NOW - 1, True), (NOW, True), (NOW + 1, False)])
+def test_what_failed_is_free_when_it_is_due(due: int, is_free: bool) -> None:
+    assert crew().is_free(claim(FAILED, due)) is is_free
+
+
+@pytest.mark.parametrize(("known_for", "is_free"), [(None, False), (59.0, False), (60.0, True)])
+def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_free: bool) -> None:
+    owner = workers.worker_id("shop")
+    unknown = {} if known_for is None else {owner: known_for}
+    mine = crew(ALIVE, unknown=unknown)
+    assert mine.is_free(claim(owner)) is is_free
+    assert mine.is_to_be_awaited(claim(owner))
+
+
+@pytest.mark.parametrize(
+    ("idle_since", "made", "is_free"),
+    [
+        (0, NOW - 10_000, False),
+        (NOW - 4, NOW - 10_000, False),
+        (NOW - 5, NOW - 5, True),
+        (NOW - 5, NOW - 4, False),
+    ],
+)
+def test_what_was_claimed_before_its_queue_was_empty_is_lost(
+    idle_since: int, made: int, is_free: bool
+) -> None:
+    mine = replace(crew(idle_since=idle_since), me=replace(ME, queue=QUEUE))
+    assert mine.is_free(claim(QUEUE, made)) is is_free
+    assert mine.is_to_be_awaited(claim(QUEUE, made))
+
+
+def test_what_another_queue_has_is_its_workers_business() -> None:
+    assert not crew(replace(ALIVE, queue=QUEUE)).is_free(claim(QUEUE))
+    assert crew(replace(SILENT, queue=QUEUE)).is_free(claim(QUEUE))
+    assert crew(ALIVE).is_free(claim(QUEUE))
+
+
+def test_what_a_jobdir_has_is_left_to_it_until_it_is_empty() -> None:
+    stopped = replace(STOPPED, queue="dir /jobs")
+    mine = replace(crew(stopped), me=replace(ME, queue="dir /jobs"))
+    assert not mine.is_free(claim(stopped.id))
+    assert replace(mine, idle_since=NOW).is_free(claim(stopped.id))
+    assert crew(stopped).is_free(claim(stopped.id)), "another run without that JOBDIR"
+
+
+def test_nobody_is_waited_for_whose_fate_is_known() -> None:
+    mine = crew(ALIVE, SILENT)
+    for owner in (ME.id, ALIVE.id, SILENT.id, FAILED):
+        assert not mine.is_to_be_awaited(claim(owner))
+
+
+# -- on a server --
+
+
+class Crawl:
+    """A crawl's side of the takeover: collects what is found."""
+
+    def __init__(self, bloom: BloomFilter, client: redis.Redis, queue: str = "") -> None:
+        self.filters = Filters({"lasting": bloom}, Connection(client, ""))
+        self.found: dict[str, str] = {}
+        self.ended = 0
+        self.dropped: list[str] = []
+        me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
+        self.takeover = Reclaimer(
+            me,
+            "shop",
+            found=self._found,
+            dropped=lambda _, fields: self.dropped.extend(fields),
+            wanted=self._wanted,
+            looked=self._looked,
+        )
+        self.me = me
+
+    def _found(self, found: Reclaimed) -> None:
+        self.found |= found.requests
+        self.takeover.wants_more, self.takeover.is_idle = True, False
+
+    def _wanted(self) -> None:
+        self.takeover.wants_more = True
+
+    def _looked(self) -> None:
+        self.ended += self.takeover.may_end
+        self.takeover.may_end = False
+
+    def work(self, rounds: int = 40) -> None:
+        for _ in range(rounds):
+            self.takeover.run(self.filters)
+
+    def wait(self) -> None:
+        """Have it work until it lets the crawl end, or finds something to do."""
+        self.takeover.is_idle = True
+        deadline = time.monotonic() + 20
+        while not self.ended and not self.found and time.monotonic() < deadline:
+            self.takeover.run(self.filters)
+            time.sleep(0.02)
+        assert self.ended or self.found
+        self.work()
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, "k", blocks=4, capacity=1_000)
+    bloom.open()
+    return bloom
+
+
+@pytest.fixture
+def crawl(bloom: BloomFilter, client: redis.Redis) -> Crawl:
+    return Crawl(bloom, client)
+
+
+def leave(bloom: BloomFilter, owner: str, count: int = 10, request: str = "{}") -> set[str]:
+    """Claim something for an owner; return the fields."""
+    items = [f"{owner} {number}".encode()[-30:] for number in range(count)]
+    bloom.run(lambda session: claim_protocol.claim(session, items, [request] * count, owner, "n"))
+    return {claim_protocol.field_of(item) for item in items}
+
+
+def enter(bloom: BloomFilter, entry: Worker, life: int) -> None:
+    bloom.run(lambda session: claim_protocol.heartbeat(session, entry.id, life, entry.describe()))
+
+
+def entries(bloom: BloomFilter) -> set[str]:
+    return set(bloom.run(claim_protocol.heartbeat)[1])
+
+
+def test_a_worker_enters_itself_and_leaves(bloom: BloomFilter, crawl: Crawl) -> None:
+    crawl.work(1)
+    assert entries(bloom) == {crawl.me.id}
+    crawl.takeover.end(crawl.filters)
+    assert entries(bloom) == set()
+
+
+def test_a_worker_that_leaves_claims_behind_says_that_it_has_stopped(
+    bloom: BloomFilter, client: redis.Redis, crawl: Crawl
+) -> None:
+    crawl.work(1)
+    fields = leave(bloom, crawl.me.id)
+    crawl.takeover.is_leaving_claims = True
+    crawl.takeover.end(crawl.filters)
+    second = Crawl(bloom, client)
+    second.work()
+    assert set(second.found) == fields
+    assert entries(bloom) == {second.me.id}
+
+
+def test_ten_thousand_claims_of_a_dead_worker_are_taken_over_as_they_are_wanted(
+    bloom: BloomFilter, crawl: Crawl
+) -> None:
+    dead = worker(0)
+    fields = leave(bloom, dead.id, 10_000)
+    enter(bloom, dead, 0)
+    crawl.takeover.run(crawl.filters)
+    crawl.takeover.wants_more = False
+    assert len(crawl.found) <= 512, "a page at a time (a small hash is one page)"
+    for _ in range(200):
+        crawl.takeover.wants_more = True
+        crawl.takeover.run(crawl.filters)
+    assert set(crawl.found) == fields
+    assert dead.id not in entries(bloom)
+
+
+def test_a_claim_whose_request_is_not_kept_becomes_new(bloom: BloomFilter, crawl: Crawl) -> None:
+    dead = worker(0)
+    leave(bloom, dead.id, request="")
+    enter(bloom, dead, 0)
+    crawl.work()
+    assert not crawl.found
+    assert bloom.info().claims == 0
+
+
+def test_two_workers_share_what_a_third_has_left(
+    bloom: BloomFilter, client: redis.Redis, crawl: Crawl
+) -> None:
+    dead = worker(0)
+    fields = leave(bloom, dead.id, 2_000)
+    enter(bloom, dead, 0)
+    second = Crawl(BloomFilter(client, "k"), client)
+    for _ in range(100):
+        crawl.takeover.run(crawl.filters)
+        second.takeover.run(second.filters)
+    assert set(crawl.found) | set(second.found) == fields
+    assert not set(crawl.found) & set(second.found)
+
+
+def test_a_crawl_alone_may_end_at_once(crawl: Crawl) -> None:
+    crawl.work()
+    assert not crawl.takeover.has_peers
+    crawl.wait()
+    assert crawl.ended == 1
+
+
+def test_a_crawl_waits_for_one_that_may_be_dead_and_takes_over(
+    bloom: BloomFilter, crawl: Crawl
+) -> None:
+    ghost = worker(0)
+    fields = leave(bloom, ghost.id)
+    enter(bloom, ghost, 2)
+    crawl.work()
+    assert not crawl.found
+    crawl.wait()
+    assert set(crawl.found) == fields
+
+
+def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
+    bloom: BloomFilter, crawl: Crawl
+) -> None:
+    other = worker(0)
+    enter(bloom, other, 60)
+    crawl.takeover.is_idle = True
+    for _ in range(4):
+        crawl.work(2)
+        time.sleep(0.3)
+    assert not crawl.ended
+    enter(bloom, other, 60)
+    crawl.wait()
+    assert crawl.ended
+    assert not crawl.found
+
+
+def test_claims_of_an_owner_without_an_entry_are_taken_over_after_a_while(
+    bloom: BloomFilter, crawl: Crawl
+) -> None:
+    fields = leave(bloom, workers.worker_id("shop"))
+    crawl.work()
+    assert not crawl.found
+    crawl.wait()
+    assert set(crawl.found) == fields
+
+
+def test_what_a_queue_has_lost_is_found_when_it_is_empty(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    crawl = Crawl(bloom, client, QUEUE)
+    fields = leave(bloom, QUEUE)
+    crawl.work()
+    assert not crawl.found
+    crawl.wait()
+    assert set(crawl.found) == fields
+    assert bloom.run(lambda v: claim_protocol.claim(v, [b"new"], ["{}"], QUEUE, "m")) == "1"
+
+
+def test_failures_that_are_due_are_taken_up_and_those_without_a_request_forgotten(
+    bloom: BloomFilter, crawl: Crawl
+) -> None:
+    for name, request, seconds in (("due", "{}", 0), ("bare", "", 0), ("later", "{}", 900)):
+        item = name.encode()
+        bloom.run(lambda v, i=item, r=request: claim_protocol.claim(v, [i], [r], "w", "n"))
+        failure = RetryPolicy(FAILED, seconds, 5)
+        bloom.run(lambda v, i=item, f=failure: claim_protocol.release(v, [i], "w", f))
+    crawl.work()
+    assert crawl.found == {b"due".hex(): "{}"}
+    assert bloom.info().claims == 2
+
+
+def test_after_an_outage_the_others_get_time_to_come_back(bloom: BloomFilter, crawl: Crawl) -> None:
+    crawl.work()
+    ghost = worker(0)
+    leave(bloom, ghost.id)
+    enter(bloom, ghost, 1)
+    time.sleep(1.1)
+    crawl.takeover.recovered()
+    crawl.work()
+    assert not crawl.found

@@ -1,0 +1,504 @@
+"""Filters as sets, on real servers: estimates against the truth, and filters made of others."""
+
+import asyncio
+from collections.abc import Callable
+from threading import Thread
+from typing import Any, TypeVar
+
+import pytest
+import redis
+import redis.asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom.bloom.async_filter import AsyncBloomFilter
+from scrapy_bloom.bloom.errors import SaturatedError
+from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together, run_together_async
+from scrapy_bloom.bloom.extras.sets import (
+    Overlap,
+    approx_len,
+    copy,
+    intersection,
+    overlap,
+    union,
+    update,
+)
+from scrapy_bloom.bloom.model.keys import Keys
+
+T = TypeVar("T")
+#: Fixed, so that a failing example fails again.
+SEEDS = (31_337, 2_718_281, 828_459, 45_235, 3_602_874, 71, 352_662, 49_775, 72_470, 93_699_959)
+
+
+def items(*numbers: range) -> list[str]:
+    return [f"https://example.com/{number}" for each in numbers for number in each]
+
+
+def twin(bloom: BloomFilter, key: str, client: redis.Redis | None = None) -> BloomFilter:
+    """Return another filter that is like one."""
+    return BloomFilter(client or bloom._driver.client, key, like=bloom)
+
+
+def run(operation: MultiOperation[T], *filters: BloomFilter) -> T:
+    return run_together(operation, lambda number, steps: filters[number].run(lambda _: steps))
+
+
+def measure(one: BloomFilter, two: BloomFilter) -> Overlap:
+    return run(overlap(one.session, two.session), one, two)
+
+
+Make = Callable[..., MultiOperation[None]]
+
+
+def make(
+    operation: Make, key: str, *sources: BloomFilter, to: redis.Redis | None = None, **kwargs: Any
+) -> BloomFilter:
+    """Make a filter of others, beside the first or on another server."""
+    target = BloomFilter(to or sources[0]._driver.client, key)
+    run(operation([each.session for each in sources], Keys(key), **kwargs), *sources, target)
+    return target
+
+
+def copied(source: BloomFilter, key: str, **kwargs: Any) -> BloomFilter:
+    return make(lambda views, keys, **rest: copy(views[0], keys, **rest), key, source, **kwargs)
+
+
+def updated(one: BloomFilter, *others: BloomFilter) -> None:
+    run(update(one.session, [other.session for other in others]), one, *others)
+
+
+@pytest.fixture
+def pair(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
+    """Two filters with room, and 300 items in common."""
+    one = BloomFilter(client, "one", capacity=2_000, blocks=4)
+    two = twin(one, "two")
+    one.extend(items(range(1_000)))
+    two.extend(items(range(700, 1_500)))
+    return one, two
+
+
+# -- how many --
+
+
+def test_the_length_is_estimated_within_1_percent_at_half_fill(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k", capacity=30_000)
+    bloom.extend(items(range(30_000)))
+    ones = sum(client.bitcount(key) for key in client.keys("*:0.0"))
+    assert ones / bloom.num_bits == pytest.approx(0.5, abs=0.05)
+    assert bloom.run(approx_len) == pytest.approx(30_000, rel=0.01)
+
+
+def test_100_000_items_each_are_compared_within_3_percent(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=100_000)
+    two = twin(one, "two")
+    one.extend(items(range(100_000)))
+    two.extend(items(range(70_000, 170_000)))
+    found = measure(one, two)
+    assert found.union == pytest.approx(170_000, rel=0.03)
+    assert found.intersection == pytest.approx(30_000, rel=0.03)
+    made = make(union, "both", one, two)
+    assert made.run(approx_len) == pytest.approx(170_000, rel=0.03)
+
+
+def test_an_empty_filter_has_no_items(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=1_000)
+    assert one.run(approx_len) == 0
+    assert measure(one, twin(one, "two")) == Overlap(0, 0, 0)
+
+
+def test_a_filter_has_all_items_in_common_with_itself(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=1_000)
+    one.extend(items(range(900)))
+    found = measure(one, one)
+    assert found.first == found.second == pytest.approx(found.intersection)
+    assert found.union == pytest.approx(900, rel=0.03)
+
+
+def test_filters_without_common_items_have_few_or_none(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=1_000)
+    two = twin(one, "two")
+    one.extend(items(range(900)))
+    two.extend(items(range(900, 1_800)))
+    assert 0 <= measure(one, two).intersection < 50
+
+
+def test_a_filter_that_has_grown_is_estimated_and_not_compared(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=500, blocks=2)
+    two = twin(one, "two")
+    one.extend(items(range(4_000)))
+    two.extend(items(range(400)))
+    assert one.info().generations[0].layers > 1
+    assert one.run(approx_len) == pytest.approx(4_000, rel=0.03)
+    with pytest.raises(FilterMismatchError, match=r"layers of [\d,]+ and of [\d,]+ bits"):
+        measure(one, two)
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_all_generations_count_once(client: redis.Redis, ring: str) -> None:
+    one = BloomFilter(client, "one", capacity=2_000, window="3 days", period="1 day", ring=ring)
+    two = twin(one, "two")
+    for number in range(3):
+        one.extend(items(range(500 * number, 500 * number + 500)))
+        two.extend(items(range(500 * number, 500 * number + 250)))
+        if number < 2:
+            one.rotate()
+            two.rotate()
+    assert one.run(approx_len) == pytest.approx(1_500, rel=0.03)
+    assert measure(one, two).intersection == pytest.approx(750, rel=0.05)
+
+
+def test_filters_that_count_can_be_estimated_and_compared(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=2_000, counting=True)
+    two = twin(one, "two")
+    assert two.open().counting
+    one.extend(items(range(1_000)))
+    two.extend(items(range(500, 1_500)))
+    assert one.run(approx_len) == pytest.approx(1_000, rel=0.03)
+    assert measure(one, two).intersection == pytest.approx(500, rel=0.05)
+    made = copied(one, "copy")
+    assert made.open().counting
+    assert all(made.contains(items(range(1_000))))
+    for operation in (union, intersection):
+        with pytest.raises(ConfigurationError, match="not united or intersected"):
+            make(operation, "made", one, two)
+    with pytest.raises(ConfigurationError, match="not united or intersected"):
+        updated(one, two)
+
+
+def saturate(client: redis.Redis, bloom: BloomFilter, *, but: int = 0) -> None:
+    """Set all bits of block 0 but the first few."""
+    (layer,) = bloom.session.held[0].ring.layers
+    bits = (1 << layer.num_bits - but) - 1 << 8 * layer.memory - layer.num_bits
+    client.set(bloom.session.keys.layer(0, layer.name), bits.to_bytes(layer.memory, "big"))
+
+
+def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=1_000, blocks=2)
+    two = twin(one, "two")
+    one.open()
+    saturate(client, one)
+    with pytest.raises(SaturatedError, match=r"'one' is saturated: all bits of block 0 .* \(up to"):
+        one.run(approx_len)
+    for first, second in ((one, two), (two, one)):
+        with pytest.raises(SaturatedError, match="'one' is saturated"):
+            measure(first, second)
+    # One bit at 0 is enough to tell, if not much.
+    saturate(client, one, but=1)
+    assert 5_000 < one.run(approx_len) < 20_000
+
+
+def test_estimates_create_nothing_but_the_filters_and_change_nothing(
+    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
+) -> None:
+    before = {key: client.dump(key) for key in client.keys("*[0-9]")}
+    pair[0].run(approx_len)
+    measure(*pair)
+    assert {key: client.dump(key) for key in client.keys("*[0-9]")} == before
+
+
+# -- filters made of others --
+
+
+def test_a_union_has_what_either_has(pair: tuple[BloomFilter, BloomFilter]) -> None:
+    made = make(union, "made", *pair)
+    assert all(made.contains(items(range(1_500))))
+    assert not any(made.contains(items(range(1_500, 3_000))))
+    assert len(made) == pytest.approx(1_500, rel=0.02)
+    assert made.open().seeds == pair[0].open().seeds
+    assert made.open().id not in {each.open().id for each in pair}
+    assert made.info().generations[0].layers == 1
+    # It goes on as any other.
+    assert made.add_many(items(range(1_499, 1_501))) == [False, True]
+
+
+def test_a_union_of_full_filters_keeps_the_error_rate(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=2_000, blocks=4, error_rate=1e-3, growth=0)
+    two = twin(one, "two")
+    one.extend(items(range(1_900)))
+    two.extend(items(range(1_000, 2_900)))
+    made = make(union, "made", one, two)
+    assert made.info().generations[0].layers == 2
+    assert all(made.contains(items(range(2_900))))
+    wrong = sum(made.contains(items(range(10_000, 30_000))))
+    assert wrong <= 20_000 * 2 * 1e-3
+    # What is in both bitmaps counts twice where it is counted, and once where it is estimated.
+    assert len(made) == len(one) + len(two)
+    assert made.run(approx_len) == pytest.approx(2_900, rel=0.02)
+
+
+def test_an_intersection_has_what_all_have(pair: tuple[BloomFilter, BloomFilter]) -> None:
+    third = twin(pair[0], "three")
+    third.extend(items(range(800, 1_200)))
+    made = make(intersection, "made", *pair, third)
+    seen = made.contains(items(range(1_600)))
+    answers = [each.contains(items(range(1_600))) for each in (*pair, third)]
+    assert seen == [all(each) for each in zip(*answers, strict=True)]
+    assert all(seen[800:1_000])
+    assert len(made) >= 190
+
+
+def test_filters_that_have_grown_are_united(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=200, blocks=2)
+    two = twin(one, "two")
+    one.extend(items(range(3_000)))
+    two.extend(items(range(2_000, 4_000)))
+    made = make(union, "made", one, two)
+    assert all(made.contains(items(range(4_000))))
+    assert made.extend(items(range(4_000, 5_000))) > 990  # some may seem to be seen
+    with pytest.raises(FilterMismatchError, match="none has grown"):
+        make(intersection, "nothing", one, two)
+    assert BloomFilter(client, "nothing").look() is None
+    assert not client.keys("*nothing*")
+
+
+def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=300, window="3 days", period="1 day")
+    for number in range(3):
+        one.extend(items(range(500 * number, 500 * number + 500)))
+        one.rotate()
+    made = copied(one, "copy")
+    assert made.open().id != one.open().id
+    assert len(made) == len(one)
+    assert made.info().generations == one.info().generations
+    for block in range(one.blocks):
+        for layer in one.session.held[block].ring.layers:
+            keys = [each.session.keys.layer(block, layer.name) for each in (one, made)]
+            assert client.get(keys[0]) == client.get(keys[1])
+            assert client.ttl(keys[0]) == pytest.approx(client.ttl(keys[1]), abs=2)
+    made.add("only here")
+    assert "only here" not in one
+
+
+def test_a_filter_is_updated_while_it_is_used(
+    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
+) -> None:
+    one, two = pair
+    worker = BloomFilter(client, "one")
+    worker.open()
+    updated(one, two)
+    assert all(worker.contains(items(range(1_500))))
+    assert worker.add_many(items(range(1_499, 1_501))) == [False, True]
+    assert len(one) == pytest.approx(1_501, rel=0.02)
+    before = len(one)
+    updated(one, two)
+    assert len(one) == before
+    assert one.info().generations[0].layers == 1
+
+
+def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> None:
+    """The bits are set atomically, and a ring that grows meanwhile is looked at again."""
+    with server.client() as client:
+        client.flushall()
+        one = BloomFilter(client, "one", capacity=3_000, blocks=2)
+        two = twin(one, "two")
+        two.extend(items(range(2_500)))
+        lost: list[str] = []
+
+        def claim(worker: int) -> None:
+            with server.client() as mine:
+                bloom = BloomFilter(mine, "one")
+                for start in range(10_000 * worker, 10_000 * worker + 3_000, 50):
+                    some = items(range(start, start + 50))
+                    bloom.add_many(some)
+                    lost.extend(
+                        item
+                        for item, seen in zip(some, bloom.contains(some), strict=True)
+                        if not seen
+                    )
+
+        threads = [Thread(target=claim, args=(worker,)) for worker in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            updated(one, two)
+        for thread in threads:
+            thread.join()
+        updated(one, two)
+        assert not lost
+        everything = items(range(2_500), range(10_000, 13_000), range(20_000, 23_000))
+        assert all(one.contains(everything))
+        assert one.run(approx_len) == pytest.approx(8_500, rel=0.03)
+
+
+def test_an_update_gives_up_on_a_filter_that_never_keeps_still(
+    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = BloomFilter(client, "small", blocks=1, capacity=10)
+    two = twin(one, "other")
+    for number, bloom in enumerate((one, two)):
+        bloom.extend(items(range(10 * number, 10 * number + 10)))
+    monkeypatch.setattr(
+        one.session, "change", lambda *_, **__: iter(())
+    )  # another is always faster
+    with pytest.raises(StorageError, match="different each of 20 times"):
+        updated(one, two)
+
+
+def test_a_full_filter_is_updated_by_further_layers(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=1_000, blocks=2, growth=0, window="2 days")
+    two, three = twin(one, "two"), twin(one, "three")
+    one.extend(items(range(1_000)))
+    two.extend(items(range(1_000, 2_000)))
+    three.extend(items(range(2_000, 2_010)))
+    updated(one, two, three)
+    assert all(one.contains(items(range(2_010))))
+    assert one.info().generations[0].layers == 2
+    assert not any(one.contains(items(range(3_000, 5_000))))
+    updated(one, two, three)
+    assert one.info().generations[0].layers == 2
+
+
+def test_a_filter_updated_with_itself_stays_as_it_is(
+    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
+) -> None:
+    before = {key: client.get(key) for key in client.keys("*one:*:0.0")}
+    updated(pair[0], pair[0])
+    assert {key: client.get(key) for key in client.keys("*one:*:0.0")} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"blocks": 2}, r"the number of blocks \(4 and 2\)"),
+        ({"seeds": list(SEEDS)}, "the number of seeds|the seeds"),
+        ({"window": "2 days"}, r"the window \(never and 2 days\), the period"),
+        ({"ring": "write-all"}, r"the ring order \(write-newest and write-all\)"),
+        ({"fingerprinter": "b"}, r"the fingerprinter \(a and b\)"),
+    ],
+)
+def test_filters_that_differ_say_in_what(
+    client: redis.Redis, options: dict[str, Any], text: str
+) -> None:
+    one = BloomFilter(client, "one", capacity=2_000, blocks=4, fingerprinter="a")
+    two = BloomFilter(client, "two", like=one, **options)
+    for operation in (union, intersection):
+        with pytest.raises(FilterMismatchError, match=f"'one' and 'two' do not go .*{text}"):
+            make(operation, "made", one, two)
+    with pytest.raises(FilterMismatchError, match=text):
+        updated(one, two)
+    assert BloomFilter(client, "made").look() is None
+    if "window" in options or "ring" in options:
+        assert measure(one, two) == Overlap(0, 0, 0)  # items have the same places
+    else:
+        with pytest.raises(FilterMismatchError, match=text) as caught:
+            measure(one, two)
+        assert str(SEEDS[0]) not in str(caught.value)
+
+
+def test_a_key_in_use_is_refused(pair: tuple[BloomFilter, BloomFilter]) -> None:
+    other = BloomFilter(pair[0]._driver.client, "made", blocks=7)
+    other.add("old")
+    for operation in (union, intersection):
+        for key in ("made", "one"):
+            with pytest.raises(ConfigurationError, match=f"the key '{key}' is in use"):
+                make(operation, key, *pair)
+    assert "old" in other
+    with pytest.raises(ConfigurationError, match="the key 'one' is in use"):
+        copied(pair[0], "one")
+
+
+def test_a_source_that_is_created_anew_meanwhile_leaves_nothing(
+    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
+) -> None:
+    one, two = pair[0], BloomFilter(client, "two")
+    calls = 0
+
+    def drive(number: int, steps: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            BloomFilter(client, "two").delete()
+            BloomFilter(client, "two", blocks=4).open()
+        return [one, two, one][number].run(lambda _: steps)
+
+    with pytest.raises(StorageError, match="created anew"):
+        run_together(union([one.session, two.session], Keys("made")), drive)
+    assert not client.keys("*made*")
+
+
+def test_filters_may_be_on_different_servers(
+    client: redis.Redis, any_binary: str, pair: tuple[BloomFilter, BloomFilter]
+) -> None:
+    with Server(any_binary) as second, second.client() as elsewhere:
+        far = copied(pair[1], "two", to=elsewhere)
+        assert len(far) == len(pair[1])
+        assert measure(pair[0], far) == measure(*pair)
+        made = make(union, "made", far, pair[0])
+        assert all(made.contains(items(range(1_500))))
+        assert not client.keys("*made*")
+        updated(pair[0], far)
+        assert all(pair[0].contains(items(range(1_500))))
+
+
+def test_asyncio_runs_the_same_operations(
+    server: Server, pair: tuple[BloomFilter, BloomFilter]
+) -> None:
+    async def main() -> tuple[Overlap, list[bool]]:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            filters = [AsyncBloomFilter(client, each.key) for each in pair]
+            made = AsyncBloomFilter(client, "made")
+            views = [each.session for each in filters]
+
+            def drive(number: int, steps: Any) -> Any:
+                return [*filters, made][number].run(lambda _: steps)
+
+            found = await run_together_async(overlap(*views), drive)
+            await run_together_async(union(views, Keys("made")), drive)
+            return found, await made.contains(items(range(1_600)))
+
+    found, seen = asyncio.run(main())
+    assert found == measure(*pair)
+    assert all(seen[:1_500])
+    assert not any(seen[1_500:])
+
+
+def test_a_window_in_runs_needs_a_run(client: redis.Redis) -> None:
+    one = BloomFilter(client, "one", capacity=100, window="2 runs", run="r1")
+    two = BloomFilter(client, "two", like=one)
+    one.add("a")
+    two.add("b")
+    target = BloomFilter(client, "made", run="r1")
+    run(union([one.session, two.session], Keys("made")), one, two, target)
+    assert target.contains(["a", "b"]) == [True, True]
+    assert BloomFilter(client, "made", run="r2").contains(["a", "b"]) == [True, True]
+    assert BloomFilter(client, "made", run="r3").contains(["a", "b"]) == [False, False]
+
+
+some = st.sets(st.integers(0, 60), max_size=40)
+
+
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(first=some, second=some, capacity=st.sampled_from([10, 40, 200]), blocks=st.integers(1, 3))
+def test_small_filters_are_exact_sets(
+    client: redis.Redis, first: set[int], second: set[int], capacity: int, blocks: int
+) -> None:
+    client.flushall()
+    kwargs: dict[str, Any] = {"blocks": blocks, "error_rate": 1e-9, "growth": 1}
+    one = BloomFilter(client, "one", capacity=capacity, **kwargs)
+    two = twin(one, "two")
+    both = twin(one, "both")
+    for bloom, numbers in ((one, first), (two, second), (both, first | second)):
+        bloom.extend(f"{number}" for number in sorted(numbers))
+    universe = [f"{number}" for number in range(61)]
+
+    def content(bloom: BloomFilter) -> set[int]:
+        return {n for n, seen in enumerate(bloom.contains(universe)) if seen}
+
+    made = make(union, "union", one, two)
+    assert content(made) == first | second
+    assert made.run(approx_len) == pytest.approx(len(first | second), abs=8)
+    if all(bloom.info().generations[0].layers == 1 for bloom in (one, two, both)):
+        assert content(make(intersection, "intersection", one, two)) == first & second
+        found = measure(one, two)
+        assert found.union == pytest.approx(len(first | second), abs=8)
+        assert found.intersection == pytest.approx(len(first & second), abs=8)
+        for block in range(blocks):
+            if len(made.session.held[block].ring.layers) == 1:
+                keys = [each.session.keys.layer(block, "0.0") for each in (made, both)]
+                assert client.get(keys[0]) == client.get(keys[1])
+    updated(one, two)
+    assert content(one) == first | second

@@ -1,0 +1,275 @@
+"""Blocks read from and written to real servers, while others change them."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.extras.builder import (
+    CHUNK,
+    Builder,
+    RefusedError,
+    count_ones,
+    merge_bits,
+    read_block,
+    try_block,
+)
+from scrapy_bloom.bloom.extras.contents import Contents
+from scrapy_bloom.bloom.extras.installer import UNFINISHED_FOR
+from scrapy_bloom.bloom.model.generations import Layer
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply
+
+T = TypeVar("T")
+ITEMS = [f"https://example.com/{i}" for i in range(500)]
+
+
+def small(client: redis.Redis, key: str = "k", **kwargs: Any) -> BloomFilter:
+    kwargs = {"capacity": 10_000, "blocks": 2, **kwargs}
+    return BloomFilter(client, key, **kwargs)
+
+
+def large(client: redis.Redis, key: str = "k") -> BloomFilter:
+    """A filter whose bitmaps are read in several chunks."""
+    return BloomFilter(client, key, capacity=400_000, blocks=1)
+
+
+def read_all(held: CachedRing) -> Operation[Contents]:
+    return (yield from read_block(held, held.ring.layers))
+
+
+def read(bloom: BloomFilter, block: int = 0) -> Contents:
+    header = bloom.open()
+    return bloom.run(lambda session: try_block(session, header, block, read_all))
+
+
+def bitmap(client: redis.Redis, bloom: BloomFilter, block: int, layer: Layer) -> int:
+    return int.from_bytes(client.get(bloom.session.keys.layer(block, layer.name)) or b"", "big")
+
+
+def between(steps: Operation[T], number: int, what: Callable[[], object]) -> Operation[T]:
+    """Let something happen before the calls of a round are sent."""
+    calls: list[Call] = next(steps)
+    for turn in range(1_000):
+        if turn == number:
+            what()
+        replies = yield calls
+        try:
+            calls = steps.send(replies)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_block_is_read_as_it_is(server: Any, client: redis.Redis, decode: bool) -> None:
+    with server.client(decode_responses=decode) as other:
+        for bloom in (small(other, "small"), large(other, "large")):
+            bloom.extend(ITEMS)
+            for block in range(bloom.open().blocks):
+                contents = read(bloom, block)
+                (layer,) = contents.ring.layers
+                assert contents.bits == {"0.0": bitmap(client, bloom, block, layer)}
+                assert contents.counts == {"0.0": bloom.info(block).count}
+                assert bloom.run(lambda session, b=block: count_ones(session.held[b])) == [
+                    contents.bits["0.0"].bit_count()
+                ]
+        assert layer.memory > 2 * CHUNK
+
+
+@pytest.mark.parametrize("turn", range(3))  # its ring, and two rounds of chunks
+def test_a_block_that_changes_while_it_is_read_is_read_again(
+    client: redis.Redis, turn: int
+) -> None:
+    bloom, other = large(client), large(client)
+    header = bloom.open()
+    bloom.extend(ITEMS)
+    found = bloom.run(
+        lambda session: between(
+            try_block(session, header, 0, read_all),
+            turn,
+            lambda: (other.clear(), other.extend(ITEMS[:100])),
+        )
+    )
+    assert found.counts == {"1.0": 100}
+    assert found.bits == {"1.0": bitmap(client, bloom, 0, found.ring.layers[-1])}
+
+
+def test_a_bitmap_that_is_gone_is_allocated_anew(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.extend(ITEMS)
+    client.delete(bloom.session.keys.layer(0, "0.0"))
+    contents = read(bloom, 0)
+    assert contents.bits == {"0.0": 0}
+    assert bloom.lost_blocks == 1
+    client.delete(bloom.session.keys.layer(1, "0.0"))
+    header = bloom.open()
+    counted = bloom.run(lambda session: try_block(session, header, 1, count_ones))
+    assert counted == [0]
+
+
+def test_a_period_that_ends_meanwhile_is_noticed(client: redis.Redis) -> None:
+    bloom = small(client, window="1s", period="1s")
+    bloom.extend(ITEMS)
+    before = read(bloom).ring
+    time.sleep(1.1)
+    assert read(bloom).ring.active.number > before.active.number
+
+
+def test_a_filter_that_was_created_anew_is_refused(client: redis.Redis) -> None:
+    bloom = small(client)
+    header = bloom.open()
+    client.flushall()
+    small(client).open()
+    with pytest.raises(StorageError, match="created anew"):
+        bloom.run(lambda session: try_block(session, header, 0, read_all))
+
+
+def test_a_block_that_never_keeps_still_is_an_error(client: redis.Redis) -> None:
+    bloom, other = small(client), small(client)
+    header = bloom.open()
+
+    def attempt(held: CachedRing) -> Operation[Contents]:
+        other.clear()
+        return (yield from read_all(held))
+
+    with pytest.raises(StorageError, match="different each of 20 times"):
+        bloom.run(lambda session: try_block(session, header, 0, attempt))
+
+
+def test_a_count_that_is_no_number_is_an_error(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    client.hset(bloom.session.keys.ring(0), "n:0.0", "many")
+    with pytest.raises(StorageError, match="counts 'many' items in 0.0"):
+        bloom.run(lambda session: read_all(session.held[0]))
+
+
+def test_a_view_that_has_lost_sight_of_a_block_opens_it_again(client: redis.Redis) -> None:
+    bloom = small(client)
+    header = bloom.open()
+    bloom.extend(ITEMS)
+    bloom.session.held.pop(1)
+    found = bloom.run(lambda session: try_block(session, header, 1, read_all))
+    assert found.counts == {"0.0": bloom.info(1).count}
+
+
+def test_a_server_that_answers_with_too_few_bytes_is_an_error(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    steps = read_all(bloom.session.held[0])
+    next(steps)
+    steps.send([Reply("ok", version=bloom.session.held[0].version)])
+    with pytest.raises(StorageError, match="answered 3 bytes where there are"):
+        steps.send([Reply(BYTES, data=b"abc")])
+
+
+def test_a_ring_that_is_gone_refuses(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    held = bloom.session.held[0]
+    client.flushall()
+    for steps in (
+        lambda: read_all(held),
+        lambda: count_ones(held),
+        lambda: merge_bits(held, "t", held.ring.layers[0], 1, 1),
+    ):
+        with pytest.raises(RefusedError):
+            bloom.run(lambda _, steps=steps: steps())
+
+
+def test_bits_are_merged_into_a_filter_in_use(client: redis.Redis) -> None:
+    bloom, other = large(client), large(client)
+    bloom.extend(ITEMS[:100])
+    before = read(bloom)
+    (layer,) = before.ring.layers
+    missing = (1 << 8 * layer.memory - 1) | 1 << layer.memory * 4 | 1  # the ends, and between
+    bloom.run(
+        lambda session: between(
+            merge_bits(session.held[0], "token", layer, missing, 7),
+            0,
+            lambda: other.extend(ITEMS[100:200]),
+        )
+    )
+    after = read(bloom)
+    assert after.counts == {"0.0": 207}
+    assert after.bits["0.0"] & missing == missing
+    assert after.bits["0.0"] & ~missing == after.bits["0.0"] ^ missing
+    assert all(other.contains(ITEMS[:200]))
+    assert not client.keys("*token*")
+
+
+def test_nothing_is_merged_into_a_bitmap_that_is_gone(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    client.delete(bloom.session.keys.layer(0, "0.0"))
+    held = bloom.session.held[0]
+    with pytest.raises(RefusedError) as caught:
+        bloom.run(lambda _: merge_bits(held, "token", held.ring.layers[0], 1, 1))
+    assert caught.value.reply.fields == {"layers": "0.0"}
+    assert not client.exists(bloom.session.keys.layer(0, "0.0"))
+
+
+@pytest.fixture
+def contents(client: redis.Redis) -> list[Contents]:
+    bloom = small(client, "source")
+    bloom.extend(ITEMS)
+    return [read(bloom, block) for block in range(2)]
+
+
+def write(
+    client: redis.Redis, building: Builder, contents: list[Contents], *, finish: bool = True
+) -> None:
+    bloom = small(client, "any")
+    bloom.run(lambda _: building.check())
+    for each in contents:
+        bloom.run(lambda _, each=each: building.put(each))
+    if finish:
+        bloom.run(lambda _: building.finish())
+
+
+def test_what_is_written_is_there_when_it_is_finished(
+    client: redis.Redis, contents: list[Contents]
+) -> None:
+    header = contents[0].ring.header
+    building = Builder(Keys("new"), header)
+    write(client, building, contents, finish=False)
+    assert small(client, "new").look() is None
+    client_of = small(client, "any")
+    client_of.run(lambda _: building.finish())
+    made = BloomFilter(client, "new")
+    assert all(made.contains(ITEMS))
+    assert len(made) == len(ITEMS)
+    made.open()
+    assert {key.decode() for key in client.keys("{new:*")} == set(made.keys())
+
+
+def test_what_is_discarded_leaves_nothing(client: redis.Redis, contents: list[Contents]) -> None:
+    before = set(client.keys())
+    building = Builder(Keys("new"), contents[0].ring.header)
+    write(client, building, contents, finish=False)
+    written = set(client.keys()) - before
+    assert written
+    assert all(0 < client.ttl(key) <= UNFINISHED_FOR for key in written)
+    small(client, "any").run(lambda _: building.discard())
+    assert set(client.keys()) == before
+
+
+def test_a_filter_that_is_over_already_is_refused(
+    client: redis.Redis, contents: list[Contents]
+) -> None:
+    bloom = small(client, "short", window="1s", period="1s")
+    bloom.extend(ITEMS[:1])
+    short = [read(bloom, block) for block in range(2)]
+    header: Header = short[0].ring.header
+    building = Builder(Keys("new"), header)
+    write(client, building, short, finish=False)
+    building._now += 402 * 86_400  # the clock of the other server
+    with pytest.raises(StorageError, match="cannot be written"):
+        small(client, "any").run(lambda _: building.finish())

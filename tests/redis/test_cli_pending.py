@@ -1,0 +1,498 @@
+"""``scrapy bloom pending``: what it lists of claims, and which it ends."""
+
+import io
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+import test_cli
+from scrapy import Request
+from support.servers import Server
+from test_cli import KEY, SECRET, Call, Done, Own, Shop, everything, free_port
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol.claims import RetryPolicy, field_of
+from scrapy_bloom.cli import render
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.request_codec import dump
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
+
+ELSEWHERE = Process("host-1", 4711, "another boot", 1)
+HEARTBEAT = 10.0
+URL = "https://example.com/"
+REQUEST = dump(Request(URL, meta={"key": "a value"}), None)
+TAG = workers.tag("shop")
+FAILED = f"-{TAG}"
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, KEY, blocks=3)
+    bloom.open()
+    return bloom
+
+
+def claim(
+    bloom: BloomFilter, owner: str, items: Sequence[str], request: str = REQUEST
+) -> list[bytes]:
+    """Claim items for an owner."""
+    encoded = [item.encode() for item in items]
+    requests = [request] * len(items)
+    verdicts = bloom.run(
+        lambda session: claim_protocol.claim(session, encoded, requests, owner, "nonce")
+    )
+    assert verdicts == "1" * len(items)
+    return encoded
+
+
+def fail(bloom: BloomFilter, items: Sequence[str], seconds: int, request: str = REQUEST) -> None:
+    """Claim items, and have them fail."""
+    owner = workers.worker_id("shop")
+    encoded = claim(bloom, owner, items, request)
+    failure = RetryPolicy(FAILED, seconds, 5)
+    bloom.run(lambda session: claim_protocol.release(session, encoded, owner, failure))
+
+
+def register(
+    bloom: BloomFilter,
+    life: int = 21,
+    *,
+    owner: str = "",
+    process: Process = ELSEWHERE,
+    queue: str = "",
+) -> str:
+    """Make a worker that is good for ``life`` seconds; return its id."""
+    worker = Worker(owner or workers.worker_id("shop"), 0, HEARTBEAT, process, queue)
+    heartbeat = partial(
+        claim_protocol.heartbeat, worker=worker.id, life=life, description=worker.describe()
+    )
+    bloom.run(heartbeat)
+    return worker.id
+
+
+def owners(client: redis.Redis) -> Counter[str]:
+    claims = [value for key in client.keys("*:claims") for value in client.hvals(key)]
+    return Counter(claim.decode().split(" ")[0] for claim in claims)
+
+
+def age(client: redis.Redis, owner: str, seconds: int) -> None:
+    """Make the claims of an owner so much older."""
+    for key in client.keys("*:claims"):
+        for field, value in client.hgetall(key).items():
+            name, nonce, made, rest = value.decode().split(" ", 3)
+            if name == owner:
+                client.hset(key, field, f"{name} {nonce} {int(made) - seconds} {rest}")
+
+
+def states(done: Done) -> dict[str, int]:
+    """Return the number of claims by state, as listed and as summed up."""
+    assert Counter(claim["state"] for claim in done.json["claims"]) == done.json["states"]
+    return done.json["states"]
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """Make the standard input a terminal on which that is typed."""
+    stdin = io.StringIO(answer)
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+@pytest.fixture
+def every(bloom: BloomFilter, client: redis.Redis) -> dict[str, str]:
+    """Two claims of each owner, and three that failed; returns the owners."""
+    queue, unused = workers.queue_id("shop", "a"), workers.queue_id("shop", "b")
+    found = {
+        "alive": register(bloom, queue=queue),
+        "dead": register(bloom, life=-3600),
+        "gone": register(bloom, process=Process("here", 2**30, Process.own().place, 1)),
+        "stopped": register(bloom, life=0, queue="dir /x"),
+        "starting": workers.worker_id("shop"),
+        "unknown": workers.worker_id("shop"),
+        "used": queue,
+        "waiting": unused,
+        "strange": "x",
+    }
+    for state, owner in found.items():
+        claim(bloom, owner, [f"{state} {number}" for number in range(2)])
+    age(client, found["unknown"], 3600)
+    fail(bloom, ["due 1", "due 2"], 0)
+    fail(bloom, ["later"], 600)
+    return found
+
+
+STATES = {"alive": 6, "dead": 8, "stopped": 2, "waiting": 2, "failed": 3}
+
+# -- listing --
+
+
+def test_where_there_are_no_claims(shop: Call, bloom: BloomFilter) -> None:
+    done = shop("pending")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("shop:bloom on ")
+    assert done.out.endswith(": no claims\n")
+    done = shop("pending", "--json")
+    assert (done.code, done.json["claims"], done.json["total"]) == (0, [], 0)
+    done = shop("pending", "--release", "--state", "dead")  # nothing to be asked
+    assert (done.code, done.err) == (0, "")
+    assert ": 0 claims released; " in done.out
+
+
+def test_where_there_is_no_filter(shop: Call, client: redis.Redis) -> None:
+    for options in ([], ["--release", "--state", "dead", "-y"], ["--json"]):
+        done = shop("pending", *options)
+        assert (done.code, done.out) == (1, "")
+        assert "there is no filter" in done.err
+        assert len(done.err.splitlines()) == 1
+    assert client.keys() == []
+
+
+def test_every_state(shop: Call, client: redis.Redis, every: dict[str, str]) -> None:
+    before = everything(client)
+    done, text = shop("pending", "--json"), shop("pending")
+    assert everything(client) == before
+    assert (done.code, done.err, text.code, text.err) == (0, "", 0, "")
+    document = done.json
+    assert (document["name"], document["key"], document["damaged"]) == ("lasting", KEY, 0)
+    assert (states(done), document["total"]) == (STATES, 21)
+    found = {claim["owner"]: claim for claim in document["claims"]}
+    expected = {
+        "alive": "alive",
+        "dead": "dead",
+        "gone": "dead",
+        "stopped": "stopped",
+        "starting": "alive",
+        "unknown": "dead",
+        "used": "alive",
+        "waiting": "waiting",
+    }
+    for name, state in expected.items():
+        one = found[every[name]]
+        assert (one["state"], one["url"], one["spider"]) == (state, URL, "shop")
+        assert (one["attempts"], one["due"], one["due_utc"]) == (0, 0, None)
+        assert one["since_utc"].endswith("Z")
+    assert (found["x"]["state"], found["x"]["spider"]) == ("dead", "")
+    hosts = {name: found[every[name]]["worker"] for name in ("dead", "gone", "unknown")}
+    assert hosts == {"dead": "host-1:4711", "gone": f"here:{2**30}", "unknown": ""}
+    failed = [claim for claim in document["claims"] if claim["state"] == "failed"]
+    assert {(one["owner"], one["attempts"], one["since"]) for one in failed} == {(FAILED, 1, 0)}
+    times = sorted(one["due"] for one in failed)
+    assert 590 <= times[2] - times[0] <= 610
+
+    heading, *lines, end = text.out.splitlines()
+    assert heading.split()[:2] == ["state", "attempts"]
+    assert end.endswith(": 6 alive, 8 dead, 2 stopped, 2 waiting, 3 failed claims")
+    rows = Counter(" ".join(line.split()[:2] + line.split()[3:]) for line in lines)
+    assert rows[f"dead 0 host-1:4711 shop {URL}"] == 2
+    assert rows[f"dead 0 {every['unknown']} shop {URL}"] == 2
+    assert rows[f"failed 1 {FAILED} shop {URL}"] == 3
+    assert rows.total() == 21
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        *((["--state", "dead"], 8), (["--owner", "host-1:4711"], 6), (["--owner", "shop"], 19)),
+        *((["--owner", FAILED], 3), (["--owner", "x"], 2), (["--owner", "host-1"], 0)),
+        *((["--owner", "x", "--state", "dead"], 2), (["--owner", "x", "--state", "alive"], 0)),
+        (["--owner", ""], 0),
+    ],
+)
+def test_filters(
+    shop: Call, every: dict[str, str], client: redis.Redis, options: list[str], count: int
+) -> None:
+    options = [f"{options[0]}={options[1]}", *options[2:]]  # an owner may begin with a dash
+    assert shop("pending", "--json", *options).json["total"] == count
+    # The same claims are released.
+    done = shop("pending", "--release", "-y", "--json", *options)
+    assert (done.code, done.err, done.json["released"]) == (0, "", count)
+    assert owners(client).total() == 21 - count
+
+
+def test_requests_that_are_not_kept(shop: Call, bloom: BloomFilter) -> None:
+    claim(bloom, register(bloom), ["a"], "")
+    (one,) = shop("pending", "--json").json["claims"]
+    assert (one["url"], one["field"]) == (None, field_of(b"a"))
+    assert "(its request is not kept)" in shop("pending").out
+
+
+def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> None:
+    bloom = BloomFilter(client, "special")
+    bloom.open()
+    for spider in ("shop", "own", "of another project"):
+        claim(bloom, workers.worker_id(spider), [spider])
+    where = {"BLOOM_REDIS_URL": server.url}
+    done = call("pending", "--json", "--key", "special", **where, spiders=(Shop, Own))
+    tag = workers.tag("of another project")
+    assert {claim["spider"] for claim in done.json["claims"]} == {"shop", "own", tag}
+    for owner, count in ((tag, 1), ("of another project", 1), ("of no project", 0)):
+        done = call("pending", "--key", "special", "--owner", owner, "--json", **where)
+        assert done.json["total"] == count
+
+
+def test_other_windows(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).open()
+    bloom = BloomFilter(client, f"{KEY}:news", window="1 day")
+    bloom.open()
+    claim(bloom, register(bloom), ["a"])
+    windows = {"BLOOM_WINDOWS": {"news": "1 day"}}
+    assert shop("pending", "--json", **windows).json["total"] == 0
+    assert shop("pending", "--json", "--window", "news", **windows).json["total"] == 1
+    assert shop("pending", "--key", f"{KEY}:news", "--json").json["total"] == 1
+    assert shop("pending", "--window", "typo", **windows).code == 2
+
+
+def test_many_claims(
+    shop: Call, bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, alive = register(bloom, life=-5), register(bloom)
+    claim(bloom, dead, [f"dead {number}" for number in range(5_000)])
+    claim(bloom, alive, [f"alive {number}" for number in range(1_000)])
+    done = shop("pending", "--json")
+    assert done.json["total"] >= 6_000  # HSCAN may return a field twice
+    assert len({claim["field"] for claim in done.json["claims"]}) == 6_000
+    monkeypatch.setenv("FORCE_COLOR", "1")  # to rich, a terminal
+    done = shop("pending", "--release", "--state", "dead", "-y")
+    assert "claims released" in done.err
+    assert owners(client) == {alive: 1_000}
+    assert bloom.info().claims == 1_000
+
+
+# -- damage --
+
+
+def test_damaged_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+    key = f"{{{KEY}:1}}:claims"
+    heads = ["", "nonsense", "w 1 2", "\x1b[31mred n 1 0 x", f"w{TAG} n 9999999999999 0 x"]
+    client.hset(key, mapping=dict(enumerate([*heads, b"\xff\xfe"])))
+    claim(bloom, register(bloom, life=-5), ["whole"])
+    done = shop("pending", "--json")
+    assert (done.code, done.json["total"], done.json["damaged"]) == (0, 1, 6)
+    done = shop("pending")
+    assert (done.code, done.err, "\x1b" in done.out) == (0, "", False)
+    assert "6 more are damaged" in done.out
+    done = shop("pending", "--release", "--state", "dead", "-y")
+    assert (done.code, done.err, client.hlen(key) >= 6) == (0, "", True)
+
+
+def test_absurd_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+    """As they can be read, but nobody writes them."""
+    absurd = {
+        b"\xff\x1b[31m": "w n 999999999999 999999999 x",
+        b"": f"{FAILED} n 999999999999 0 {{}}",
+        b"z" * 3000: f"{FAILED} n 0 0 ",
+        b"y": f"{'~' * 60} n 0 0 [1]",
+        b"x": '-nobody n 1 0 {"url": 5}',
+        b"v": f'q{TAG} n 000000000001 0 {{"url": "\\u001b[31m\\u202e"}}',
+        b"u": "w n 1 0 " + "[" * 50_000,
+    }
+    client.hset(f"{{{KEY}:2}}:claims", mapping=absurd)
+    done = shop("pending", "--json")
+    assert (done.code, done.json["total"]) == (0, 7)
+    assert {claim["url"] for claim in done.json["claims"]} == {None, "\x1b[31m\u202e"}
+    done = shop("pending")
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    assert "\\x1b[31m\\u202e" in done.out
+    assert shop("pending", "--release", "--state", "failed", "-y").code == 0
+    assert owners(client).total() == 4
+
+
+HOSTS = ["\x1b[31mred\x07", "a\nb\tc", "\ud800", "\u202eabc\x9b", "x" * 1900, "[red]x[/]", "\x7f"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_absurd_hosts(shop: Call, bloom: BloomFilter, host: str) -> None:
+    claim(bloom, register(bloom, process=Process(host, 1, "", 0)), ["a"])
+    done = shop("pending")
+    assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 3)
+    assert all(character.isprintable() for character in done.out.replace("\n", ""))
+    assert shop("pending", "--json").json["claims"][0]["worker"] == f"{host}:1"
+
+
+@pytest.mark.parametrize("entry", ["", "x", "0 {", "999999999999 {}", "0 " + "[" * 1900, b"\xff"])
+def test_damaged_workers(
+    shop: Call, bloom: BloomFilter, client: redis.Redis, entry: str | bytes
+) -> None:
+    owner = register(bloom)
+    claim(bloom, owner, ["a"])
+    client.hset(f"{{{KEY}:0}}:workers", mapping={owner: entry, "\x1b[31m": entry})
+    assert states(shop("pending", "--json")) == {"alive": 1}  # it may just have started
+    age(client, owner, 3600)
+    assert states(shop("pending", "--json")) == {"dead": 1}
+    done = shop("pending")
+    assert (done.code, "\x1b" in done.out) == (0, False)
+
+
+def test_claims_of_a_lost_block(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+    claim(bloom, register(bloom), [str(number) for number in range(30)])
+    client.delete(f"{{{KEY}:1}}:ring")
+    assert shop("pending", "--json").json["total"] == 30
+
+
+@pytest.mark.parametrize("key", [f"{{{KEY}:1}}:claims", f"{{{KEY}:0}}:workers"])
+def test_a_key_of_another_type(
+    shop: Call, bloom: BloomFilter, client: redis.Redis, key: str
+) -> None:
+    if "workers" in key:
+        claim(bloom, workers.worker_id("shop"), ["a"])
+    client.lpush(key, "x")
+    done = shop("pending")
+    assert (done.code, done.out) == (2, "")
+    assert "WRONGTYPE" in done.err or repr(key) in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+# -- options --
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--owner"], "expected one argument"),
+        (["--state", "odd"], "invalid choice: 'odd'"),
+        (["surplus"], "unrecognized arguments"),
+        (["--release"], "say which claims to release: --release with --owner or --state"),
+        (["--release", "-y"], "say which claims to release"),
+        (["--release", "--state", "dead"], "Nobody can be asked here: add --yes"),
+        (["--release", "--owner", "shop", "--json"], "Nobody can be asked here: add --yes"),
+    ],
+)
+def test_wrong_options(
+    shop: Call, bloom: BloomFilter, client: redis.Redis, options: list[str], message: str
+) -> None:
+    claim(bloom, register(bloom, life=-5), ["a"])
+    before = everything(client)
+    done = shop("pending", *options)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert everything(client) == before
+
+
+def test_no_server(call: Call) -> None:
+    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}"
+    for options in ([], ["--release", "--state", "dead", "-y"]):
+        done = call("pending", *options, "--key", "k", "-s", f"BLOOM_REDIS_URL={url}")
+        assert (done.code, done.out) == (2, "")
+        assert "start a server there" in done.err
+        assert SECRET not in done.err
+
+
+# -- release --
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
+def test_confirmation(
+    *,
+    shop: Call,
+    every: dict[str, str],
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+) -> None:
+    before = everything(client)
+    terminal(monkeypatch, answer)
+    done = shop("pending", "--release", "--owner", "shop")
+    assert done.code == code
+    assert done.err.startswith("Release 19 claims of shop:bloom on ")
+    assert ", 6 of them of living workers; their pages are crawled only if a crawl" in done.err
+    assert done.err.endswith(" finds the URLs again? [y/N] ")
+    assert (everything(client) == before) == bool(code)
+    terminal(monkeypatch, "n\n")
+    assert "living" not in shop("pending", "--release", "--state", "dead").err
+
+
+def test_released_urls_are_new(
+    shop: Call, every: dict[str, str], client: redis.Redis, bloom: BloomFilter
+) -> None:
+    workers_before = client.hgetall(f"{{{KEY}:0}}:workers")
+    for state, count in STATES.items():
+        done = shop("pending", "--release", "--state", state, "-y")
+        assert (done.code, done.err) == (0, "")
+        assert f": {count} claims released; their pages are crawled only if" in done.out
+    assert not owners(client)
+    assert client.hgetall(f"{{{KEY}:0}}:workers") == workers_before
+    assert not bloom.contains(["dead 0"])[0]
+    claim(bloom, every["alive"], ["dead 0", "later"])
+
+
+@pytest.mark.parametrize("what", ["settled", "taken over"])
+def test_what_changes_hands_meanwhile_is_left_alone(
+    *,
+    shop: Call,
+    bloom: BloomFilter,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    owner, other = register(bloom), register(bloom)
+    claim(bloom, owner, ["a", "b", "c"])
+    scan = claim_protocol.scan
+    meanwhile = {
+        "settled": lambda session: claim_protocol.release(session, [b"b"], owner),
+        "taken over": lambda session: claim_protocol.hold(session, [b"b"], other, "n"),
+    }
+
+    def scan_slowly(*args: Any, **kwargs: Any) -> Any:
+        page = yield from scan(*args, **kwargs)
+        if page.claims:
+            BloomFilter(client, KEY).run(meanwhile[what])
+        return page
+
+    monkeypatch.setattr(claim_protocol, "scan", scan_slowly)
+    assert shop("pending", "--release", "-y", "--owner", owner).code == 0
+    assert owners(client) == ({} if what == "settled" else {other: 1})
+
+
+def test_a_worker_that_is_back_keeps_its_claims(
+    shop: Call, bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = register(bloom, life=-5)
+    claim(bloom, owner, ["a"])
+    terminal(monkeypatch, "y\n")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: register(bloom, owner=owner))
+    done = shop("pending", "--release", "--state", "dead")
+    assert (done.code, "Release 1 claims" in done.err) == (0, True)
+    assert ": 0 claims released" in done.out
+    assert owners(client) == {owner: 1}
+
+
+# -- the other subcommands --
+
+
+def test_info_says_how_many_are_pending(
+    shop: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    assert "pending       none" in shop("info").out
+    claim(bloom, register(bloom), ["a", "b"])
+    done = shop("info")
+    assert "pending       2 URLs claimed, not settled yet (scrapy bloom pending lists" in done.out
+    (document,) = shop("info", "--json").json["filters"]
+    assert document["claims"] == 2
+    blocks = shop("info", "--json", "-v").json["filters"][0]["per_block"]
+    assert sum(block["claims"] for block in blocks) == 2
+
+
+def test_clear_says_that_claims_go_too(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+    bloom.add("x")
+    assert "forgets all its 1 URLs? Nobody" in shop("clear").err
+    claim(bloom, register(bloom), ["a", "b"])
+    assert "forgets all its 1 URLs and 2 claims? Nobody" in shop("clear").err
+    assert shop("clear", "-y").code == 0
+    assert client.keys("*:claims") == []
+
+
+def test_without_rich_the_same_is_listed(
+    shop: Call, every: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shop("pending").out.splitlines()
+    monkeypatch.setattr(render, "rich", None)
+    # HSCAN may return a table that is rehashed in another order, and a field twice.
+    assert set(shop("pending").out.splitlines()) == set(lines)

@@ -1,0 +1,267 @@
+"""``scrapy bloom export`` and ``import``: files, pipes, terminals, and what is in the way."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+import test_cli
+from support.servers import Server, contents
+from test_cli import KEY, URLS, Call, Done, everything, fingerprints
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.extras.archive import ArchiveReader
+
+call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
+
+ITEMS = fingerprints(URLS)
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, KEY, capacity=1_000, blocks=3, window="3 days")
+    bloom.extend(ITEMS)
+    return bloom
+
+
+@pytest.fixture
+def file(shop: Call, bloom: BloomFilter, tmp_path: Path) -> Path:
+    """A saved filter."""
+    path = tmp_path / "filter"
+    assert shop("export", str(path)).code == 0
+    return path
+
+
+def test_a_filter_goes_to_a_file_and_back(
+    shop: Call, client: redis.Redis, bloom: BloomFilter, tmp_path: Path
+) -> None:
+    before = everything(client)
+    done = shop("export", "filter")
+    assert done.code == 0
+    assert everything(client) == before
+    size = (tmp_path / "filter").stat().st_size
+    assert done.out.split() == (
+        f"shop:bloom on {address(bloom)}: 20 URLs saved to filter, {size:,} bytes".split()
+    )
+    client.flushall()
+    done = shop("import", "filter")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split() == f"shop:bloom on {address(bloom)}: 20 URLs loaded from filter".split()
+    assert everything(client).keys() == before.keys()
+    assert BloomFilter(client, KEY).contains(ITEMS) == [True] * 20
+
+
+def address(bloom: BloomFilter) -> str:
+    """Return the server's address, as commands show it."""
+    path = bloom._driver.client.connection_pool.connection_kwargs["path"]
+    return f"unix://{path}"
+
+
+def test_as_json(shop: Call, client: redis.Redis, bloom: BloomFilter) -> None:
+    saved = shop("export", "filter", "--json").json
+    assert saved["saved_utc"].startswith("20")
+    assert (saved["key"], saved["name"], saved["file"]) == (KEY, "lasting", "filter")
+    memory = bloom.info().memory
+    assert (saved["count"], saved["memory"], saved["blocks"]) == (20, memory, 3)
+    assert saved["lost_blocks"] == 0
+    loaded = shop("import", "filter", "--key", "else", "--json").json
+    assert loaded == {**saved, "key": "else"}
+
+
+def test_filters_of_windows_and_other_keys(
+    shop: Call, client: redis.Redis, bloom: BloomFilter
+) -> None:
+    windows = {"BLOOM_WINDOWS": {"listing": "1 day"}}
+    assert shop("export", "filter", "--window", "listing", **windows).code == 1
+    assert shop("export", "filter", "--key", KEY).code == 0
+    assert shop("import", "filter", "--window", "listing", **windows).code == 0
+    assert shop("import", "filter", "--key", "else").code == 0
+    for key in (f"{KEY}:listing", "else"):
+        assert BloomFilter(client, key).contains(ITEMS) == [True] * 20
+
+
+def test_a_file_that_is_there_is_overwritten_only_by_force(
+    shop: Call, client: redis.Redis, bloom: BloomFilter, tmp_path: Path
+) -> None:
+    path = tmp_path / "filter"
+    path.write_text("precious")
+    done = shop("export", "filter")
+    assert (done.code, done.out) == (2, "")
+    assert "the file 'filter' is there already: --force overwrites it" in done.err
+    assert path.read_text() == "precious"
+    assert shop("export", "filter", "--force").code == 0
+    assert shop("import", "filter", "--key", "else").code == 0
+    assert BloomFilter(client, "else").contains(ITEMS) == [True] * 20
+
+
+def test_there_is_nothing_to_export(shop: Call, client: redis.Redis, tmp_path: Path) -> None:
+    done = shop("export", "filter")
+    assert (done.code, done.out) == (1, "")
+    assert "there is no filter 'shop:bloom'" in done.err
+    assert list(tmp_path.iterdir()) == []
+    assert contents(client) == {}
+
+
+def test_lost_bitmaps_are_pointed_out(shop: Call, client: redis.Redis, bloom: BloomFilter) -> None:
+    client.delete("{shop:bloom:1}:0.0")
+    done = shop("export", "filter")
+    assert done.code == 0
+    assert "blocks with lost bitmaps (evicted, deleted), which are empty in the file: 1" in done.err
+
+
+def test_a_key_in_use_is_refused(shop: Call, client: redis.Redis, file: Path) -> None:
+    before = everything(client)
+    done = shop("import", str(file))
+    assert (done.code, done.out) == (2, "")
+    assert "the key 'shop:bloom' is in use, there is a filter under it" in done.err
+    assert "scrapy bloom delete" in done.err
+    assert everything(client) == before
+    assert shop("delete", "--yes").code == 0
+    assert shop("import", str(file)).code == 0
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    stdin = io.StringIO(text)
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no filter", None])
+def test_a_damaged_file_is_refused_with_the_reason(
+    shop: Call, client: redis.Redis, file: Path, damage: bytes | None
+) -> None:
+    before = everything(client)
+    file.write_bytes(file.read_bytes()[:-20] if damage is None else damage)
+    done = shop("import", str(file), "--key", "else")
+    assert (done.code, done.out) == (2, "")
+    assert f"{file} cannot be loaded: at byte " in done.err
+    assert everything(client) == before
+
+
+def test_a_file_that_is_not_there_is_named(shop: Call, client: redis.Redis) -> None:
+    done = shop("import", "nowhere")
+    assert done.code == 2
+    assert "cannot read 'nowhere': " in done.err
+
+
+def test_a_directory_that_is_not_there_is_named(
+    shop: Call, client: redis.Redis, bloom: BloomFilter
+) -> None:
+    done = shop("export", "no/where")
+    assert done.code == 2
+    assert "cannot write 'no/where': " in done.err
+
+
+def test_more_memory_than_allowed_is_refused(shop: Call, client: redis.Redis, file: Path) -> None:
+    client.flushall()
+    done = shop("import", str(file), "--max-memory", "1000")
+    assert done.code == 2
+    assert "1,000 are allowed" in done.err
+    assert contents(client) == {}
+    assert shop("import", str(file), "--max-memory", "much").code == 2
+    assert shop("import", str(file), "--max-memory", "0").code == 0
+
+
+def test_the_files_limit_is_no_setting_of_the_filter(
+    shop: Call, client: redis.Redis, file: Path
+) -> None:
+    client.flushall()
+    assert shop("import", str(file), "--max-memory", "1e9").code == 0
+    assert BloomFilter(client, KEY).info().max_memory is None
+
+
+# -- pipes and terminals --
+
+
+def scrapy(*arguments: str, server: Server) -> str:
+    where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
+    return f"{sys.executable} -m scrapy bloom {' '.join(arguments)} {where}"
+
+
+def in_shell(command: str, directory: Path) -> Done:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_from_server_to_server_through_a_pipe(
+    client: redis.Redis, server: Server, bloom: BloomFilter, any_binary: str, tmp_path: Path
+) -> None:
+    with Server(any_binary) as target, target.client() as there:
+        export = scrapy("export", "-", server=server)
+        done = in_shell(f"{export} | {scrapy('import', '-', '--json', server=target)}", tmp_path)
+        assert (done.code, done.err) == (0, "")
+        assert json.loads(done.out)["count"] == 20
+        assert BloomFilter(there, KEY).contains(ITEMS) == [True] * 20
+        done = in_shell(f"{export} | {scrapy('import', '-', server=target)}", tmp_path)
+        assert done.code == 2
+        assert "is in use" in done.err
+
+
+def test_what_is_written_to_a_pipe_is_the_filter_and_nothing_else(
+    server: Server, bloom: BloomFilter, tmp_path: Path
+) -> None:
+    done = in_shell(f"{scrapy('export', '-', server=server)} >filter", tmp_path)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    with (tmp_path / "filter").open("rb") as file:
+        assert len(list(ArchiveReader(file))) == 6
+
+
+def test_a_pipe_that_is_closed_early_leaves_nothing(
+    server: Server, client: redis.Redis, bloom: BloomFilter, any_binary: str, tmp_path: Path
+) -> None:
+    half = f"{scrapy('export', '-', server=server)} | head -c 700"
+    with Server(any_binary) as target, target.client() as there:
+        done = in_shell(f"{half} | {scrapy('import', '-', server=target)}", tmp_path)
+        assert done.code == 2
+        assert "<stdin> cannot be loaded: at byte " in done.err
+        assert contents(there) == {}
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_is(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    BloomFilter(client, KEY, capacity=5_000_000).open()
+    for command in ("export", "import"):
+        master, slave = pty.openpty()
+        subprocess.run(
+            scrapy(command, "filter", server=server).split(),
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=slave,
+            timeout=60,
+            check=True,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        BloomFilter(client, KEY).delete()
+        os.close(slave)
+        shown = os.read(master, 100_000).decode()
+        os.close(master)
+        assert f"MiB of bitmaps {'saved' if command == 'export' else 'loaded'}" in shown
+
+
+def test_binary_is_not_for_terminals(
+    shop: Call, bloom: BloomFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = shop("export", "-", "--json")
+    assert done.code == 2
+    assert "nothing for --json: name a file" in done.err
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    done = shop("export", "-")
+    assert (done.code, done.out) == (2, "")
+    assert "nothing for a terminal: name a file" in done.err
+    answer(monkeypatch, "")
+    done = shop("import", "-")
+    assert done.code == 2
+    assert "nothing to be typed: name a file" in done.err

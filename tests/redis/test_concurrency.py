@@ -1,0 +1,238 @@
+"""Several processes at once: who gets "new", and what it costs."""
+
+import multiprocessing
+import random
+from collections.abc import Sequence
+from multiprocessing.synchronize import Barrier
+
+import redis
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, ROTATED, Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+PROCESSES = 8
+URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
+#: Processes are spawned: a forked one would share the parent's connections.
+spawn = multiprocessing.get_context("spawn")
+
+
+def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
+    with redis.Redis.from_url(url) as client:
+        bloom = BloomFilter(client, "shared")
+        bloom.open()
+        verdicts = []
+        for item in URLS:
+            barrier.wait()
+            verdicts.append(bloom.add(item))
+        return verdicts
+
+
+def open_and_claim(url: str, barrier: Barrier) -> tuple[str, int]:
+    with redis.Redis.from_url(url) as client:
+        barrier.wait()
+        bloom = BloomFilter(client, "fresh", blocks=64)
+        new = sum(bloom.add_many(URLS))
+        return bloom.open().id, new
+
+
+def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
+    """Claim the same items as the others, in another order, of a filter that is much too small."""
+    with redis.Redis.from_url(url) as client:
+        told: list[str] = []
+        options = {"capacity": 50, "error_rate": 1e-9, "blocks": 2}
+        bloom = BloomFilter(client, "g", notify=lambda what, _: told.append(what), **options)
+        turn = barrier.wait() * len(URLS) // PROCESSES
+        order = [*range(turn, len(URLS)), *range(turn)]
+        verdicts = dict(zip(order, bloom.add_many(URLS[i] for i in order), strict=True))
+        return [verdicts[i] for i in range(len(URLS))], told.count(GROWN), bloom.unrecorded
+
+
+def rotate_for_a_run(url: str, barrier: Barrier) -> int:
+    with redis.Redis.from_url(url) as client:
+        told: list[str] = []
+        barrier.wait()
+        for run in range(10):
+            bloom = BloomFilter(
+                client, "r", run=f"run {run}", notify=lambda what, _: told.append(what)
+            )
+            bloom.add_many(URLS[:50])
+            barrier.wait()
+        return told.count(ROTATED)
+
+
+def clear_and_claim(url: str, barrier: Barrier) -> int:
+    with redis.Redis.from_url(url) as client:
+        bloom = BloomFilter(client, "cleared", blocks=4)
+        new = 0
+        barrier.wait()
+        for _ in range(50):
+            bloom.clear()
+            new += sum(bloom.add_many(URLS[:100]))
+        return new
+
+
+def run(function: object, url: str, processes: int = PROCESSES) -> list:
+    with spawn.Manager() as manager, spawn.Pool(processes) as pool:
+        barrier = manager.Barrier(processes)
+        return pool.starmap(function, [(url, barrier)] * processes)
+
+
+def commands(client: redis.Redis) -> int:
+    """Return the commands that clients have sent to run a script."""
+    counts = client.info("commandstats")
+    return sum(
+        counts[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in counts
+    )
+
+
+def test_eight_processes_in_lock_step_never_agree_on_new(
+    server: Server, client: redis.Redis
+) -> None:
+    """Every URL is new exactly once, in one command a call."""
+    bloom = BloomFilter(client, "shared", capacity=10_000, error_rate=1e-6)
+    bloom.open()
+    bloom.contains(["load the script"])
+    bloom.add("load the script")
+    client.config_resetstat()
+    verdicts = run(claim_in_lock_step, server.url)
+    assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
+    assert all(sum(row) > 0 for row in verdicts), "they were not in lock step"
+    # At open: the header, 16 rings, and the header again, to be kept. Then one command per call.
+    assert commands(client) == PROCESSES * (1 + 16 + 1 + len(URLS))
+
+
+def test_processes_that_create_a_filter_together_create_one(
+    server: Server, client: redis.Redis
+) -> None:
+    results = run(open_and_claim, server.url)
+    assert len({header_id for header_id, _ in results}) == 1
+    assert sum(new for _, new in results) == len(URLS)
+    assert len(client.keys("*:0.0")) == 64
+
+
+def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
+    server: Server, client: redis.Redis
+) -> None:
+    """Every URL is new exactly once, though the layers change under everyone's hands."""
+    verdicts, grown, unrecorded = zip(*run(grow_in_turns, server.url), strict=True)
+    assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
+    assert sum(unrecorded) == 0
+    bloom = BloomFilter(client, "g")
+    assert len(bloom) == len(URLS)
+    layers = [bloom.info(block).generations[0].layers for block in range(2)]
+    assert sum(grown) == sum(layers) - 2
+    assert len(client.keys("*.[0-9]")) == sum(layers)
+
+
+def test_a_run_of_four_processes_rotates_each_block_once(
+    server: Server, client: redis.Redis
+) -> None:
+    BloomFilter(client, "r", window="3 runs", run="0", error_rate=1e-9, blocks=4).open()
+    assert sum(run(rotate_for_a_run, server.url, 4)) == 10 * 4
+    bloom = BloomFilter(client, "r")
+    assert [generation.run for generation in bloom.info().generations] == [10, 9, 8]
+
+
+def test_clearing_by_many_at_once_ends_with_one_ring_per_block(
+    server: Server, client: redis.Redis
+) -> None:
+    results = run(clear_and_claim, server.url, 4)
+    assert sum(results) >= 100
+    # Bitmaps of rings that were replaced in the same moment again go within a minute.
+    lasting = [key for key in client.keys() if not 0 <= client.ttl(key) <= 60]
+    assert len(lasting) == 1 + 4 * 2
+    bloom = BloomFilter(client, "cleared")
+    assert sum(bloom.contains(URLS[:100])) == len(bloom)
+
+
+def test_a_process_killed_while_it_creates_the_filter_leaves_nothing_half_done(
+    server: Server, client: redis.Redis
+) -> None:
+    """Stopped between any two script calls, as kill -9 would, the next one carries on."""
+    for calls in range(1, 22):
+        client.flushall()
+        killed = BloomFilter(client, "k", capacity=1_000, seeds=3)
+        steps = killed._session.open()
+        pending = next(steps)
+        for _ in range(calls):
+            replies = [Reply.parse(raw) for raw in killed._driver._send(pending)]
+            try:
+                pending = steps.send(replies)
+            except StopIteration:
+                break
+        steps.close()
+        survivor = BloomFilter(client, "k")
+        assert survivor.add_many(URLS[:100]) == [True] * 100
+        assert survivor.add_many(URLS[:100]) == [False] * 100
+        assert survivor.info().blocks == 16
+
+
+# -- clients whose round trips alternate: they find other rings again and again --
+
+
+def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
+    client: redis.Redis,
+) -> None:
+    options = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
+    bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
+    bloom.open()
+    send, rounds = bloom._driver._send, 0
+
+    def send_after_the_other(calls: list[Call]) -> list:
+        nonlocal rounds
+        if calls[0].script.name == "claim":
+            rounds += 1
+            if rounds % 2:
+                other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
+        return send(calls)
+
+    bloom._driver._send = send_after_the_other
+    items = [f"item {n}" for n in range(400)]
+    assert bloom.add_many(items) == [True] * len(items)
+    assert rounds > 2 * MAX_ROUNDS
+    assert other.add_many(items) == [False] * len(items)
+
+
+def alternate(blooms: Sequence[BloomFilter], operations: Sequence[Operation], order: int) -> list:
+    """Run operations of as many clients, whose round trips alternate in random order."""
+    randoms, results = random.Random(order), [None] * len(blooms)
+    calls = {n: next(steps) for n, steps in enumerate(operations)}
+    while calls:
+        for n in randoms.sample(sorted(calls), len(calls)):
+            replies = [Reply.parse(raw) for raw in blooms[n]._driver._send(calls[n])]
+            try:
+                calls[n] = operations[n].send(replies)
+            except StopIteration as stop:
+                del calls[n]
+                results[n] = stop.value
+    return results
+
+
+def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
+    client: redis.Redis,
+) -> None:
+    def change(bloom: BloomFilter) -> Operation[None]:
+        for _ in range(5):
+            bloom.session._is_applied = bloom.session._is_configured = False
+            bloom.session.held.clear()
+            yield from bloom.session.open()
+            yield from bloom.session.rotate()
+
+    def search(bloom: BloomFilter) -> Operation[list]:
+        infos = []
+        for _ in range(10):
+            infos.append((yield from bloom._info()))
+            yield from bloom._find(["some", "other", "items"])
+        return infos
+
+    options = {"period": "1 day", "error_rate": 1e-3, "seeds": 3, "blocks": 16}
+    blooms = [
+        BloomFilter(client, "k", window=f"{days} days", capacity=100 * days, **options)
+        for days in range(2, 12)
+    ]
+    blooms[0].open()
+    operations = [change(bloom) for bloom in blooms[:6]] + [search(bloom) for bloom in blooms[6:]]
+    infos = alternate(blooms, operations, order=1)[6:]
+    assert all(info.blocks == 16 for all_of_one in infos for info in all_of_one)

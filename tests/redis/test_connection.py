@@ -1,0 +1,635 @@
+"""Clients that repeat nothing, addresses that leak nothing, errors that say what to do."""
+
+import gc
+import re
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy.settings import Settings
+from scrapy_redis.connection import get_redis_from_settings
+from support.servers import Server, free_port
+
+import scrapy_bloom
+from scrapy_bloom.bloom.client.addresses import redact
+from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, explain
+
+SECRET = "S3CRET"
+
+if redis.__version__.startswith("5.0."):
+    # It leaves the closing of a socket that could not connect to the garbage collector.
+    pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def collect_sockets() -> Iterator[None]:
+    """Keep a late ResourceWarning from hitting a test of another module."""
+    yield
+    if redis.__version__.startswith("5.0."):
+        gc.collect()
+
+
+class Listener:
+    """A TCP server that counts what it receives, may greet, and answers nothing to GET.
+
+    Args:
+        handshake: whether everything but GET is answered with +OK.
+        hang: whether GET is left unanswered, instead of closing the connection.
+    """
+
+    def __init__(self, *, handshake: bool, hang: bool) -> None:
+        self.handshake = handshake
+        self.hang = hang
+        self.commands: list[str] = []
+        self.connections = 0
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        self.thread = threading.Thread(target=self._accept)
+        self.thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.server.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection:
+                connection.settimeout(5)
+                self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            while header := lines.readline():
+                words = []
+                for _ in range(int(header[1:])):
+                    size = int(lines.readline()[1:])
+                    words.append(lines.read(size + 2)[:-2].decode())
+                self.commands.append(words[0])
+                if words[0] != "GET" and self.handshake:
+                    connection.sendall(b"+OK\r\n")
+                elif not self.hang:
+                    return
+
+    def close(self) -> None:
+        self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        self.thread.join()
+
+
+@contextmanager
+def listening(**kwargs: bool) -> Iterator[Listener]:
+    with closing(Listener(**kwargs)) as listener:
+        yield listener
+
+
+def arguments(client: redis.Redis) -> dict[str, Any]:
+    return dict(client.connection_pool.connection_kwargs)
+
+
+def message(error: BaseException) -> str:
+    """Everything a log would show of an error."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+# -- one command is sent once --
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("hang", [False, True])
+@pytest.mark.parametrize("handshake", [False, True])
+def test_a_command_without_a_reply_is_never_repeated(
+    handshake: bool, hang: bool, fallback: bool
+) -> None:
+    with listening(handshake=handshake, hang=hang) as listener:
+        if fallback:
+            settings = Settings(
+                {"REDIS_PORT": listener.port, "REDIS_PARAMS": {"retry_on_timeout": True}}
+            )
+            connection = connect_scrapy_redis(settings, timeout=0.2)
+        else:
+            connection = connect(f"redis://localhost:{listener.port}", timeout=0.2)
+        started = time.monotonic()
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+            connection.client.get("k")
+        taken = time.monotonic() - started
+        connection.close()
+    assert taken < 0.5
+    assert listener.connections == 1
+    # Without a handshake, redis-py does not get as far as sending the command.
+    assert listener.commands.count("GET") == int(handshake)
+    assert handshake or len(listener.commands) == 1
+
+
+def test_a_pipeline_is_not_repeated_either() -> None:
+    with (
+        listening(handshake=True, hang=False) as listener,
+        closing(connect(f"redis://127.0.0.1:{listener.port}", timeout=0.2)) as connection,
+        pytest.raises(redis.ConnectionError),
+    ):
+        connection.client.pipeline(transaction=False).get("a").execute()
+    assert listener.commands.count("GET") == 1
+
+
+def test_a_server_that_accepts_nothing_costs_no_more_than_the_timeout(tmp_path: Path) -> None:
+    """A unix socket with a full backlog blocks in connect()."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as filler:
+        server.bind(str(path))
+        server.listen(0)
+        filler.connect(str(path))
+        with closing(connect(f"unix://{path}", timeout=0.2)) as connection:
+            started = time.monotonic()
+            with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+                connection.client.get("k")
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "unix:///s"])
+def test_every_scheme_gets_the_timeouts_and_no_retry(url: str) -> None:
+    with closing(connect(url, timeout=0.7)) as connection:
+        pool = connection.client.connection_pool
+        made = pool.connection_class(**pool.connection_kwargs)
+        assert made.socket_timeout == 0.7
+        assert made.socket_connect_timeout == 0.7
+        assert made.retry._retries == 0
+        assert made.retry_on_error == []
+        assert made.encoder.decode_responses is False
+
+
+# -- addresses --
+
+
+def test_connecting_opens_no_socket() -> None:
+    with closing(connect(f"redis://localhost:{free_port()}")) as connection:
+        assert connection.client.connection_pool._available_connections == []
+
+
+def test_tcp_and_unix(server: Server) -> None:
+    for url in (server.url, server.unix_url):
+        connection = connect(url)
+        assert connection.client.ping()
+        assert connection.client.echo("x") == b"x"
+        connection.close()
+        connection.close()
+
+
+def test_closing_closes_the_sockets(server: Server, client: redis.Redis) -> None:
+    connection = connect(server.unix_url, params={"client_name": "closing"})
+    connection.client.ping()
+    assert "closing" in [c["name"] for c in client.client_list()]
+    connection.close()
+    deadline = time.monotonic() + 5
+    while "closing" in [c["name"] for c in client.client_list()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected", "label"),
+    [
+        ("redis://h", {"host": "h", "port": 6379, "db": 0}, "redis://h:6379/0"),
+        ("redis://h:7/3", {"host": "h", "port": 7, "db": 3}, "redis://h:7/3"),
+        ("redis://[::1]:7", {"host": "::1", "port": 7}, "redis://[::1]:7/0"),
+        ("redis://u:p%40@h", {"username": "u", "password": "p@"}, "redis://h:6379/0"),
+        ("redis://:p@q@h", {"username": None, "password": "p@q"}, "redis://h:6379/0"),
+        ("redis://h?db=4&client_name=x", {"db": 4, "client_name": "x"}, "redis://h:6379/4"),
+        ("rediss://h?ssl_cert_reqs=none", {"ssl_cert_reqs": "none"}, "rediss://h:6379/0"),
+        ("unix:///a/s?db=2&password=p", {"path": "/a/s", "password": "p"}, "unix:///a/s?db=2"),
+        ("unix://u:p@/a@b/s", {"path": "/a@b/s", "username": "u"}, "unix:///a@b/s"),
+    ],
+)
+def test_urls(url: str, expected: dict[str, Any], label: str) -> None:
+    with closing(connect(url)) as connection:
+        assert arguments(connection.client).items() >= expected.items()
+        assert connection.label == label
+        assert "p%40" not in repr(connection)
+
+
+def test_params_override_the_url() -> None:
+    with closing(connect("redis://h/1", params={"db": 2, "password": SECRET})) as connection:
+        assert arguments(connection.client)["db"] == 2
+        assert arguments(connection.client)["password"] == SECRET
+        assert connection.label == "redis://h:6379/2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        f"user:{SECRET}@localhost",
+        f"http://:{SECRET}@localhost",
+        "REDIS://h",
+        "redis:h",
+        "redis://",
+        "redis:///0",
+        "redis://:6379",
+        f"redis://:{SECRET}",
+        f"redis://:{SECRET}@",
+        f"redis://u:{SECRET}@/1",
+        f"redis://:{SECRET}@h:port",
+        f"redis://user:{SECRET}",
+        f"redis://:{SECRET}@h:0",
+        f"redis://:{SECRET}@h:65536",
+        f"redis://:{SECRET}@h:-1",
+        f"redis://:{SECRET}@h/abc",
+        f"redis://:{SECRET}@h/0/1",
+        f"redis://:{SECRET}@h?db=x",
+        f"redis://:{SECRET}@[::1",
+        f"redis://:a/{SECRET}@h",
+        f"redis://:a#{SECRET}@h",
+        f"redis://:{SECRET}\u2100@h",  # urllib: contains invalid characters under NFKC
+        f"redis://h?password={SECRET}&host=x",
+        f"redis://h?password={SECRET}&ssl=true",
+        f"redis://h?password={SECRET}&ssl_ca_certs=/x",
+        f"redis://h?password={SECRET}&what=x",
+        f"rediss://h?password={SECRET}&ssl_cert_reqs=perhaps",
+        f"unix://run/s?password={SECRET}",
+        f"unix://u:{SECRET}@",
+        "unix://",
+        "embedded://dir",
+        "redis+sentinel://h:1/s/0",
+    ],
+)
+def test_bad_urls_are_refused_without_a_secret(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        connect(url)
+    text = message(caught.value)
+    assert "BLOOM_REDIS_URL" in text
+    assert SECRET not in text
+
+
+def test_a_bad_scheme_names_the_allowed_ones_and_the_setting() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        connect("memcached://h", setting="MY_URL")
+    for part in ("MY_URL", "redis://", "rediss://", "unix://", "embedded:"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("socket_timeout", 30, "BLOOM_TIMEOUT"),
+        ("socket_connect_timeout", 30, "BLOOM_TIMEOUT"),
+        ("retry", None, "repeated"),
+        ("retry_on_timeout", True, "BLOOM_TIMEOUT"),
+        ("retry_on_error", [], "repeated"),
+        ("decode_responses", True, "bytes"),
+        ("encoding", "latin-1", "bytes"),
+        ("encoding_errors", "ignore", "bytes"),
+        ("protocol", 3, "RESP2"),
+        ("single_connection_client", True, "pool"),
+    ],
+)
+def test_reserved_arguments_are_refused(name: str, value: object, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"BLOOM_REDIS_PARAMS sets {name}: .*{remedy}"):
+        connect("redis://h", params={name: value})
+    with pytest.raises(ConfigurationError, match=f"BLOOM_REDIS_PARAMS sets {name}: .*{remedy}"):
+        connect_scrapy_redis(Settings(), params={name: value})
+    with pytest.raises(ConfigurationError, match=rf"BLOOM_REDIS_URL .*sets {name}: .*{remedy}"):
+        connect(f"redis://h?{name}=1")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
+def test_the_timeout_is_a_positive_number(timeout: float) -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_TIMEOUT"):
+        connect("redis://h", timeout=timeout)
+
+
+def test_an_unknown_argument_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"BLOOM_REDIS_PARAMS .*colour"):
+        connect("redis://h", params={"colour": "red"})
+
+
+# -- redact --
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:pw@h", "redis://:***@h"),
+        ("redis://u:pw@h:1/2?db=2", "redis://u:***@h:1/2?db=2"),
+        ("redis://token@h", "redis://***@h"),
+        ("redis://h?db=1&password=pw&x=y", "redis://h?db=1&***&***"),
+        ("unix://u:pw@/a/s?password=pw", "unix://u:***@/a/s?***"),
+        ("redis://u:pw", "redis://***"),
+        ("redis://h:99999", "redis://***"),
+        ("u:pw@h", "***"),
+        ("redis://u:pw/?@pw", "redis://***"),
+        ("embedded:/some/dir", "embedded:/some/dir"),
+        ("", "***"),
+    ],
+)
+def test_redact(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+#: Passwords as people paste them, with or without percent-encoding; the marks make them findable.
+passwords = st.text(max_size=8).map(lambda middle: f"{SECRET}{middle}{SECRET}")
+schemes = st.sampled_from(["redis://", "rediss://", "unix://", "redis:", "http://", "//", ""])
+hosts = st.sampled_from(["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?db=0", "@h@i"])
+
+
+@given(scheme=schemes, user=st.sampled_from(["", "u"]), password=passwords, host=hosts)
+def test_a_password_before_the_host_never_survives(
+    scheme: str, user: str, password: str, host: str
+) -> None:
+    if "@" not in host:
+        password = password.replace("@", "")  # else its end is the host, for every reader
+    assert SECRET not in redact(f"{scheme}{user}:{password}{host}")
+
+
+@given(
+    address=st.sampled_from(["redis://h", "redis://u@h:1/0", "unix:///s", "unix://", "h", ""]),
+    name=st.sampled_from(["password", "pass%77ord", "PASSWORD", "ssl_password", "token", ""]),
+    before=st.sampled_from(["", "db=1&", "&&", "@", "db=1;"]),
+    password=passwords,
+)
+def test_a_password_in_the_query_never_survives(
+    address: str, name: str, before: str, password: str
+) -> None:
+    assert SECRET not in redact(f"{address}?{before}{name}={password}")
+
+
+@given(st.text())
+def test_redact_takes_anything(text: str) -> None:
+    assert isinstance(redact(text), str)
+
+
+# -- scrapy-redis's settings --
+
+
+class Custom(redis.Redis):
+    """A class of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected", "label"),
+    [
+        ({}, {"host": "localhost", "port": 6379}, "redis://localhost:6379/0"),
+        (
+            {"REDIS_HOST": "h", "REDIS_PORT": "7", "REDIS_DB": "2"},
+            {"host": "h", "port": 7, "db": 2},
+            "redis://h:7/2",
+        ),
+        (
+            {"REDIS_URL": "redis://u:p@a:1/3", "REDIS_HOST": "b", "REDIS_PORT": 2},
+            {"host": "a", "port": 1, "db": 3, "username": "u", "password": "p"},
+            "redis://a:1/3",
+        ),
+        ({"REDIS_URL": "redis://a", "REDIS_PORT": 2}, {"host": "a", "port": 2}, "redis://a:2/0"),
+        ({"REDIS_URL": "redis:///4"}, {"host": "localhost", "db": 4}, "redis://localhost:6379/4"),
+        ({"REDIS_HOST": "::1"}, {"host": "::1"}, "redis://[::1]:6379/0"),
+        (
+            {"REDIS_HOST": "b", "REDIS_PARAMS": {"host": "a", "db": 1, "password": "p"}},
+            {"host": "b", "db": 1, "password": "p"},
+            "redis://b:6379/1",
+        ),
+        ({"REDIS_PARAMS": '{"host": "a"}'}, {"host": "a"}, "redis://a:6379/0"),
+        ({"REDIS_PARAMS": {"url": "redis://a:2"}}, {"host": "a", "port": 2}, "redis://a:2/0"),
+        ({"REDIS_PARAMS": {"unix_socket_path": "/s"}}, {"path": "/s"}, "unix:///s"),
+        ({"REDIS_PARAMS": {"path": "/s", "db": 1}}, {"path": "/s", "db": 1}, "unix:///s?db=1"),
+        ({"REDIS_URL": "unix:///s", "REDIS_HOST": "h"}, {"path": "/s"}, "unix:///s"),
+        (
+            {"REDIS_PARAMS": {"ssl": True, "ssl_ca_certs": "/ca"}},
+            {"ssl_ca_certs": "/ca"},
+            "rediss://localhost:6379/0",
+        ),
+        (
+            {"REDIS_URL": "rediss://a?ssl_cert_reqs=none&socket_timeout=30&client_name=x"},
+            {"ssl_cert_reqs": "none", "client_name": None},
+            "rediss://a:6379/0",
+        ),
+        (
+            {
+                "REDIS_ENCODING": "latin-1",
+                "REDIS_DECODE_RESPONSES": True,
+                "REDIS_PARAMS": {"socket_timeout": 30, "retry_on_timeout": True, "charset": "x"},
+            },
+            {"decode_responses": False, "encoding": "utf-8", "socket_timeout": 2.0},
+            "redis://localhost:6379/0",
+        ),
+    ],
+)
+def test_scrapy_redis(settings: dict[str, Any], expected: dict[str, Any], label: str) -> None:
+    with closing(connect_scrapy_redis(Settings(settings))) as connection:
+        taken = arguments(connection.client)
+        assert taken.items() >= expected.items()
+        assert connection.label == label
+        assert taken["socket_timeout"] == 2.0
+        assert taken["retry"]._retries == 0
+
+
+def test_scrapy_redis_agrees_with_us_on_the_server(server: Server) -> None:
+    settings = Settings({"REDIS_URL": server.url, "REDIS_PORT": 1, "REDIS_PARAMS": {"db": 3}})
+    theirs = get_redis_from_settings(settings)
+    with closing(theirs), closing(connect_scrapy_redis(settings)) as ours:
+        theirs.set("k", "v")
+        assert ours.client.get("k") == b"v"
+        theirs.connection_pool.disconnect()
+
+
+@pytest.mark.parametrize("redis_cls", [Custom, f"{__name__}.Custom"])
+def test_a_class_of_the_users_own(redis_cls: object) -> None:
+    settings = Settings({"REDIS_PARAMS": {"redis_cls": redis_cls}})
+    with closing(connect_scrapy_redis(settings, params={"db": 5})) as connection:
+        assert isinstance(connection.client, redis.Redis)
+        assert type(connection.client).__name__ == "Custom"
+        assert arguments(connection.client)["db"] == 5
+
+
+def test_a_cluster_client_does_not_repeat_a_command(any_binary: str) -> None:
+    params = {"redis_cls": redis.RedisCluster}
+    with Server(any_binary, "--cluster-enabled", "yes") as node, node.client() as admin:
+        admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO"):
+            time.sleep(0.01)
+        url = f"redis://127.0.0.1:{node.port}"
+        with closing(connect(url, timeout=0.2, params=params)) as connection:
+            connection.client.incrby("k", 1)
+            # Reads are served, so that the client can look up the nodes and would try again.
+            admin.execute_command("CLIENT", "PAUSE", 350, "WRITE")
+            with pytest.raises((redis.RedisError, redis.exceptions.RedisClusterException)):
+                connection.client.incrby("k", 1)
+            # redis-py 5 finds no node to try again on here; with several nodes this is the limit.
+            assert getattr(connection.client, "cluster_error_retry_attempts", 0) == 0
+
+
+def test_a_cluster_that_is_not_there_is_explained() -> None:
+    with pytest.raises(StorageError):
+        connect(f"redis://127.0.0.1:{free_port()}", params={"redis_cls": redis.RedisCluster})
+
+
+def test_embedded_without_posix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scrapy_bloom.bloom.client.embedded", None)
+    with pytest.raises(ConfigurationError, match="Linux and macOS"):
+        connect("embedded:")
+
+
+def test_a_class_without_a_pool() -> None:
+    class Bare:
+        closed = 0
+
+        def __init__(self, **kwargs: Any) -> None:
+            self.kwargs = kwargs
+
+        def close(self) -> None:
+            self.closed += 1
+
+    connection = connect("redis://h", params={"redis_cls": Bare})
+    bare: Any = connection.client
+    assert bare.kwargs["socket_timeout"] == 2.0
+    connection.close()
+    assert bare.closed == 1
+
+
+def test_a_class_that_connects_at_once_gets_an_explanation() -> None:
+    class Eager(redis.Redis):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.ping()
+
+    settings = Settings({"REDIS_PORT": free_port(), "REDIS_PARAMS": {"redis_cls": Eager}})
+    with pytest.raises(StorageError, match="is not there"):
+        connect_scrapy_redis(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"REDIS_URL": f"redis://:{SECRET}@h:x"}, "REDIS_URL"),
+        ({"REDIS_URL": f"http://:{SECRET}@h"}, "REDIS_URL"),
+        ({"REDIS_PARAMS": {"url": f"h:{SECRET}@"}}, r"REDIS_PARAMS\['url'\]"),
+        ({"REDIS_HOST": f":{SECRET}@h"}, "REDIS_HOST"),
+        ({"REDIS_PORT": "x"}, "REDIS_PORT"),
+        ({"REDIS_PORT": 70000}, "REDIS_PORT"),
+        ({"REDIS_DB": -1}, "REDIS_DB"),
+        ({"REDIS_PARAMS": f"{SECRET}"}, "REDIS_PARAMS"),
+        ({"REDIS_PARAMS": {"redis_cls": "redis.Rediss"}}, "redis_cls"),
+        ({"REDIS_PARAMS": {"redis_cls": "Redis"}}, "redis_cls"),
+        ({"REDIS_PARAMS": {"redis_cls": 5}}, "redis_cls"),
+        ({"REDIS_PARAMS": {"ssl_colour": 5}}, "REDIS_PARAMS"),
+    ],
+)
+def test_bad_scrapy_redis_settings_are_named(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        connect_scrapy_redis(Settings(settings))
+    assert SECRET not in message(caught.value)
+    assert "BLOOM_REDIS_URL" not in str(caught.value)
+
+
+# -- explain --
+
+
+def explanation(url: str, *command: object, **params: object) -> str:
+    """Run a command that fails and return what we say about it."""
+    with closing(connect(url, timeout=1.0, params=params)) as connection:
+        with pytest.raises((redis.RedisError, OSError)) as caught:
+            connection.client.execute_command(*command)
+        error = explain(caught.value, connection.label)
+    assert isinstance(error, StorageError)
+    assert connection.label in str(error)
+    assert SECRET not in str(error)
+    return str(error)
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    assert 'BLOOM_REDIS_URL = "embedded:"' in explanation(f"redis://127.0.0.1:{free_port()}", "GET")
+    assert "is not there" in explanation(f"unix://{tmp_path}/s", "PING")
+    assert "cannot be found" in explanation("redis://no-such-host.invalid", "PING")
+
+
+def test_nobody_answers() -> None:
+    with listening(handshake=True, hang=True) as listener:
+        text = explanation(f"redis://127.0.0.1:{listener.port}", "GET", "k")
+    assert "did not answer in time" in text
+
+
+def test_the_connection_is_lost() -> None:
+    with listening(handshake=True, hang=False) as listener:
+        text = explanation(f"redis://127.0.0.1:{listener.port}", "GET", "k")
+    assert "closed the connection" in text
+
+
+def test_passwords_and_permissions(any_binary: str) -> None:
+    with Server(any_binary, "--requirepass", SECRET) as guarded:
+        url = guarded.url
+        assert "wants a password" in explanation(url, "PING")
+        assert "refuses the user name" in explanation(url, "PING", password=f"{SECRET}x")
+        with closing(connect(url, params={"password": SECRET})) as connection:
+            connection.client.execute_command("ACL", "SETUSER", "a", "on", "nopass", "~k", "+ping")
+        assert "does not let this user" in explanation(
+            url, "GET", "k", username="a", password="any"
+        )
+
+
+def test_a_password_nobody_asked_for(server: Server) -> None:
+    assert "has no password set" in explanation(server.url, "PING", password=SECRET)
+
+
+def test_a_replica(any_binary: str) -> None:
+    options = ("--replicaof", f"127.0.0.1 {free_port()}")
+    with Server(any_binary, *options) as replica:
+        assert "address of its primary" in explanation(replica.unix_url, "SET", "k", "v")
+    with Server(any_binary, *options, "--replica-serve-stale-data", "no") as replica:
+        assert "lost its primary" in explanation(replica.unix_url, "GET", "k")
+
+
+def test_memory_is_full(any_binary: str) -> None:
+    with Server(any_binary, "--maxmemory", "1") as full:
+        assert "maxmemory" in explanation(full.unix_url, "SET", "k", "v")
+        script = "return redis.call('SET', KEYS[1], 'v')"
+        assert "maxmemory" in explanation(full.unix_url, "EVAL", script, 1, "k")
+
+
+def test_a_wrong_type_and_an_unknown_command(server: Server, client: redis.Redis) -> None:
+    client.lpush("k", "v")
+    assert "BLOOM_KEY" in explanation(server.unix_url, "GET", "k")
+    assert "unknown command" in explanation(server.unix_url, "LOGIN", SECRET)
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "loading"),
+        (redis.ResponseError("MISCONF Errors writing to the AOF file"), "free the disk"),
+        (redis.ResponseError("BUSY Redis is busy running a script"), "SCRIPT KILL"),
+        (redis.ConnectionError("max number of clients reached"), "maxclients"),
+        (redis.exceptions.MovedError("1 127.0.0.1:1"), "cluster"),
+        (redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] bad"), "TLS"),
+        (ConnectionResetError(104, "Connection reset by peer"), "closed the connection"),
+        (TimeoutError("timed out"), "did not answer"),
+        (redis.ResponseError("ERR odd"), "answers ResponseError: ERR odd"),
+        (
+            redis.ResponseError(
+                "Error running script (call to f_0): @user_script:1: @user_script: 1: "
+                "-OOM command not allowed when used memory > 'maxmemory'."
+            ),
+            "maxmemory",
+        ),
+    ],
+)
+def test_errors_that_are_hard_to_provoke(error: Exception, part: str) -> None:
+    assert part in str(explain(error, "redis://h:1/0"))
+
+
+def test_the_library_part_does_not_import_scrapy() -> None:
+    package = Path(scrapy_bloom.__file__).parent
+    parts = [*package.glob("clients/*.py"), *package.glob("core/*.py"), *package.glob("sets/*.py")]
+    names = ("errors.py", "base.py", "filter.py", "async_filter.py")
+    for path in [*parts, *package.glob("files/*.py"), *(package / name for name in names)]:
+        source = path.read_text()
+        assert not re.search(r"^\s*(from|import) (scrapy|twisted)\b", source, re.MULTILINE)

@@ -1,0 +1,461 @@
+"""Counting filters on real servers: what is added can be discarded, and nothing else goes too."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import redis
+from example_site.build import Site
+from example_site.serve import SiteServer
+from support.crawling import crawl
+
+from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.model.hashing import Hasher, offsets
+from scrapy_bloom.bloom.model.sizing import SATURATED
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol import counting, membership
+from scrapy_bloom.bloom.protocol.membership import (
+    ABSENT,
+    NEW,
+    PRESENT,
+    SEEN,
+    UNCOUNTED,
+    UNRECORDED,
+    claim,
+    locate,
+    verdict_on_one,
+)
+
+A, B, C = b"a", b"b", b"c"
+MANY = [f"item {number}".encode() for number in range(500)]
+SEEDS = (3, 1_415, 92_653, 589_793)
+Connect = Callable[..., BloomFilter]
+
+
+@pytest.fixture
+def connect(client: redis.Redis) -> Connect:
+    """Connects to the filter "k", which counts, if it is created, unless otherwise said."""
+
+    def connect(**options: Any) -> BloomFilter:
+        return BloomFilter(client, "k", **{"counting": True, "blocks": 2} | options)
+
+    return connect
+
+
+@pytest.fixture
+def bloom(connect: Connect) -> BloomFilter:
+    return connect(capacity=1_000)
+
+
+def add(bloom: BloomFilter, *items: bytes) -> str:
+    return bloom.run(lambda session: membership.add(session, items, if_absent=False))
+
+
+def claims(bloom: BloomFilter, *items: bytes) -> str:
+    return bloom.run(lambda session: claim(session, items))
+
+
+def discard(bloom: BloomFilter, *items: bytes) -> str:
+    return bloom.run(lambda session: counting.discard(session, items))
+
+
+def take(bloom: BloomFilter, *items: bytes) -> str:
+    return bloom.run(
+        lambda session: claim_protocol.take(session, items, [""] * len(items), "w", "nonce")
+    )
+
+
+def places(bloom: BloomFilter, item: bytes) -> list[int]:
+    """Return where the counters of an item are in the first layer of a filter of one block."""
+    header, layer = bloom.open(), bloom.session.held[0].ring.layers[0]
+    return offsets(Hasher(header.seeds, 1).hashes(item)[1], layer.num_bits)
+
+
+def item_with_one_place_twice(bloom: BloomFilter) -> bytes:
+    return next(item for item in MANY if len(set(places(bloom, item))) < len(SEEDS))
+
+
+def counters(client: redis.Redis, block: int = 0, layer: str = "0.0") -> list[int]:
+    """Return all counters of a layer."""
+    data = client.get(f"{{k:{block}}}:{layer}") or b""
+    return [half for byte in data for half in (byte >> 4, byte & 15)]
+
+
+# -- adding, claiming, discarding --
+
+
+def test_what_was_added_can_be_discarded(bloom: BloomFilter) -> None:
+    assert add(bloom, A, B) == NEW * 2
+    assert discard(bloom, A) == PRESENT
+    assert bloom.contains([A, B]) == [False, True]
+    assert add(bloom, A) == NEW
+
+
+def test_what_is_not_there_is_not_discarded(bloom: BloomFilter, client: redis.Redis) -> None:
+    add(bloom, A)
+    before = counters(client), counters(client, 1)
+    assert discard(bloom, B, C) == ABSENT * 2
+    assert (counters(client), counters(client, 1)) == before
+    assert len(bloom) == 1
+
+
+def test_an_item_is_there_until_it_was_discarded_as_often_as_it_was_added(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    assert add(bloom, A, B, A) == NEW + NEW + SEEN
+    assert add(bloom, A) == SEEN
+    assert len(bloom) == 4
+    assert discard(bloom, A, A) == PRESENT * 2
+    assert A in bloom
+    assert discard(bloom, A, A) == PRESENT + ABSENT
+    assert A not in bloom
+    assert discard(bloom, B) == PRESENT
+    assert not any(counters(client) + counters(client, 1))
+    assert len(bloom) == 0
+
+
+def test_a_claim_counts_only_what_is_new(bloom: BloomFilter) -> None:
+    """A URL that is linked fifteen times can be discarded, once."""
+    assert [claims(bloom, A) for _ in range(30)] == [NEW] + [SEEN] * 29
+    assert claims(bloom, B, B, A) == NEW + SEEN + SEEN
+    assert len(bloom) == 2
+    assert discard(bloom, A) == PRESENT
+    assert A not in bloom
+
+
+def test_a_false_positive_that_is_added_is_counted(connect: Connect) -> None:
+    """Else what is discarded for it would be others'."""
+    bloom = connect(capacity=10, error_rate=0.5, blocks=1, growth=0)
+    add(bloom, *MANY[:10])
+    wrong = next(item for item in MANY[10:] if item in bloom)
+    bloom = connect(blocks=1, growth=2)
+    assert add(bloom, wrong) == SEEN
+    assert len(bloom) == 11
+    assert discard(bloom, wrong) == PRESENT
+    assert bloom.contains(MANY[:10]) == [True] * 10
+
+
+def test_a_saturated_counter_is_never_decremented(connect: Connect, client: redis.Redis) -> None:
+    bloom = connect(blocks=1, seeds=SEEDS, capacity=1_000, error_rate=0.01)
+    add(bloom, *[A] * (SATURATED + 5), *[B] * (SATURATED - 1))
+    assert sorted(set(counters(client))) == [0, SATURATED - 1, SATURATED]
+    assert discard(bloom, *[A] * 30) == PRESENT * 30
+    assert discard(bloom, *[B] * 30) == PRESENT * (SATURATED - 1) + ABSENT * (31 - SATURATED)
+    assert Counter(counters(client))[SATURATED] == len(SEEDS)
+    assert bloom.contains([A, B]) == [True, False]
+    # What is not discarded has its place, or the filter would be filled beyond its capacity.
+    assert len(bloom) == SATURATED + 5
+
+
+def test_an_item_with_one_offset_twice_counts_it_twice_and_back(
+    connect: Connect, client: redis.Redis
+) -> None:
+    bloom = connect(blocks=1, seeds=SEEDS, capacity=20, error_rate=0.1)
+    item = item_with_one_place_twice(bloom)
+    expected = Counter(places(bloom, item))
+    assert add(bloom, item, item) == NEW + SEEN
+    assert {place: n for place, n in enumerate(counters(client)) if n} == {
+        place: 2 * n for place, n in expected.items()
+    }
+    assert discard(bloom, item, item, item) == PRESENT * 2 + ABSENT
+    assert not any(counters(client))
+
+
+def test_a_counter_does_not_fall_below_zero(connect: Connect, client: redis.Redis) -> None:
+    """Of an item that was never added, and has a place twice where one other has counted once."""
+    bloom = connect(blocks=1, seeds=SEEDS, capacity=20, error_rate=0.1)
+    wrong = item_with_one_place_twice(bloom)
+    for place in places(bloom, wrong):
+        client.execute_command("BITFIELD", "{k:0}:0.0", "SET", "u4", f"#{place}", 1)
+    assert discard(bloom, wrong) == PRESENT
+    assert not any(counters(client))
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_an_item_is_absent_if_any_of_its_counters_is_zero(
+    connect: Connect, client: redis.Redis, number: int
+) -> None:
+    bloom = connect(blocks=1, seeds=6, capacity=1_000, error_rate=1e-3)
+    add(bloom, A, A)
+    zero = "SET", "u4", f"#{places(bloom, A)[number]}", 0
+    client.execute_command("BITFIELD", "{k:0}:0.0", *zero)
+    assert discard(bloom, A) == ABSENT
+    assert A not in bloom
+    assert take(bloom, A) == NEW
+    assert claims(bloom, A) == NEW
+    assert claims(bloom, A) == SEEN
+    client.execute_command("BITFIELD", "{k:0}:0.0", *zero)
+    assert add(bloom, A) == NEW
+
+
+@pytest.mark.parametrize("seeds", [1, 3, 4, 5, 30])
+def test_any_number_of_counters_is_read(connect: Connect, seeds: int) -> None:
+    """They are read by four at first."""
+    bloom = connect(seeds=seeds, capacity=100, error_rate=1e-6 if seeds > 20 else 0.3)
+    assert add(bloom, A) == NEW
+    assert claims(bloom, A) == SEEN
+    assert A in bloom
+    assert discard(bloom, A) == PRESENT
+    assert A not in bloom
+
+
+def test_discards_of_absent_items_hit_others_as_often_as_is_stated(connect: Connect) -> None:
+    """In the mean; each is followed by an addition, so that the filter stays as it is."""
+    bloom = connect(blocks=1, seeds=SEEDS, capacity=300, error_rate=0.1, growth=0)
+    items = MANY[:300]
+    add(bloom, *items)
+    info = bloom.info()
+    absent, hits, lost = [f"absent {i}".encode() for i in range(1_500)], 0, 0
+    for item in absent:
+        if discard(bloom, item) == PRESENT:
+            hits += 1
+            lost += bloom.contains(items).count(False)
+            add(bloom, item)  # which puts back what it has taken
+    assert bloom.contains(items) == [True] * 300
+    assert info.estimated_error_rate <= 0.1
+    assert hits / len(absent) == pytest.approx(info.estimated_error_rate, rel=0.3)
+    assert lost / len(absent) == pytest.approx(info.lost_by_discard, rel=0.3)
+
+
+def test_several_processes_add_and_discard_at_once(client: redis.Redis, bloom: BloomFilter) -> None:
+    bloom.open()
+    items = MANY[:50]
+
+    def work() -> None:
+        mine = BloomFilter(client, "k")
+        for item in items:
+            add(mine, item, item)
+            assert discard(mine, item) == PRESENT
+
+    threads = [Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(bloom) == 3 * 50
+    assert discard(bloom, *items * 3) == PRESENT * 150
+    assert not any(counters(client) + counters(client, 1))
+
+
+# -- generations and layers --
+
+
+def test_an_item_is_discarded_from_the_generation_where_it_is(
+    connect: Connect, client: redis.Redis
+) -> None:
+    bloom = connect(blocks=1, capacity=100, window="3 runs", run="1")
+    add(bloom, A)
+    bloom.rotate()
+    add(bloom, B)
+    bloom.rotate()
+    add(bloom, A, C)
+    before = [counters(client, 0, f"{number}.0") for number in range(3)]
+    assert discard(bloom, B) == PRESENT
+    assert [counters(client, 0, f"{number}.0") for number in (0, 2)] == before[::2]
+    assert not any(counters(client, 0, "1.0"))
+    # Of what is in several, the newest first.
+    assert discard(bloom, A) == PRESENT
+    assert counters(client, 0, "0.0") == before[0]
+    assert bloom.contains([A, B, C]) == [True, False, True]
+    bloom.rotate()
+    assert discard(bloom, A, C) == ABSENT + PRESENT
+
+
+def test_an_item_is_discarded_from_the_layer_where_it_is(
+    connect: Connect, client: redis.Redis
+) -> None:
+    bloom = connect(blocks=1, capacity=10, error_rate=1e-9)
+    add(bloom, *MANY[:200])
+    layers = [layer.name for layer in bloom.session.held[0].ring.layers]
+    assert len(layers) > 3
+    assert [layer.count for layer in bloom.info().generations] == [200]
+    assert discard(bloom, *MANY[:200]) == PRESENT * 200
+    assert not any(any(counters(client, 0, layer)) for layer in layers)
+    assert len(bloom) == 0
+    assert discard(bloom, *MANY[:200]) == ABSENT * 200
+
+
+def test_memory_is_four_times_that_of_bits_and_so_is_the_limit(
+    connect: Connect, client: redis.Redis
+) -> None:
+    counted = connect(capacity=10_000).info()
+    plain = BloomFilter(client, "p", capacity=10_000, blocks=2)
+    assert counted.counting
+    assert not plain.info().counting
+    assert counted.num_bits == plain.info().num_bits
+    assert counted.memory == pytest.approx(4 * plain.info().memory, rel=1e-3)
+    limit = plain.info().memory + 100
+    with pytest.raises(ConfigurationError, match=f"BLOOM_MAX_MEMORY = {limit:,} is less"):
+        connect(max_memory=limit).open()
+
+
+def test_a_full_layer_that_cannot_grow_counts_nothing_and_hides_nothing(connect: Connect) -> None:
+    bloom = connect(blocks=1, capacity=10, growth=0)
+    assert add(bloom, *MANY[:10]) == NEW * 10
+    assert add(bloom, MANY[0], MANY[10], MANY[10]) == UNCOUNTED + UNRECORDED * 2
+    assert claims(bloom, MANY[0], MANY[10]) == SEEN + UNRECORDED
+    assert len(bloom) == 10
+    # There is room again once something is discarded.
+    assert discard(bloom, MANY[3]) == PRESENT
+    assert add(bloom, MANY[10], MANY[0]) == NEW + UNCOUNTED
+    assert bloom.contains([MANY[0], MANY[3], MANY[10]]) == [True, False, True]
+
+
+def test_what_is_seen_and_has_no_room_grows_the_filter(connect: Connect) -> None:
+    bloom = connect(blocks=1, capacity=5)
+    assert add(bloom, *[A] * 5, B) == NEW + SEEN * 4 + NEW
+    assert add(bloom, *[A] * 12) == SEEN * 12
+    assert len(bloom.session.held[0].ring.layers) == 3
+    assert discard(bloom, *[A] * 20) == PRESENT * 17 + ABSENT * 3
+    assert len(bloom) == 1
+
+
+@pytest.mark.parametrize("item", [A, b"x"])
+def test_one_addition_in_a_full_layer_is_made_again_when_there_is_room(
+    connect: Connect, item: bytes
+) -> None:
+    bloom = connect(blocks=1, capacity=5)
+    add(bloom, *[A] * 5)
+    held, packed = locate(bloom.session, item)
+    assert verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed))) is None
+    assert add(bloom, item) == (SEEN if item == A else NEW)
+    held, packed = locate(bloom.session, item)
+    assert verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed))) == SEEN
+
+
+def test_a_layer_that_is_nearly_full_is_told(client: redis.Redis) -> None:
+    told: list[str] = []
+    bloom = BloomFilter(
+        client, "k", counting=True, blocks=1, capacity=10, notify=lambda what, _: told.append(what)
+    )
+    add(bloom, *MANY[:7])
+    assert told == []
+    add(bloom, MANY[7])
+    add(bloom, MANY[8])
+    assert told == ["filling"]
+
+
+# -- changes by others, and losses --
+
+
+def test_a_client_whose_ring_is_stale_discards_from_the_one_there_is(connect: Connect) -> None:
+    first, second = (connect(capacity=5, window="2 runs", run="1") for _ in range(2))
+    add(first, A)
+    assert A in second
+    first.rotate()
+    add(first, *MANY)  # and grows
+    assert discard(second, A, *MANY) == PRESENT * 501
+    assert len(first) == 0
+
+
+@pytest.mark.parametrize("operation", [add, claims, discard])
+def test_a_layer_that_was_evicted_is_noticed(
+    connect: Connect, client: redis.Redis, operation: Callable[..., str]
+) -> None:
+    bloom = connect(blocks=1, capacity=100, window="2 runs", run="1")
+    add(bloom, A)
+    bloom.rotate()
+    add(bloom, B)
+    client.delete("{k:0}:0.0")
+    assert operation(bloom, C) in (NEW, ABSENT)
+    assert bloom.lost_blocks == 1
+    assert bloom.contains([A, B]) == [False, True]
+    client.delete("{k:0}:1.0")
+    assert operation(bloom, C) in (NEW, ABSENT)
+    assert bloom.lost_blocks == 2
+    assert B not in bloom
+
+
+def test_a_count_that_was_lost_is_no_count(bloom: BloomFilter, client: redis.Redis) -> None:
+    """A full layer would be taken for an empty one."""
+    add(bloom, A, B)
+    for block in range(2):
+        client.hdel(f"{{k:{block}}}:ring", "n:0.0")
+    discard(bloom, A)
+    assert claims(bloom, *MANY) == NEW * 500
+    assert bloom.lost_blocks == 2
+    assert len(bloom) == 500
+
+
+# -- other filters --
+
+
+def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect) -> None:
+    plain = connect(counting=None)
+    assert add(plain, A, A) == NEW + SEEN
+    with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*BLOOM_COUNT"):
+        discard(plain, A)
+    assert A in plain
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_filter_of_the_other_kind_is_refused(connect: Connect, stored: bool) -> None:
+    connect(counting=stored).open()
+    message = f"stored with counting = {stored}, but BLOOM_COUNTING is {not stored}: remove"
+    with pytest.raises(FilterMismatchError, match=message):
+        connect(counting=not stored).open()
+    assert connect(counting=None).open().counting is stored
+
+
+def test_a_filter_that_was_made_anew_without_counters_is_left_alone(
+    connect: Connect, client: redis.Redis
+) -> None:
+    bloom = connect(counting=None)
+    connect().open()
+    add(bloom, A)
+    client.flushall()
+    connect(counting=False).add(B)
+    with pytest.raises(ConfigurationError, match="does not count"):
+        discard(bloom, B)
+    assert add(bloom, B) == SEEN
+    assert B in bloom
+
+
+# -- what is remembered once it is crawled --
+
+
+def test_a_claim_that_is_confirmed_is_counted_once(bloom: BloomFilter) -> None:
+    assert take(bloom, A, B) == NEW * 2
+    assert discard(bloom, A) == ABSENT  # it is not recorded yet
+    assert claims(bloom, A) == NEW
+    assert claims(bloom, A) == SEEN  # confirmed again, because the reply was lost
+    assert bloom.run(lambda session: claim_protocol.release(session, [A])) == 1
+    assert take(bloom, A) == SEEN
+    assert discard(bloom, A) == PRESENT
+    assert take(bloom, A) == NEW
+
+
+def test_a_claim_that_is_released_counts_nothing(bloom: BloomFilter) -> None:
+    take(bloom, A)
+    bloom.run(lambda session: claim_protocol.release(session, [A]))
+    assert len(bloom) == 0
+    assert discard(bloom, A) == ABSENT
+
+
+def test_claims_are_tested_against_all_generations(connect: Connect) -> None:
+    bloom = connect(capacity=5, window="2 runs", run="1")
+    add(bloom, *MANY[:50])
+    bloom.rotate()
+    add(bloom, *MANY[50:100])
+    assert take(bloom, *MANY[:120]) == SEEN * 100 + NEW * 20
+
+
+@pytest.mark.parametrize("remember", ["crawled", "scheduled"])
+def test_a_crawl_counts_each_url_once(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path, remember: str
+) -> None:
+    """However often it is linked."""
+    settings = {"BLOOM_REDIS_URL": redis_url, "BLOOM_COUNTING": "1", "BLOOM_REMEMBER": remember}
+    crawl("links", web, tmp_path, **settings)
+    crawl("links", web, tmp_path, BLOOM_BATCH="0", **settings)
+    with redis.Redis.from_url(redis_url) as client:
+        bloom = BloomFilter(client, "links:bloom")
+        header = bloom.open()
+        bitmaps = [client.get(key) for key in client.keys("*:0.0")]
+        total = sum(byte // 16 + byte % 16 for bitmap in bitmaps for byte in bitmap)
+        assert header.counting
+        assert len(bloom) == len(site.truth().lasting)
+        assert total == len(header.seeds) * len(bloom)

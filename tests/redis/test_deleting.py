@@ -1,0 +1,254 @@
+"""What a filter takes on the server: which keys it has, and how it goes without a trace."""
+
+import threading
+
+import pytest
+import redis
+from conftest import Server
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom.bloom.protocol.scripts import Reply
+
+URLS = [f"https://example.com/{number}" for number in range(300)]
+
+
+def stored(client: redis.Redis) -> set[str]:
+    return {key.decode() for key in client.scan_iter(count=1_000)}
+
+
+def some(client: redis.Redis, key: str = "shop", **options: object) -> BloomFilter:
+    return BloomFilter(client, key, **{"capacity": 1_000, "blocks": 3, **options})
+
+
+# -- keys --
+
+
+def test_a_filter_that_is_not_there_has_no_keys(client: redis.Redis) -> None:
+    assert some(client).keys() == []
+    assert stored(client) == set()
+
+
+@pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
+def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, object]) -> None:
+    bloom = some(client, **options)
+    bloom.extend(URLS)
+    assert len(bloom.keys()) == len(set(bloom.keys()))
+    assert set(bloom.keys()) == stored(client)
+
+
+def test_keys_of_other_filters_are_not_its_own(client: redis.Redis) -> None:
+    shop, shops = some(client), some(client, "shops")
+    shop.open()
+    shops.open()
+    assert not set(shop.keys()) & set(shops.keys())
+
+
+# -- delete --
+
+
+@pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
+def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str, object]) -> None:
+    other = some(client, "other")
+    other.extend(URLS)
+    before = stored(client)
+    bloom = some(client, **options)
+    bloom.extend(URLS)
+    assert bloom.delete() is True
+    assert stored(client) == before
+    assert bloom.delete() is False
+    assert all(other.contains(URLS))
+
+
+def test_a_deleted_filter_is_created_anew_with_other_seeds(client: redis.Redis) -> None:
+    bloom = some(client)
+    bloom.add("a")
+    seeds = bloom.seeds
+    bloom.delete()
+    assert bloom.look() is None
+    assert "a" not in bloom
+    assert bloom.seeds != seeds
+    assert bloom.add("a")
+
+
+def test_another_client_finds_a_deleted_filter_empty_and_goes_on(client: redis.Redis) -> None:
+    first, second = some(client), some(client)
+    first.extend(URLS)
+    second.open()
+    first.delete()
+    assert not any(second.contains(URLS))
+    assert second.extend(URLS) == len(URLS)
+    assert all(first.contains(URLS))
+
+
+@pytest.mark.parametrize(
+    ("lost", "unknown"),
+    [
+        ("{shop:0}:header", set()),
+        ("{shop:0}:0.0", set()),
+        ("{shop:0}:ring", {"{shop:0}:0.0"}),  # only its name says that it belongs to it
+    ],
+)
+def test_what_is_left_of_a_damaged_filter_goes(
+    client: redis.Redis, lost: str, unknown: set[str]
+) -> None:
+    some(client).extend(URLS)
+    client.delete(lost)
+    assert set(some(client).keys()) >= stored(client) - unknown
+    assert some(client).delete() is True
+    assert stored(client) == set()
+    assert some(client).delete() is False
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value"),
+    [
+        ("{shop:1}:ring", "state", "garbage"),
+        ("{shop:0}:header", "scheme", "another"),
+        ("{shop:0}:header", "format", "99"),
+        ("{shop:0}:header", "blocks", "many"),
+        ("{shop:0}:header", "blocks", "1"),
+        ("{shop:0}:header", "blocks", "50"),
+    ],
+)
+def test_what_cannot_be_read_can_be_deleted(
+    client: redis.Redis, key: str, field: str, value: str
+) -> None:
+    some(client).extend(URLS)
+    client.hset(key, field, value)
+    with pytest.raises(StorageError):
+        some(client).open()
+    assert some(client).delete() is True
+    assert stored(client) == set()
+    assert some(client).add("a")
+
+
+def test_a_filter_of_which_nothing_can_be_read_can_be_deleted(client: redis.Redis) -> None:
+    some(client).extend(URLS)
+    client.delete("{shop:0}:header")
+    for block in range(3):
+        client.hset(f"{{shop:{block}}}:ring", "state", "garbage")
+    assert some(client).delete() is True
+    assert stored(client) == set()
+
+
+@pytest.mark.parametrize("key", ["shop", "sh?p", "*", "[shop]", "s\\hop", "sho\u0440", "shop:1"])
+def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(
+    client: redis.Redis, key: str
+) -> None:
+    """Many bitmaps, among many other keys."""
+    others = ("shop:1:1", "shop", "shops", "sh*p", "sh?p", "*", "x", "[shop]", "s\\hop", "hop")
+    for other in {*others} - {key}:
+        some(client, other, capacity=10).add("a")
+    client.mset(
+        {f"{{{key}:1}}:{name}": "mine" for name in ("mine", "0.0.0", "x0.0", "0.", "load:x")}
+    )
+    client.mset({f"of somebody else {number}": "" for number in range(5_000)})
+    before = stored(client)
+    bloom = some(client, key, capacity=10, window="5 days", period="1 day")
+    bloom.extend(URLS)
+    bloom.rotate()
+    bloom.extend(f"another {url}" for url in URLS)
+    client.hset(f"{{{key}:1}}:ring", "state", "garbage")
+    client.delete(f"{{{key}:2}}:ring")
+    assert len(stored(client) - before) > 20
+    assert some(client, key).delete() is True
+    assert stored(client) == before
+
+
+def test_bitmaps_without_a_ring_are_found_on_every_node(cluster: redis.RedisCluster) -> None:
+    def names() -> set[bytes]:
+        return set(cluster.scan_iter(count=1_000))
+
+    some(cluster, "other").extend(URLS)
+    before = names()
+    bloom = some(cluster, blocks=16, capacity=50)
+    bloom.extend(URLS)
+    for block in range(0, 16, 2):
+        cluster.hset(f"{{shop:{block}}}:ring", "state", "garbage")
+    for block in range(1, 16, 4):
+        cluster.delete(f"{{shop:{block}}}:ring")
+    assert bloom.delete() is True
+    assert names() == before
+
+
+def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) -> None:
+    """After any of its round trips."""
+    for rounds in range(30):
+        bloom = some(client)
+        bloom.extend(URLS)
+        steps = bloom.session.delete()
+        calls = next(steps)
+        try:
+            for _ in range(rounds):
+                replies = [Reply.parse(raw) for raw in bloom._driver._send(calls)]
+                calls = steps.send(replies)
+        except StopIteration:
+            assert stored(client) == set()
+            return
+        assert some(client).delete() is True
+        assert stored(client) == set()
+    pytest.fail("it never ended")
+
+
+def test_claims_and_workers_go_too(client: redis.Redis) -> None:
+    bloom = some(client)
+    bloom.open()
+    client.hset("{shop:1}:claims", "field", "value")
+    client.hset("{shop:0}:workers", "field", "value")
+    bloom.delete()
+    assert stored(client) == set()
+
+
+def test_it_can_be_deleted_while_others_use_it(client: redis.Redis, server: Server) -> None:
+    """They create it anew; nobody fails, and in the end it goes."""
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def use() -> None:
+        try:
+            with redis.Redis.from_url(server.url) as own:
+                bloom = some(own)
+                while not stop.is_set():
+                    bloom.extend(URLS)
+        except BaseException as error:
+            errors.append(error)
+
+    users = [threading.Thread(target=use) for _ in range(2)]
+    for user in users:
+        user.start()
+    for _ in range(20):
+        some(client).delete()
+    stop.set()
+    for user in users:
+        user.join()
+    assert not errors
+    some(client).delete()
+    assert stored(client) == set()
+
+
+# -- what is known of it --
+
+
+def test_what_it_is_made_of_can_be_read(client: redis.Redis) -> None:
+    bloom = some(client, seeds=[5, 7, 11])
+    with pytest.raises(ConfigurationError, match="not open yet"):
+        bloom.seeds  # noqa: B018 - it raises
+    bloom.open()
+    assert bloom.seeds == (5, 7, 11)
+    assert bloom.num_hashes == 3
+    assert bloom.blocks == 3
+    assert bloom.num_bits == bloom.info().num_bits > 0
+
+
+def test_as_many_bits_are_reported_as_there_are(client: redis.Redis) -> None:
+    bloom = some(client, capacity=10, window="5 months")
+    bloom.extend(URLS)
+    bitmaps = [key for key in bloom.keys() if key.rpartition(":")[2][0].isdigit()]
+    assert (
+        bloom.num_bits <= 8 * sum(map(client.strlen, bitmaps)) < bloom.num_bits + 8 * len(bitmaps)
+    )
+
+
+def test_clients_are_not_mixed_up(client: redis.Redis) -> None:
+    with pytest.raises(ConfigurationError, match=r"for asyncio, use redis\.asyncio"):
+        AsyncBloomFilter(client, "shop")

@@ -1,0 +1,455 @@
+"""Loading filters on real servers: bit for bit, whole or not at all, whatever happens meanwhile."""
+
+import asyncio
+import io
+import random
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from conftest import SERVERS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.clock import MovedServer
+from support.servers import Server, contents
+from test_archive import damages, read
+from test_saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
+
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.errors import ArchiveError, BloomError
+from scrapy_bloom.bloom.extras import archive
+from scrapy_bloom.bloom.extras.archive import ArchiveReader, Block
+from scrapy_bloom.bloom.extras.installer import UNFINISHED_FOR
+from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.saver import Saved
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.ring_store import LOST, Operation
+from scrapy_bloom.bloom.protocol.scripts import Call
+
+KINDS = [
+    {},
+    {"window": "3 days", "period": "1 day"},
+    {"window": "3 days", "period": "1 day", "ring": "write-all", "stagger": True},
+    {"window": "3 runs", "run": "a"},
+    {"counting": True},
+]
+
+
+def loaded(
+    client: Any, data: bytes, key: str = KEY, between: Between = lambda _: None, **options: Any
+) -> Saved:
+    """Load a file."""
+    driver = Driver(client)
+
+    def run(steps: Operation[Any]) -> Any:
+        return driver.run(watched(steps, between))
+
+    return load(run, Loader(Keys(key), ArchiveReader(io.BytesIO(data)), **options))
+
+
+def comparable(client: redis.Redis, key: str = KEY) -> dict[str, object]:
+    """Return what makes a filter, and its end; not the id, the nonces and the time of opening."""
+    found: dict[str, object] = {}
+    for name, value in contents(client, f"{{{key}:*").items():
+        short = name.decode().replace(f"{{{key}:", "{")
+        if isinstance(value, dict):
+            fields = {k: v for k, v in value.items() if k not in (b"v", b"opened", b"id")}
+            if b"state" in fields:
+                fields[b"state"] = re.sub(rb'"id":"[0-9a-f]{32}"', b"", fields[b"state"])
+            found[short] = (fields, client.expiretime(name))
+        else:
+            found[short] = (value, client.expiretime(name))
+    return found
+
+
+@pytest.fixture
+def full(client: redis.Redis) -> BloomFilter:
+    """A filter with 2,000 URLs in two generations."""
+    bloom = make(client, window="3 days", period="1 day")
+    bloom.extend(URLS[:1_500])
+    bloom.rotate()
+    bloom.extend(URLS[1_500:])
+    return bloom
+
+
+# -- round trips --
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("target", sorted(SERVERS))
+def test_it_is_the_same_bit_for_bit_on_any_server(
+    client: redis.Redis, target: str, options: dict[str, Any]
+) -> None:
+    bloom = make(client, capacity=600, **options)
+    bloom.extend(URLS)
+    if "window" in options:
+        bloom.rotate()
+        bloom.extend(f"new/{i}" for i in range(100))
+    with Server(SERVERS[target]) as other_server, other_server.client() as other:
+        result = loaded(other, saved(bloom), "else")
+        assert {**comparable(client), **without_changed(other, client)} == comparable(other, "else")
+        there = BloomFilter(other, "else", run="a" if "run" in options else None)
+        assert there.contains(URLS) == bloom.contains(URLS)
+        assert there.seeds == bloom.seeds
+        assert there.add_many(["quite new", URLS[0]]) == [True, False]
+    assert (result.count, result.memory) == (bloom.info().count, bloom.info().memory)
+
+
+def without_changed(other: redis.Redis, client: redis.Redis) -> dict[str, object]:
+    """Return the rings of a loaded filter in runs: they live on from when they were loaded."""
+    after, before = comparable(other, "else"), comparable(client)
+    if b'"3 runs"' not in client.hget(Keys(KEY).ring(0), "state"):
+        return {}
+    for name in before:
+        (_, old_end), (_, new_end) = before[name], after[name]
+        assert 0 <= new_end - old_end <= 60
+    return after
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_any_filter_is_the_same_again(both: list[redis.Redis], data: st.DataObject) -> None:
+    one, two = both
+    one.flushall()
+    two.flushall()
+    options = data.draw(st.sampled_from(KINDS)) | {
+        "capacity": data.draw(st.integers(1, 2_000)),
+        "blocks": data.draw(st.integers(1, 6)),
+        "growth": data.draw(st.sampled_from([0, 1, 2])),
+    }
+    bloom = make(one, **options)
+    bloom.open()
+    for _ in range(data.draw(st.integers(0, 4))):
+        if data.draw(st.booleans()) and "window" in options:
+            bloom.rotate()
+        first = data.draw(st.integers(0, len(URLS)))
+        bloom.extend(URLS[first : first + data.draw(st.integers(0, 700))])
+    loaded(two, saved(bloom))
+    again = BloomFilter(two, KEY, run="a" if "run" in options else None)
+    assert again.contains(URLS) == bloom.contains(URLS)
+    assert again.info().count == bloom.info().count
+    assert set(two.keys()) == set(again.keys())
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[list[redis.Redis]]:
+    binaries = [*SERVERS.values()] * 2
+    with (
+        Server(binaries[0]) as one,
+        Server(binaries[1]) as two,
+        one.client() as first,
+        two.client(decode_responses=True) as second,
+    ):
+        yield [first, second]
+
+
+def test_it_is_loaded_on_asyncio(server: Server, client: redis.Redis, full: BloomFilter) -> None:
+    data, before = saved(full), comparable(client)
+
+    async def scenario() -> None:
+        async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as connection:
+            loading = Loader(Keys("else"), ArchiveReader(io.BytesIO(data)))
+            await AsyncDriver(connection, "Redis", 5).run(loading.run(), on_all_blocks=True)
+
+    asyncio.run(scenario())
+    assert comparable(client, "else") == before
+
+
+def test_progress_ends_with_all_that_there_is(client: redis.Redis, full: BloomFilter) -> None:
+    told: list[tuple[int, int]] = []
+    result = loaded(client, saved(full), "else", progress=lambda *numbers: told.append(numbers))
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (result.memory, result.memory)
+
+
+def test_a_block_that_begins_again_in_the_file_is_as_it_was_then(
+    client: redis.Redis, full: BloomFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "CHUNK", 2_048)
+    reads: list[Call] = []
+
+    def clear(calls: list[Call]) -> None:
+        if calls[0].script.name == "fetch" and calls[0].args[3]:
+            reads.append(calls[0])
+            if len(reads) == 4:
+                make(client).clear()
+
+    first = full.info(0).count
+    data = saved(full, clear)
+    starts = [part for part in ArchiveReader(io.BytesIO(data)) if isinstance(part, Block)]
+    assert len(starts) > OPTIONS["blocks"]
+    told: list[int] = []
+    loaded(client, data, "else", progress=lambda done, _: told.append(done))
+    there, there_keys = BloomFilter(client, "else").info(), BloomFilter(client, "else").keys()
+    assert told != sorted(told)
+    assert told[-1] == there.memory
+    # Block 0 was saved before the others were cleared.
+    assert there.count == BloomFilter(client, "else").info(0).count == first
+    assert not any(client.get(Keys("else").layer(block, "2.0")).strip(b"\0") for block in (1, 2, 3))
+    others = {name.decode() for name in client.keys("{else:*")} - set(there_keys)
+    assert all(0 < client.ttl(name) <= 60 for name in others)
+
+
+def test_whatever_lies_under_the_names_is_not_taken_for_the_filters(
+    client: redis.Redis, full: BloomFilter
+) -> None:
+    data, expected = saved(full), comparable(client)
+    for block, name in ((0, "0.0"), (1, "1.0")):
+        client.set(Keys("else").layer(block, name), b"\xff" * 20_000)
+    loaded(client, data, "else")
+    assert comparable(client, "else") == expected
+
+
+def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
+    client: redis.Redis, full: BloomFilter
+) -> None:
+    """Clients that have it open notice."""
+    data, before = saved(full), full.header
+    full.extend(f"later/{i}" for i in range(500))
+    BloomFilter(client, KEY).delete()
+    result = loaded(client, data)
+    assert full.contains(URLS) == [True] * len(URLS)
+    assert not any(full.contains(f"later/{i}" for i in range(500)))
+    assert full.header == result.header
+    assert before is not None
+    assert (result.header.id != before.id, result.header.seeds) == (True, before.seeds)
+
+
+# -- what fails --
+
+
+def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "CHUNK", 2_048)
+    bloom = make(client, window="3 days", period="1 day")
+    bloom.extend(URLS)
+    bloom.rotate()
+    data, before = saved(bloom), contents(client)
+    refused = 0
+    for kind, damaged in damages(data, 220):
+        with pytest.raises(ArchiveError, match=r"the file cannot be loaded: at byte [\d,]+, \w"):
+            loaded(client, damaged, "else")
+        assert client.dbsize() == len(before), kind
+        refused += 1
+    assert contents(client) == before
+    assert refused > 200
+
+
+def test_a_connection_that_is_lost_leaves_nothing(client: redis.Redis, full: BloomFilter) -> None:
+    data, before = saved(full), contents(client)
+    count = 0
+
+    def fail(calls: list[Call]) -> None:
+        nonlocal count
+        if calls[0].script.name == "fill":
+            count += 1
+            if count == 3:
+                raise redis.ConnectionError("gone")
+
+    with pytest.raises(StorageError, match="closed the connection"):
+        loaded(client, data, "else", fail)
+    assert contents(client) == before
+
+
+def test_a_server_that_is_full_says_so_and_gets_its_memory_back(any_binary: str) -> None:
+    with Server(any_binary) as server, server.client() as client:
+        bloom = BloomFilter(client, KEY, capacity=2_000_000, blocks=16)
+        bloom.extend(URLS)
+        data = saved(bloom)
+        bloom_keys = set(client.keys())
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", used + (3 << 20))
+        with pytest.raises(StorageError, match="is out of memory: raise its maxmemory"):
+            loaded(client, data, "else")
+        assert set(client.keys()) == bloom_keys
+        client.config_set("maxmemory", 0)
+        loaded(client, data, "else")
+        assert BloomFilter(client, "else").contains(URLS) == [True] * len(URLS)
+
+
+def test_what_is_not_allowed_is_refused_before_anything_is_done(
+    client: redis.Redis, full: BloomFilter
+) -> None:
+    data, before = saved(full), contents(client)
+    with pytest.raises(ArchiveError, match=r"bytes, and 1,000 are allowed: .*raise max_memory"):
+        ArchiveReader(io.BytesIO(data), 1_000)
+    assert contents(client) == before
+
+
+@pytest.mark.parametrize("key", ["{shop:1}:ring", "{shop:0}:header"])
+def test_a_key_of_another_type_is_named(client: redis.Redis, full: BloomFilter, key: str) -> None:
+    data = saved(full)
+    client.flushall()
+    client.set(key, "mine")
+    with pytest.raises(StorageError, match=f"the Redis key '{key}' holds a string"):
+        loaded(client, data)
+    assert contents(client) == {key.encode(): b"mine"}
+
+
+# -- time --
+
+
+@pytest.fixture
+def moved_client(moved: MovedServer) -> Iterator[redis.Redis]:
+    with moved.client() as client:
+        yield client
+
+
+def test_what_is_overdue_is_forgotten_at_the_next_use(
+    moved: MovedServer, moved_client: redis.Redis
+) -> None:
+    notes: list[str] = []
+    bloom = make(moved_client, window="3 days", period="1 day")
+    bloom.extend(URLS[:500])
+    moved.move(86_400)
+    bloom.extend(URLS[500:600])
+    data = saved(bloom)
+    for days, expected in ((1, 600), (2, 100), (3, 0), (30, 0)):
+        moved.move(86_400 if days < 30 else 27 * 86_400)
+        loaded(moved_client, data, f"after {days}")
+        other = BloomFilter(
+            moved_client, f"after {days}", notify=lambda event, _: notes.append(event)
+        )
+        assert sum(other.contains(URLS[:600])) == expected
+        assert other.add_many(URLS[:600]).count(False) == expected
+        assert other.contains(URLS[:600]) == [True] * 600
+    assert LOST not in notes
+
+
+def test_a_file_of_which_all_is_forgotten_is_refused(
+    moved: MovedServer, moved_client: redis.Redis
+) -> None:
+    bloom = make(moved_client, window="3 days", period="1 day")
+    bloom.extend(URLS)
+    data = saved(bloom)
+    moved.move(timedelta(days=500).total_seconds())
+    assert contents(moved_client) == {}
+    with pytest.raises(ArchiveError, match="all that it remembers is forgotten by now"):
+        loaded(moved_client, data)
+    assert contents(moved_client) == {}
+
+
+def test_runs_do_not_pass_while_a_file_lies_about(
+    moved: MovedServer, moved_client: redis.Redis
+) -> None:
+    bloom = make(moved_client, window="2 runs", run="a")
+    bloom.extend(URLS)
+    data = saved(bloom)
+    moved.move(timedelta(days=900).total_seconds())
+    assert contents(moved_client) == {}
+    loaded(moved_client, data)
+    assert BloomFilter(moved_client, KEY, run="b").contains(URLS) == [True] * len(URLS)
+    assert not any(BloomFilter(moved_client, KEY, run="c").contains(URLS))
+
+
+def test_a_load_may_take_its_time_and_not_for_ever(
+    moved: MovedServer, moved_client: redis.Redis
+) -> None:
+    bloom = make(moved_client)
+    bloom.extend(URLS)
+    data, expected = saved(bloom), comparable(moved_client)
+    pause = UNFINISHED_FOR / 10
+
+    def wait(calls: list[Call]) -> None:
+        if calls[0].script.name == "allocate":
+            moved.move(pause)
+
+    loaded(moved_client, data, "else", wait)
+    assert comparable(moved_client, "else") == expected
+    pause = UNFINISHED_FOR / 3
+    with pytest.raises(StorageError, match="or evicted while"):
+        loaded(moved_client, data, "other", wait)
+    assert not moved_client.keys("{other:*")
+
+
+# -- limits --
+
+
+def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
+    bloom = make(client, capacity=10_000_000, error_rate=1e-5, blocks=16)
+    bloom.extend(URLS)
+    memory = bloom.info(0).memory
+    for block in range(16):
+        client.set(Keys(KEY).layer(block, "0.0"), random.Random(block).randbytes(memory))
+    data = saved(bloom)
+    loaded(client, data, "first")
+    driver = Driver(client)
+    with io.BytesIO(data) as file:
+        tracemalloc.start()
+        driver.run(Loader(Keys("second"), ArchiveReader(file)).run())
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert len(data) > 30 << 20
+    assert peak < 6 << 20
+    assert comparable(client, "second") == comparable(client)
+
+
+#: Saves and loads a filter; prints by how many KiB the process has grown meanwhile at most.
+CHILD = """
+import sys, redis
+from pathlib import Path
+from scrapy_bloom.bloom.extras.archive import Reader, Writer
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.extras.loader import Loading, load
+from scrapy_bloom.bloom.extras.streams import reading, writing
+from scrapy_bloom.bloom.extras.saver import save
+
+def kib(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+run = Driver(redis.Redis.from_url(sys.argv[1])).run
+for number, key in enumerate(("small", "large")):
+    before = kib("VmRSS")
+    with writing(sys.argv[2]) as file:
+        run(save(Keys(key), Writer(file)))
+    with reading(sys.argv[2]) as file:
+        load(run, Loading(Keys(f"{key}-copy"), Reader(file)))
+print(kib("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_the_process_grows_no_further_than_for_a_small_filter(
+    client: redis.Redis, server: Server, tmp_path: Path
+) -> None:
+    for key, capacity in (("small", 100_000), ("large", 20_000_000)):
+        BloomFilter(client, key, capacity=capacity, blocks=16).extend(URLS)
+        for block in range(16):
+            size = client.strlen(Keys(key).layer(block, "0.0"))
+            client.setrange(Keys(key).layer(block, "0.0"), 0, random.Random(1).randbytes(size // 2))
+    command = [sys.executable, "-c", CHILD, server.unix_url, str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (tmp_path / "file").stat().st_size > 30 << 20
+    assert int(done.stdout) < 10 << 10
+    assert comparable(client, "large-copy") == comparable(client, "large")
+
+
+def test_an_error_of_ours_is_what_the_user_sees_if_cleaning_up_fails_too(
+    client: redis.Redis, full: BloomFilter
+) -> None:
+    data = saved(full)
+
+    def fail(calls: list[Call]) -> None:
+        if calls[0].script.name == "drop":
+            raise redis.ConnectionError("gone")
+
+    with pytest.raises(BloomError, match="the file ends after"):
+        loaded(client, data[:-9], "else", fail)
+    left = client.keys("{else:*")
+    assert left
+    assert all(0 < client.ttl(name) <= UNFINISHED_FOR for name in left)
+
+
+def test_what_is_read_is_what_is_stored(client: redis.Redis, full: BloomFilter) -> None:
+    assert OPTIONS["blocks"] == 4
+    assert read(saved(full)) == stored(client)

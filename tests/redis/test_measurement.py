@@ -1,0 +1,152 @@
+"""How often a filter is wrong, as measured by random items."""
+
+import asyncio
+import math
+from fractions import Fraction
+
+import pytest
+import redis
+import redis.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from tests.servers import Server
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, Measurement
+from scrapy_bloom.bloom.protocol.measure import MAX_PROBES
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measurement:
+    probes = draw(st.integers(1, 10**6))
+    return Measurement(probes, draw(st.integers(0, probes)))
+
+
+# -- the interval --
+
+
+@given(measurements())
+def test_the_interval_has_the_rate_and_is_of_rates(measured: Measurement) -> None:
+    assert 0 <= measured.low <= measured.rate <= measured.high <= 1
+    assert measured.low < measured.high
+
+
+@given(measurements(), st.integers(2, 100))
+def test_the_interval_shrinks_with_the_probes(few: Measurement, times: int) -> None:
+    many = Measurement(few.probes * times, few.seen * times)
+    assert many.rate == pytest.approx(few.rate)
+    assert many.high - many.low < few.high - few.low
+
+
+@given(measurements())
+def test_what_is_not_seen_mirrors_what_is(measured: Measurement) -> None:
+    mirrored = Measurement(measured.probes, measured.probes - measured.seen)
+    assert mirrored.low == pytest.approx(1 - measured.high, abs=1e-12)
+
+
+@given(measurements())
+def test_the_interval_is_scipy_s(measured: Measurement) -> None:
+    expected = binomtest(measured.seen, measured.probes).proportion_ci(0.95, method="wilson")
+    assert measured.low == pytest.approx(expected.low, rel=1e-6, abs=1e-12)
+    assert measured.high == pytest.approx(expected.high, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("seen", "low", "high"),
+    # Newcombe, Two-sided confidence intervals for the single proportion, 1998, table I, method 3.
+    [((81, 263), 0.2553, 0.3662), ((15, 148), 0.0624, 0.1605), ((0, 20), 0.0, 0.1611)],
+)
+def test_the_interval_is_the_published_one(seen: tuple[int, int], low: float, high: float) -> None:
+    measured = Measurement(probes=seen[1], seen=seen[0])
+    assert (round(measured.low, 4), round(measured.high, 4)) == (low, high)
+
+
+def test_the_interval_holds_the_true_rate_in_95_of_100_cases() -> None:
+    """By the binomial distribution itself, not by chance."""
+    probes, rate = 2_000, Fraction(1, 100)
+    covered = sum(
+        math.comb(probes, seen) * rate**seen * (1 - rate) ** (probes - seen)
+        for seen in range(100)
+        if Measurement(probes, seen).low <= rate <= Measurement(probes, seen).high
+    )
+    assert 0.94 < covered < 0.96
+
+
+# -- a filter --
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"counting": True},
+        {"window": "3 runs", "period": "1 run", "run": "0"},
+        {"window": "3 runs", "period": "1 run", "run": "0", "ring": "write-all"},
+    ],
+    ids=["bits", "counters", "generations", "write-all"],
+)
+def test_what_is_measured_is_the_rate_of_the_filter(
+    client: redis.Redis, options: dict[str, object]
+) -> None:
+    """Filled to its capacity it has the rate that it was made for, and that ``info`` estimates."""
+    bloom = BloomFilter(
+        client, "shop", capacity=2_000, error_rate=0.05, growth=0, seeds=[1, 2, 3, 4], **options
+    )
+    bloom.extend(f"{number}" for number in range(2_000))
+    measured = bloom.measure(40_000)
+    # Six standard deviations of the measurement, and the spread of the bits that are set.
+    expected = bloom.info().estimated_error_rate
+    spread = 6 * math.sqrt(expected * (1 - expected) / 40_000)
+    assert expected > 0.005
+    assert abs(measured.rate - expected) < spread + 0.15 * expected
+
+
+def test_an_empty_filter_has_seen_nothing(client: redis.Redis) -> None:
+    measured = BloomFilter(client, "shop").measure(10_000)
+    assert (measured.probes, measured.seen, measured.low) == (10_000, 0, 0)
+    assert measured.high == pytest.approx(3.84e-4, rel=1e-3)
+
+
+def test_nothing_is_recorded(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "shop", capacity=100, error_rate=0.1, growth=0)
+    bloom.extend(f"{number}" for number in range(100))
+    before = {key: client.dump(key) for key in client.keys()}
+    assert bloom.measure(5_000).seen > 0
+    assert {key: client.dump(key) for key in client.keys()} == before
+
+
+def test_other_items_are_tested_each_time(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "shop", capacity=100, error_rate=0.3, growth=0)
+    bloom.extend(f"{number}" for number in range(100))
+    assert len({bloom.measure(4_000).seen for _ in range(8)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("probes", "sizes"), [(1, [1]), (8_192, [8_192]), (20_000, [8_192, 8_192, 3_616])]
+)
+def test_it_goes_in_rounds(client: redis.Redis, probes: int, sizes: list[int]) -> None:
+    bloom, told = BloomFilter(client, "shop"), list[int]()
+    bloom.open()
+    before = bloom.round_trips
+    assert bloom.measure(probes, progress=told.append).probes == probes
+    assert told == sizes
+    assert bloom.round_trips - before <= len(sizes) + 2  # and the script is loaded
+
+
+@pytest.mark.parametrize("probes", [0, -1, 1.5, "many", None, True, MAX_PROBES + 1])
+def test_probes_are_a_whole_number(client: redis.Redis, probes: object) -> None:
+    with pytest.raises(ConfigurationError, match="probes is how many random items to test"):
+        BloomFilter(client, "shop").measure(probes)  # type: ignore[arg-type]
+    assert client.dbsize() == 0
+
+
+def test_it_measures_under_asyncio_too(server: Server) -> None:
+    async def main() -> None:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            bloom, told = AsyncBloomFilter(client, "shop", capacity=500, growth=0), list[int]()
+            await bloom.extend(f"{number}" for number in range(500))
+            measured = await bloom.measure(9_000, progress=told.append)
+            assert (measured.probes, told) == (9_000, [8_192, 808])
+            assert measured.rate < 0.01
+
+    asyncio.run(main())

@@ -1,0 +1,343 @@
+"""Claims on real servers: made once, ended by whoever may, found and taken over."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol.claims import (
+    KEPT,
+    MINE,
+    OTHERS,
+    RetryPolicy,
+    StoredClaim,
+    field_of,
+)
+from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+
+A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
+OURS, THEIRS = "w-ours", "w-theirs"
+#: A cool-down that lasts, and one that is over at once.
+LATER, NOW = RetryPolicy("-shop", 1_000, 3), RetryPolicy("-shop", 0, 3)
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    return BloomFilter(client, "k", blocks=2, capacity=1_000)
+
+
+def claim_item(bloom: BloomFilter, *items: bytes, owner: str = OURS, nonce: str = "1") -> str:
+    requests = [f'{{"url":"{item.hex()}"}}' for item in items]
+    return bloom.run(lambda session: claim_protocol.claim(session, items, requests, owner, nonce))
+
+
+def release(bloom: BloomFilter, *items: bytes, owner: str = "", failure: RetryPolicy | None = None):
+    return bloom.run(lambda session: claim_protocol.release(session, items, owner, failure))
+
+
+def reassign(bloom: BloomFilter, claim: StoredClaim, owner: str = THEIRS) -> dict[str, str]:
+    block = bloom.run(_block_of(claim.field))
+    return bloom.run(lambda session: claim_protocol.reassign(session, block, [claim], owner, "n"))
+
+
+def _block_of(field: str) -> Callable[..., Operation[int]]:
+    def find(session) -> Operation[int]:
+        yield from session.open()
+        return session.hasher.block(bytes.fromhex(field))
+
+    return find
+
+
+def claims(bloom: BloomFilter, count: int = 100) -> dict[str, StoredClaim]:
+    """Return all claims, by field, as a scan shows them."""
+    found = {}
+    for block in range(bloom.open().blocks):
+        cursor = ""
+        while cursor != "0":
+            page = bloom.run(
+                lambda v, b=block, c=cursor: claim_protocol.scan(v, b, c or "0", count)
+            )
+            cursor = page.cursor
+            found |= {claim.field: claim for claim in page.claims}
+    return found
+
+
+def only(bloom: BloomFilter) -> StoredClaim:
+    (claim,) = claims(bloom).values()
+    return claim
+
+
+def test_one_claim_is_for_one(bloom: BloomFilter) -> None:
+    assert claim_item(bloom, A) == NEW
+    assert claim_item(bloom, A, owner=THEIRS, nonce="2") == OTHERS
+    assert claim_item(bloom, A, nonce="3") == MINE
+
+
+def test_the_same_call_again_has_the_same_answer(bloom: BloomFilter) -> None:
+    """A reply that was lost is no reason to lose the page."""
+    assert claim_item(bloom, A, B, nonce="1") == claim_item(bloom, A, B, nonce="1") == NEW * 2
+    assert claim_item(bloom, A, owner=THEIRS, nonce="1") == OTHERS
+
+
+def test_an_item_that_occurs_twice_in_a_call_is_new_once(bloom: BloomFilter) -> None:
+    assert claim_item(bloom, A, B, A) == NEW * 2 + MINE
+    assert claim_item(bloom, A, B, A) == NEW * 2 + MINE
+
+
+def test_a_claim_records_nothing(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    assert A not in bloom
+    assert len(bloom) == 0
+    assert bloom.info().claims == 1
+
+
+def test_what_is_recorded_cannot_be_claimed(bloom: BloomFilter) -> None:
+    bloom.add(A)
+    assert claim_item(bloom, A, B) == SEEN + NEW
+    assert set(claims(bloom)) == {B.hex()}
+
+
+def test_what_is_kept_is_not_tested(bloom: BloomFilter) -> None:
+    bloom.add(A)
+    assert bloom.run(lambda v: claim_protocol.claim(v, [A], ["{}"], OURS, "1", tested=False)) == NEW
+
+
+def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    before = client.time()[0]
+    claim_item(bloom, A)
+    claim = only(bloom)
+    assert (claim.field, claim.owner, claim.attempt) == (A.hex(), OURS, 0)
+    assert before <= claim.time <= client.time()[0]
+    assert claim.length == len('{"url":""}') + 40
+    assert not claim.failed
+
+
+def test_confirmed_is_recorded_first_and_released_then(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    bloom.add(A)
+    assert claim_item(bloom, A, owner=THEIRS) == SEEN
+    assert release(bloom, A) == 1
+    assert claim_item(bloom, A, owner=THEIRS) == SEEN
+    assert not claims(bloom)
+
+
+def test_a_released_item_is_new(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    assert release(bloom, A, B) == 1
+    assert claim_item(bloom, A, owner=THEIRS) == NEW
+
+
+def test_an_owners_release_leaves_the_claims_of_others(bloom: BloomFilter) -> None:
+    claim_item(bloom, A, owner=THEIRS)
+    assert release(bloom, A, owner=OURS) == 0
+    assert release(bloom, A, owner=OURS, failure=LATER) == 0
+    assert only(bloom).owner == THEIRS
+
+
+def test_what_failed_is_nobodys_until_it_is_due(bloom: BloomFilter, client: redis.Redis) -> None:
+    claim_item(bloom, A, B)
+    release(bloom, A, owner=OURS, failure=LATER)
+    release(bloom, B, owner=OURS, failure=NOW)
+    failed = claims(bloom)[A.hex()]
+    assert failed.failed
+    assert 990 <= failed.time - client.time()[0] <= 1_000
+    assert claim_item(bloom, A, B, owner=THEIRS, nonce="2") == OTHERS + NEW
+
+
+def test_failures_are_counted_and_the_request_is_kept_for_some_of_them(bloom: BloomFilter) -> None:
+    lengths = []
+    for attempt in range(1, 4):
+        claim_item(bloom, A, nonce=str(attempt))
+        release(bloom, A, owner=OURS, failure=NOW)
+        claim = only(bloom)
+        assert claim.attempt == attempt
+        lengths.append(claim.length)
+    assert lengths == [50, 50, 0]
+
+
+def test_a_failure_told_twice_counts_once(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    assert release(bloom, A, owner=OURS, failure=LATER) == 1
+    assert release(bloom, A, owner=OURS, failure=LATER) == 0
+    assert only(bloom).attempt == 1
+
+
+def test_a_claim_is_taken_over_by_one_with_its_request(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim = only(bloom)
+    assert reassign(bloom, claim) == {A.hex(): f'{{"url":"{A.hex()}"}}'}
+    assert reassign(bloom, claim, "w-third") == {}
+    assert only(bloom).owner == THEIRS
+    assert claim_item(bloom, A, owner=THEIRS, nonce="9") == MINE
+
+
+def test_a_claim_that_is_settled_meanwhile_is_not_taken_over(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim = only(bloom)
+    release(bloom, A)
+    assert reassign(bloom, claim) == {}
+    assert not claims(bloom)
+
+
+def test_failed_claims_are_taken_over_when_they_are_due(bloom: BloomFilter) -> None:
+    claim_item(bloom, A, B)
+    release(bloom, A, owner=OURS, failure=LATER)
+    release(bloom, B, owner=OURS, failure=NOW)
+    found = claims(bloom)
+    assert reassign(bloom, found[A.hex()]) == {}
+    assert list(reassign(bloom, found[B.hex()])) == [B.hex()]
+    assert claims(bloom)[B.hex()].attempt == 1
+
+
+def test_whoever_has_a_request_in_hand_holds_its_claim(bloom: BloomFilter) -> None:
+    claim_item(bloom, A, B, C, owner="q-queue")
+    release(bloom, C, owner="q-queue", failure=LATER)
+    bloom.run(lambda session: claim_protocol.hold(session, [A, C, b"none"], OURS, "n"))
+    owners = {field: claim.owner for field, claim in claims(bloom).items()}
+    assert owners == {A.hex(): OURS, B.hex(): "q-queue", C.hex(): "-shop"}
+
+
+@pytest.mark.parametrize("item", [b"x" * 32, b"x" * 33, KEPT + b"12345678", bytes(250)])
+def test_items_of_any_length_have_a_field(bloom: BloomFilter, item: bytes) -> None:
+    assert claim_item(bloom, item) == NEW
+    assert only(bloom).field == field_of(item)
+    assert len(field_of(item)) <= 64
+    assert release(bloom, item) == 1
+
+
+def test_long_items_have_fields_of_their_own() -> None:
+    assert field_of(b"x" * 33) != field_of(b"x" * 34)
+
+
+def test_many_claims_are_found_page_by_page_and_ended(bloom: BloomFilter) -> None:
+    items = [f"{number:020}".encode() for number in range(3_000)]
+    assert claim_item(bloom, *items) == NEW * 3_000
+    assert set(claims(bloom, count=50)) == {item.hex() for item in items}
+    assert release(bloom, *items) == 3_000
+    assert not claims(bloom)
+
+
+DAMAGED = [
+    b"",
+    b"x",
+    b"w-ours",
+    b"w n 1 0",
+    b" n 1 0 {}",
+    b"w n x 0 {}",
+    b"w n 1 x {}",
+    b"\xff" * 9,
+]
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+def test_a_damaged_claim_is_told_and_hides_nothing(
+    bloom: BloomFilter, client: redis.Redis, value: bytes
+) -> None:
+    claim_item(bloom, A)
+    (key,) = client.keys("*:claims")
+    client.hset(key, A.hex(), value)
+    block = int(key.split(b"}")[0].split(b":")[-1])
+    page = bloom.run(lambda session: claim_protocol.scan(session, block, "0", 10))
+    assert page.damaged == (A.hex(),)
+    assert not page.claims
+    bloom.run(lambda session: claim_protocol.hold(session, [A], OURS, "n"))
+    assert reassign(bloom, StoredClaim(A.hex(), OURS, "1", 0, 0, 0)) == {}
+    assert claim_item(bloom, A, owner=THEIRS) == NEW
+    client.hset(key, A.hex(), value)
+    assert release(bloom, A, owner="", failure=LATER) == 1
+    assert not client.exists(key)
+
+
+def test_a_stale_view_is_brought_up_to_date(bloom: BloomFilter, client: redis.Redis) -> None:
+    other = BloomFilter(client, "k")
+    claim_item(bloom, A)
+    other.clear()
+    assert claim_item(bloom, A, owner=THEIRS) == NEW  # claims go with a clear
+    assert claim_item(other, A) == OTHERS
+
+
+def test_a_lost_bitmap_is_noticed(bloom: BloomFilter, client: redis.Redis) -> None:
+    bloom.extend([A, B])
+    for key in client.keys("*:0.0"):
+        client.delete(key)
+    assert claim_item(bloom, A, B) == NEW * 2
+    assert bloom.lost_blocks in (1, 2)  # the items are in one block or in two
+
+
+@pytest.mark.parametrize("window", [None, "6 days"])
+def test_claims_and_workers_live_as_long_as_the_ring(
+    client: redis.Redis, window: str | None
+) -> None:
+    bloom = BloomFilter(client, "k", window=window, blocks=1)
+    claim_item(bloom, A)
+    bloom.run(lambda session: claim_protocol.heartbeat(session, "w", 60, "{}"))
+    (ring,) = client.keys("*:ring")
+    (claims_key,), (workers,) = client.keys("*:claims"), client.keys("*:workers")
+    expiry = client.expiretime(ring)
+    assert client.expiretime(claims_key) == client.expiretime(workers) == expiry
+    assert (expiry == -1) is (window is None)
+
+
+def test_a_beat_notes_who_is_alive_and_tells_of_all(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    def heartbeat(*arguments: str | int) -> dict[str, str]:
+        now, entries = bloom.run(lambda session: claim_protocol.heartbeat(session, *arguments))
+        assert abs(now - client.time()[0]) <= 1
+        return {
+            name: f"{min(2, max(0, int(entry.split()[0]) - now + 1)) // 2} {entry.split()[1]}"
+            for name, entry in entries.items()
+        }
+
+    assert heartbeat() == {}
+    assert heartbeat("one", 60, "{}") == {"one": "1 {}"}
+    assert heartbeat("two", 0, "[]") == {"one": "1 {}", "two": "0 []"}
+    assert heartbeat("two", "", "not its entry") == {"one": "1 {}", "two": "0 []"}
+    assert heartbeat("two", "", "0 []") == {"one": "1 {}"}
+
+
+def test_claims_can_be_cleared_without_forgetting_anything(bloom: BloomFilter) -> None:
+    bloom.add(A)
+    claim_item(bloom, B)
+    bloom.clear(claims_only=True)
+    assert A in bloom
+    assert not claims(bloom)
+
+
+@pytest.fixture
+def full(server: Server, client: redis.Redis) -> Iterator[BloomFilter]:
+    bloom = BloomFilter(client, "k", blocks=1, capacity=1_000)
+    bloom.open()
+    client.config_set("maxmemory", 1)
+    yield bloom
+    client.config_set("maxmemory", 0)
+
+
+def test_a_server_without_memory_claims_nothing(full: BloomFilter, client: redis.Redis) -> None:
+    from scrapy_bloom import StorageError  # noqa: PLC0415
+
+    with pytest.raises(StorageError, match="out of memory"):
+        claim_item(full, A, B)
+    client.config_set("maxmemory", 0)
+    assert not claims(full)
+
+
+def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) -> None:
+    """Its items are in other blocks, and no script compares the ring here."""
+    crawl, writer = BloomFilter(client, "shop"), BloomFilter(client, "shop")
+    writer.open()
+    crawl.delete()
+    items = [f"{number}".encode() for number in range(50)]
+    assert (
+        crawl.run(lambda session: claim_protocol.claim(session, items, [""] * 50, "me", "1"))
+        == "1" * 50
+    )
+    held = writer.run(lambda session: claim_protocol.hold(session, items, "me", "2"))
+    assert held == {field_of(item) for item in items}
+    assert writer.seeds == crawl.seeds

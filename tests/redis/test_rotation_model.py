@@ -1,0 +1,494 @@
+"""The real filter on a real server whose clock jumps, against exact sets: a stateful property test.
+
+The model knows what the filter is meant to remember: per block, the items of each generation. It
+knows no bitmaps, no layers and no scripts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from support.clock import MOVED_TO, MovedServer
+from test_rotation import ERROR_RATE, KEY, KEYS, SEEDS, assert_keys, assert_ttls, stored_rings
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.hashing import Hasher, offsets
+from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+
+DAY = 86_400
+#: Seconds that a step may take without coming to a boundary.
+MARGIN = 20
+#: Times stay after 2015.
+EARLIEST = 1_420_070_400
+
+WINDOWS: list[tuple[str, str | None]] = [
+    ("5 months", None),
+    ("2 months", None),
+    ("1 month", None),
+    ("6 months", "3 months"),
+    ("3 days", "1 day"),
+    ("36h", None),
+    ("1 run", None),
+    ("2 runs", None),
+    ("4 runs", "2 runs"),
+    ("never", None),
+]
+#: Capacity and growth: small, so that layers grow.
+SIZES: list[tuple[int, float]] = [(1, 2), (5, 3), (20, 1), (20, 8), (200, 2)]
+
+clients = st.integers(0, 2)
+items = st.integers(0, 300).map(str)
+batches = st.lists(items, max_size=30)
+sizes, windows = st.sampled_from(SIZES), st.sampled_from(WINDOWS)
+places = st.integers(0, 15)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client asks for, and the id of its run."""
+
+    size: tuple[int, float]
+    window: tuple[str, str | None]
+    run: str
+
+    @property
+    def schedule(self) -> Schedule | None:
+        window, period = self.window
+        if window == "never":
+            return None
+        return Schedule.of(parse_span("w", window), period and parse_span("p", period))
+
+
+@dataclass
+class Generation:
+    """What came since it was opened."""
+
+    number: int
+    opened: int
+    dated: int
+    run: int
+    items: set[str] = field(default_factory=set)
+
+
+class Block:
+    """The generations of a block, newest first, as exact sets."""
+
+    def __init__(self, part: tuple[int, int], write_all: bool, now: int, run: str) -> None:
+        self.part = part
+        self.write_all = write_all
+        self.schedule: Schedule | None = None
+        self.run = 0
+        self.runs = [run]
+        self.generations = [Generation(0, now, now, 0)]
+        #: Number of the oldest generation that was written under the settings of now.
+        self.since = 0
+
+    @property
+    def slots(self) -> int:
+        return self.schedule.generations if self.schedule else len(self.generations)
+
+    @property
+    def remembered(self) -> set[str]:
+        if self.write_all:
+            return self.generations[-1].items
+        return set().union(*(generation.items for generation in self.generations))
+
+    def claim(self, item: str) -> bool:
+        if item in self.remembered:
+            return False
+        for generation in self.generations if self.write_all else self.generations[:1]:
+            generation.items.add(item)
+        return True
+
+    def period(self, generation: Generation) -> int:
+        if self.schedule is None:
+            return 0
+        if self.schedule.counts_runs:
+            return generation.run // self.schedule.period.count
+        return self.schedule.index(generation.dated, *self.part)
+
+    def next_boundary(self, now: int) -> int | None:
+        if self.schedule is None or self.schedule.counts_runs:
+            return None
+        return self.schedule.start(self.schedule.index(now, *self.part) + 1, *self.part)
+
+    def advance(self, now: int, run: str) -> None:
+        if self.schedule is None:
+            return
+        if self.schedule.counts_runs:
+            if run in self.runs:
+                return
+            self.run += 1
+            self.runs.append(run)
+            current = self.run // self.schedule.period.count
+        else:
+            current = self.schedule.index(now, *self.part)
+            if current < self.period(self.generations[0]) - 1:
+                for generation in self.generations:
+                    generation.opened = min(generation.opened, now)
+                    generation.dated = min(generation.dated, now)
+        if current > self.period(self.generations[0]):
+            self.open(current, now)
+
+    def open(self, current: int, now: int) -> None:
+        live = self.live(current, current)
+        number = self.generations[0].number + 1
+        self.generations = [Generation(number, now, now, self.run), *live]
+
+    def live(self, current: int, before: int) -> list[Generation]:
+        """Return what is remembered: of the settings of now, one counts for each period."""
+        live = []
+        for generation in self.generations:
+            period = self.period(generation)
+            if generation.number >= self.since:
+                before = period = min(period, before - 1)
+            if period > current - self.slots:
+                live.append(generation)
+        return live
+
+    def rotate(self, now: int) -> None:
+        assert self.schedule is not None
+        current = self.period(self.generations[0])
+        if self.schedule.counts_runs:
+            current += 1
+            self.run = current * self.schedule.period.count
+        else:
+            current = max(current, self.schedule.index(now, *self.part))
+        self.open(current, now)
+
+    def reconfigure(self, schedule: Schedule | None, now: int) -> None:
+        """Take up other settings; the sizes, which are not modelled, may differ alone."""
+        self.since = self.generations[0].number
+        if schedule == self.schedule:
+            return
+        ends = [now + 1, *(generation.opened for generation in self.generations)]
+        for generation, end in zip(self.generations, ends, strict=False):
+            closes = self.closes(generation)
+            generation.dated = max(generation.dated, min(end, closes or end) - 1)
+        self.schedule = schedule
+        if schedule is not None:
+            current = self.period(self.generations[0])
+            self.generations = self.live(current, current + 1)
+
+    def closes(self, generation: Generation) -> int | None:
+        if self.schedule is None or self.schedule.counts_runs:
+            return None
+        return self.schedule.start(self.period(generation) + 1, *self.part)
+
+    def clear(self, now: int) -> None:
+        number = self.generations[0].number + 1
+        self.generations = [Generation(number, now, now, self.run)]
+
+
+class RotationMachine(RuleBasedStateMachine):
+    """Three clients of one filter, a clock that jumps, and somebody who loses keys."""
+
+    moved: MovedServer
+    server: redis.Redis
+    order: str
+
+    @initialize(
+        blocks=st.sampled_from([1, 2, 16]), stagger=st.booleans(), size=sizes, window=windows
+    )
+    def start(
+        self, blocks: int, stagger: bool, size: tuple[int, float], window: tuple[str, str | None]
+    ) -> None:
+        self.server.flushall()
+        self.hasher = Hasher(SEEDS, blocks)
+        self.stagger = stagger
+        self.settings = Settings(size, window, "run 0")
+        self.all_settings = {self.settings}
+        self.now = int(MOVED_TO.timestamp())
+        self._freeze()
+        self._start_anew()
+        self.filters = [self._connect() for _ in range(3)]
+        self.settings_of = [self.settings] * 3
+
+    # -- the world --
+
+    def _connect(self) -> BloomFilter:
+        (capacity, growth), (window, period) = self.settings.size, self.settings.window
+        return BloomFilter(
+            self.server,
+            KEY,
+            error_rate=ERROR_RATE,
+            seeds=SEEDS,
+            blocks=self.hasher.blocks,
+            ring=self.order,
+            stagger=self.stagger,
+            capacity=capacity,
+            growth=growth,
+            window=window,
+            period=period,
+            run=self.settings.run,
+        )
+
+    def _reconnect(self, who: int) -> None:
+        self.filters[who] = self._connect()
+        self.settings_of[who] = self.settings
+
+    def _reconnect_all(self) -> None:
+        """Before a ring is made anew: by a client of other settings, it would have those."""
+        for who in range(3):
+            if self.settings_of[who] != self.settings:
+                self._reconnect(who)
+
+    def _start_anew(self) -> None:
+        self.left: set[str] = set()
+        self.blocks = [self._new_block(number) for number in range(self.hasher.blocks)]
+
+    def _new_block(self, number: int) -> Block:
+        part = (number, self.hasher.blocks) if self.stagger else (0, 1)
+        write_all = self.order == "write-all"
+        block = Block(part, write_all, self.now, self.settings.run)
+        block.schedule = self.settings.schedule
+        return block
+
+    def _freeze(self) -> None:
+        """Set the clock back to where the last step began: a second is a second."""
+        self.moved.set_time(self.now)
+
+    def _jump(self, time: int) -> None:
+        runs = self.settings.schedule is not None and self.settings.schedule.counts_runs
+        # In use at least every 300 days, windows in runs do not expire.
+        self.now = max(min(time, self.now + 300 * DAY) if runs else time, EARLIEST)
+        for _ in range(2):  # not to where the boundary of any block is about to be
+            for block in self.blocks:
+                boundary = block.next_boundary(self.now)
+                if boundary is not None and boundary - self.now < MARGIN:
+                    self.now = boundary
+        self._freeze()
+        if self._mixed():  # what has expired is made anew under the settings of today
+            self._connect().open()
+        self._advance(self.settings.run)
+
+    def _mixed(self) -> bool:
+        return any(other != self.settings for other in self.settings_of)
+
+    def _advance(self, run: str) -> None:
+        for block in self.blocks:
+            block.advance(self.now, run)
+
+    def _block(self, item: str) -> int:
+        return self.hasher.hashes(item.encode())[0]
+
+    def _expected_claim(self, batch: Sequence[str]) -> list[bool]:
+        return [self.blocks[self._block(item)].add_many(item) for item in batch]
+
+    def _seen(self, batch: Sequence[str]) -> list[bool]:
+        return [item in self.blocks[self._block(item)].remembered for item in batch]
+
+    def _probe(self, number: int) -> str:
+        """Return an item of a block."""
+        return next(item for item in map(str, range(301)) if self._block(item) == number)
+
+    # -- rules --
+
+    @rule(who=clients, batch=batches)
+    def claim(self, who: int, batch: list[str]) -> None:
+        assert self.filters[who].add_many(batch) == self._expected_claim(batch)
+
+    @rule(who=clients, item=items)
+    def add(self, who: int, item: str) -> None:
+        assert [self.filters[who].add(item)] == self._expected_claim([item])
+
+    @rule(who=clients, batch=batches)
+    def contains(self, who: int, batch: list[str]) -> None:
+        assert self.filters[who].contains(batch) == self._seen(batch)
+
+    @rule(who=clients, batch=batches, number=places, before=st.sampled_from([0, 30]))
+    def claim_at_the_next_boundary(
+        self, who: int, batch: list[str], number: int, before: int
+    ) -> None:
+        boundary = self.blocks[number % len(self.blocks)].next_boundary(self.now)
+        if boundary is not None and boundary - before > self.now:
+            self._jump(boundary - before)
+        self.add_many(who, batch)
+
+    @rule(who=clients, batch=batches, days=st.sampled_from([0, 1, 2, 3, 20, 31, 62, 100, 200, 366]))
+    def claim_after_a_while(self, who: int, batch: list[str], days: int) -> None:
+        self._jump(self.now + days * DAY + 1)
+        self.add_many(who, batch)
+
+    @rule(who=clients, batch=batches)
+    def what_is_found_is_new_again_when_it_is_said_to_be(self, who: int, batch: list[str]) -> None:
+        found = dict(zip(batch, self.filters[who].find_all(batch), strict=True))
+        assert [info.seen for info in found.values()] == self._seen([*found])
+        item, until = max(
+            ((item, info.until) for item, info in found.items()),
+            key=lambda pair: pair[1],
+            default=("", 0),
+        )
+        if until <= self.now or self._mixed():
+            return
+        if until - 30 > self.now:
+            self._jump(until - 30)
+            self.all_clients_count_what_the_model_does()  # which brings all blocks up to date
+            assert self.now >= until or self.filters[who].contains([item]) == [True]
+        self._jump(until)
+        assert self.filters[who].contains([item]) == [False]
+
+    @rule(seconds=st.sampled_from([1, 10, 3_600, DAY, 20 * DAY, 100 * DAY, 400 * DAY]))
+    def clock_goes_back(self, seconds: int) -> None:
+        self._jump(self.now - seconds)
+
+    @rule(who=clients)
+    def new_run(self, who: int) -> None:
+        """The others are stragglers of the old one from now on."""
+        before = self.settings
+        number = int(before.run.split()[1])
+        self._change_settings(who, Settings(before.size, before.window, f"run {number + 1}"))
+
+    @rule(who=clients, size=sizes, window=windows, both=st.booleans())
+    def other_settings(
+        self, who: int, size: tuple[int, float], window: tuple[str, str | None], both: bool
+    ) -> None:
+        """One client is started with other settings; the others are stale."""
+        size = size if both else self.settings.size
+        self._change_settings(who, Settings(size, window, self.settings.run))
+
+    def _change_settings(self, who: int, settings: Settings) -> None:
+        before, self.settings = self.settings, settings
+        self.all_settings.add(self.settings)
+        schedule = self.settings.schedule
+        counts_runs = schedule is not None and schedule.counts_runs
+        was_runs = any(b.schedule is not None and b.schedule.counts_runs for b in self.blocks)
+        for other in range(3):
+            # Who is not open yet would apply its own settings, or show another run, when it is.
+            if self.filters[other].header is None or (counts_runs and not was_runs):
+                self._reconnect(other)
+        self._reconnect(who)
+        for block in self.blocks:
+            boundary = Block.next_boundary(self._as_under(block, schedule), self.now)
+            if boundary is not None and boundary - self.now < MARGIN:
+                self.now = boundary
+        self._freeze()
+        if (settings.size, schedule) != (before.size, before.schedule):
+            for block in self.blocks:
+                block.reconfigure(schedule, self.now)
+        self._advance(self.settings.run)
+        self.filters[who].open()
+
+    def _as_under(self, block: Block, schedule: Schedule | None) -> Block:
+        other = Block(block.part, block.write_all, self.now, self.settings.run)
+        other.schedule = schedule
+        return other
+
+    @precondition(lambda self: self.settings.schedule is not None)
+    @rule(who=clients)
+    def rotate(self, who: int) -> None:
+        self.filters[who].rotate()
+        for block in self.blocks:
+            block.rotate(self.now)
+
+    @rule(who=clients)
+    def clear(self, who: int) -> None:
+        self.filters[who].clear()
+        for block in self.blocks:
+            block.clear(self.now)
+
+    @rule(who=clients)
+    def restart(self, who: int) -> None:
+        self._reconnect(who)
+
+    @rule()
+    def flush(self) -> None:
+        self.server.flushall()
+        for who in range(3):  # who holds a ring would make the new ones like it, with its runs
+            self._reconnect(who)
+        self._start_anew()
+
+    @rule()
+    def lose_scripts(self) -> None:
+        self.server.script_flush()
+
+    @rule()
+    def lose_header(self) -> None:
+        self.server.delete(KEYS.header())
+        self._connect().open()
+
+    @rule(who=clients, number=places)
+    def lose_ring(self, who: int, number: int) -> None:
+        number %= len(self.blocks)
+        layers = stored_rings(self.server)[number].layers
+        self.left |= {KEYS.layer(number, layer.name) for layer in layers}
+        self.server.delete(KEYS.ring(number))
+        self._reconnect_all()
+        block = self.blocks[number] = self._new_block(number)
+        if len(self.blocks) > 1:  # it takes after the others
+            like = self.blocks[1 if number == 0 else 0]
+            block.run, block.runs = like.run, list(like.runs)
+            block.generations[0].run = block.run
+        self.contains(who, [self._probe(number)])
+
+    @rule(who=clients, number=places, which=places, last=st.booleans())
+    def lose_layer(self, who: int, number: int, which: int, last: bool) -> None:
+        """Its items are forgotten; under write-all those that no older generation has."""
+        number %= len(self.blocks)
+        block, ring = self.blocks[number], stored_rings(self.server)[number]
+        which %= len(ring.generations)
+        generation, layers = block.generations[which], ring.generations[which].layers
+        write_all = self.order == "write-all"
+        layer = layers[-1 if last or write_all else 0]
+        bitmap = self.server.getdel(KEYS.layer(number, layer.name))
+        generation.items -= {
+            item
+            for item in generation.items
+            if all(
+                bitmap[offset // 8] >> (7 - offset % 8) & 1
+                for offset in offsets(self.hasher.hashes(item.encode())[1], layer.num_bits)
+            )
+        }
+        if which and (write_all or len(layers) == 1):
+            block.generations.pop(which)
+        self.add_many(who, [self._probe(number)])
+
+    # -- invariants --
+
+    @invariant()
+    def all_clients_count_what_the_model_does(self) -> None:
+        self._freeze()
+        count = sum(len(block.remembered) for block in self.blocks)
+        assert [len(bloom) for bloom in self.filters] == [count] * 3
+
+    @invariant()
+    def what_is_stored_is_what_the_rings_name(self) -> None:
+        assert_keys(self.server, left=self.left)
+        assert_ttls(self.server, left=self.left)
+        rings = stored_rings(self.server)
+        expected = [len(block.generations) for block in self.blocks]
+        assert [len(rings[n].generations) for n in range(len(self.blocks))] == expected
+
+    @invariant()
+    def the_error_rate_is_bounded(self) -> None:
+        info = self.filters[0].info()
+        assert info.error_bound <= ERROR_RATE * len(self.all_settings) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("order", ["write-newest", "write-all"])
+def test_the_filter_is_the_model(moved: MovedServer, order: str) -> None:
+    with moved.client() as client:
+        # One class each: hypothesis keeps the examples of different machines apart.
+        machine = type(
+            "Machine", (RotationMachine,), {"moved": moved, "server": client, "order": order}
+        )
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=30,
+                stateful_step_count=30,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

@@ -1,0 +1,435 @@
+"""Many processes, kills and interleavings over rotation, growth, repair and changed settings."""
+
+import multiprocessing
+import os
+import random
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import redis
+from support.clock import MovedServer
+from test_rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.protocol.membership import NEW, add
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+ORDERS = ["write-newest", "write-all"]
+DAY = 86_400
+
+
+@pytest.fixture
+def client(moved: MovedServer) -> Iterator[redis.Redis]:
+    with moved.client() as client:
+        yield client
+        assert_keys(client, going=True)
+
+
+# -- many processes claim while the clock moves --
+
+#: Processes are spawned: a forked one would share the parent's connections.
+spawn = multiprocessing.get_context("spawn")
+PROCESSES = 6
+PAGES = [f"https://example.com/page/{i}" for i in range(5_000)]
+#: A filter of few hashes: what is raced for is the ring, not the hashing.
+FAST = {"seeds": None, "capacity": 400, "blocks": 4}
+
+
+def claim_for_ever(number: int, url: str, shared: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Claim all pages over and over, in random order, in batches and one by one."""
+    news, passes, stop = shared
+    randoms = random.Random(number)
+    order = list(range(len(PAGES)))
+    with redis.Redis.from_url(url) as client:
+        bloom = connect(client, **options)
+        while not stop.is_set():
+            randoms.shuffle(order)
+            start = 0
+            while start < len(order):
+                size = randoms.choice([1, 1, 20, 300])
+                batch = order[start : start + size]
+                if size == 1:
+                    verdicts = [bloom.add(PAGES[batch[0]])]
+                else:
+                    verdicts = bloom.add_many([PAGES[page] for page in batch])
+                for page, new in zip(batch, verdicts, strict=True):
+                    news[number * len(PAGES) + page] += new
+                start += size
+            passes[number] += 1
+
+
+@pytest.mark.parametrize(
+    ("options", "new_in"),
+    [
+        ({"window": "1 day", "ring": "write-newest", "stagger": True}, [1, 1, 1]),
+        ({"window": "2 days", "period": "1 day", "ring": "write-newest"}, [1, 0, 1]),
+        ({"window": "2 days", "period": "1 day", "ring": "write-all"}, [1, 0, 1]),
+    ],
+    ids=str,
+)
+def test_claims_that_race_over_boundaries_are_new_once_in_each_window(
+    moved: MovedServer, client: redis.Redis, options: dict[str, Any], new_in: list[int]
+) -> None:
+    """Each process claims every page in each period; who was first, nobody else was."""
+    moved.set_time(at(2027, 1, 15, 13))
+    options = {**FAST, **options}
+    connect(client, **{**options, "seeds": 12}).open()
+    news = spawn.RawArray("i", PROCESSES * len(PAGES))
+    passes, stop = spawn.RawArray("i", PROCESSES), spawn.Event()
+    shared = (news, passes, stop)
+    workers = [
+        spawn.Process(target=claim_for_ever, args=(number, moved.url, shared, options))
+        for number in range(PROCESSES)
+    ]
+    seen_new = [0] * len(PAGES)
+    with ExitStack() as stack:
+        for worker in workers:
+            worker.start()
+            stack.callback(worker.join)
+        stack.callback(stop.set)
+        for period, new in enumerate(new_in):
+            if period:
+                before = [sum(news[i :: len(PAGES)]) for i in range(len(PAGES))]
+                assert before == seen_new
+                winners = winners_of(news)
+                moved.move(DAY)
+            target = [count + 2 for count in passes]  # the one under way may have begun before
+            while any(done < wanted for done, wanted in zip(passes, target, strict=True)):
+                assert all(worker.is_alive() for worker in workers)
+                stop.wait(0.005)
+            seen_new = [count + new for count in seen_new]
+            if period and new:
+                gained = [now > then for now, then in zip(winners_of(news), winners, strict=True)]
+                assert sum(gained) > 1, "they did not race"
+    assert [worker.exitcode for worker in workers] == [0] * PROCESSES
+    assert [sum(news[i :: len(PAGES)]) for i in range(len(PAGES))] == seen_new
+    assert len(connect(client, **options)) == len(PAGES)
+    assert_ttls(client)
+
+
+def winners_of(news: Any) -> list[int]:
+    """Return how many pages were new to each process."""
+    return [sum(news[n * len(PAGES) : (n + 1) * len(PAGES)]) for n in range(PROCESSES)]
+
+
+# -- kill -9 between any two script calls --
+
+OLD = [f"old {i}" for i in range(40)]
+NEXT = [f"next {i}" for i in range(60)]
+BATCH = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done when the killer strikes.
+
+    Args:
+        operation: what the killed client does; it reports what it was told.
+        before: happens when that client is ready, and before it begins.
+        options: of the killed client and its survivor, other than those of the first one.
+        opened: whether the client is open before.
+        forgets: whether what was claimed before may be forgotten.
+    """
+
+    operation: Callable[[BloomFilter, Connection], object]
+    before: Callable[[MovedServer, redis.Redis], object] = lambda moved, client: None
+    options: dict[str, Any] | None = None
+    opened: bool = True
+    forgets: bool = False
+
+
+def claim_next(bloom: BloomFilter, pipe: Connection) -> None:
+    """Claim in batches, and report each one that was acknowledged."""
+    for start in range(0, len(NEXT), BATCH):
+        pipe.send(bloom.add_many(NEXT[start : start + BATCH]))
+
+
+def to_february(moved: MovedServer, client: redis.Redis) -> None:
+    moved.set_time(at(2027, 2, 1))
+
+
+def lose_active_layer(moved: MovedServer, client: redis.Redis) -> None:
+    client.delete(KEYS.layer(0, layer_names(client)[0]))
+
+
+def lose_ring(moved: MovedServer, client: redis.Redis) -> None:
+    client.delete(KEYS.ring(1))
+
+
+def lose_header_and_ring(moved: MovedServer, client: redis.Redis) -> None:
+    client.delete(KEYS.header(), KEYS.ring(0))
+
+
+def lose_all(moved: MovedServer, client: redis.Redis) -> None:
+    client.flushall()
+
+
+CASES = {
+    "rotation at open": Case(lambda b, _: b.open(), to_february, opened=False),
+    "rotation in a claim": Case(claim_next, to_february),
+    "growth in a claim": Case(claim_next),
+    "rotation in contains": Case(lambda b, _: b.contains(OLD), to_february),
+    "rotation by hand": Case(lambda b, _: b.rotate()),
+    "shorter window": Case(lambda b, _: b.open(), options={"window": "2 months"}, opened=False),
+    "no window": Case(lambda b, _: b.open(), options={"window": "never"}, opened=False),
+    "runs": Case(lambda b, _: b.open(), options={"window": "2 runs", "run": "1"}, opened=False),
+    "clear": Case(lambda b, _: b.clear(), forgets=True),
+    "lost layer": Case(claim_next, lose_active_layer, forgets=True),
+    "lost ring": Case(claim_next, lose_ring, forgets=True),
+    "lost header and ring": Case(claim_next, lose_header_and_ring, forgets=True, opened=False),
+    "lost everything": Case(claim_next, lose_all, forgets=True),
+    "creation": Case(claim_next, lose_all, forgets=True, opened=False),
+}
+
+
+def die_after(calls: int, name: str, url: str, options: dict[str, Any], pipe: Connection) -> None:
+    """Do what the case says, and be killed after so many script calls."""
+    case = CASES[name]
+    with redis.Redis.from_url(url) as client:
+        bloom = connect(client, **options)
+        driver = bloom._driver
+        driver._pipelines = False  # calls that would be sent together are killed in between, too
+        if case.opened:
+            bloom.open()
+        pipe.send("ready")
+        pipe.recv()
+        send_one = driver._send_one
+
+        def send(call: Call) -> Any:
+            nonlocal calls
+            if calls == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls -= 1
+            return send_one(call)
+
+        driver._send_one = send
+        case.operation(bloom, pipe)
+
+
+def bear_victims(pipe: Connection) -> None:
+    """Fork a process for each job, and say how it ended: a process that is spawned takes long."""
+    for job in iter(pipe.recv, None):
+        child = os.fork()
+        if child == 0:
+            try:
+                die_after(*job, pipe)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        pipe.send(os.waitstatus_to_exitcode(status))
+
+
+def until_the_end(pipe: Connection) -> list[Any]:
+    """Return what a victim reports, and last how it ended."""
+    messages: list[Any] = []
+    while not messages or not isinstance(messages[-1], int):
+        messages.append(pipe.recv())
+    return messages
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Connection]:
+    mine, its = spawn.Pipe()
+    process = spawn.Process(target=bear_victims, args=(its,))
+    process.start()
+    yield mine
+    mine.send(None)
+    process.join()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", CASES)
+def test_kill_nine_between_any_two_calls_leaves_nothing_half_done(
+    moved: MovedServer, client: redis.Redis, nursery: Connection, name: str, order: str
+) -> None:
+    """The next client carries on: what was acknowledged is seen, all else is new once."""
+    case = CASES[name]
+    basic = {"window": "5 months", "ring": order, "capacity": 40}
+    options = {**basic, **(case.options or {})}
+    for calls in range(200):
+        client.flushall()
+        moved.set_time(at(2027, 1, 15, 12))
+        assert all(connect(client, **basic).add_many(OLD))
+        nursery.send((calls, name, moved.unix_url, options))
+        assert nursery.recv() == "ready"
+        case.before(moved, client)
+        nursery.send("go")
+        *batches, exit_code = until_the_end(nursery)
+        told = [new for batch in batches for new in batch]
+        assert exit_code in (0, -signal.SIGKILL)
+        assert all(told)
+        survivor = connect(client, **options)
+        if not case.forgets:
+            assert survivor.contains(OLD) == [True] * len(OLD)
+        verdicts = survivor.add_many(NEXT)
+        sent = len(told) + BATCH  # a batch that was under way may be recorded
+        assert verdicts[: len(told)] == [False] * len(told)
+        assert all(verdicts[sent:])
+        assert not any(survivor.add_many(NEXT))
+        other = connect(client, **options)
+        assert other.contains(NEXT) == [True] * len(NEXT)
+        other.add_many(OLD)
+        assert not any(survivor.add_many(OLD))
+        assert other.lost_blocks == 0
+        assert len(survivor) == len(other) == len(OLD) + len(NEXT)
+        assert_keys(client, going=True)
+        assert_ttls(client)
+        if exit_code == 0:
+            break
+    assert calls > 3, "it was never killed"
+    assert exit_code == 0
+
+
+# -- two clients at once, at every step --
+
+
+class Stepper:
+    """An operation of one client, carried out one round at a time."""
+
+    def __init__(self, bloom: BloomFilter, steps: Operation[Any]) -> None:
+        self.driver: Driver = bloom._driver
+        self.steps = steps
+        self.result: Any = None
+        self.calls: list[Call] | None = None
+        self._go_on(lambda: next(steps))
+
+    def step(self) -> bool:
+        """Send what is due; return whether there is more."""
+        if self.calls is not None:
+            replies = [Reply.parse(raw) for raw in self.driver._send(self.calls)]
+            self._go_on(lambda: self.steps.send(replies))
+        return self.calls is not None
+
+    def _go_on(self, resume: Callable[[], list[Call]]) -> None:
+        try:
+            self.calls = resume()
+        except StopIteration as stop:
+            self.calls, self.result = None, stop.value
+
+
+def interleave(first: Stepper, second: Stepper, schedule: tuple[int, ...]) -> None:
+    """Step as the schedule says, then in turns until both are done."""
+    pair = (first, second)
+    for which in schedule:
+        pair[which].step()
+    while first.calls is not None or second.calls is not None:
+        first.step()
+        second.step()
+
+
+#: What each of two clients does: claims, or something that leaves what is claimed alone.
+ACTIONS: dict[str, Callable[[BloomFilter], Operation[Any]]] = {
+    "claim": lambda bloom: add(bloom._session, [item.encode() for item in NEXT]),
+    "open": lambda bloom: bloom._session.open(writable=True),
+    "rotate": lambda bloom: bloom._session.rotate(),
+    "clear": lambda bloom: bloom._session.clear(),
+    "read": lambda bloom: bloom._session.read(),
+}
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Two clients at once.
+
+    Args:
+        actions: what they do.
+        options: of each of them, when it is not open yet.
+        before: happens when those that are to be open are.
+    """
+
+    actions: tuple[str, str]
+    options: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None)
+    before: Callable[[MovedServer, redis.Redis], object] = lambda moved, client: None
+
+
+DUELS = {
+    "both rotate": Duel(("claim", "claim"), before=to_february),
+    "both grow": Duel(("claim", "claim")),
+    "one rotates, one grows": Duel(("rotate", "claim")),
+    "both rotate by hand": Duel(("rotate", "rotate")),
+    "both repair": Duel(("claim", "claim"), before=lose_active_layer),
+    "both replace the ring": Duel(("claim", "claim"), before=lose_ring),
+    "one repairs, one rotates": Duel(("claim", "rotate"), before=lose_active_layer),
+    "one clears, one claims": Duel(("clear", "claim")),
+    "both clear": Duel(("clear", "clear")),
+    "one opens, one claims": Duel(("open", "claim"), ({"window": "3 months"}, None), to_february),
+    "two open with other settings": Duel(
+        ("open", "open"), ({"window": "3 months"}, {"window": "1 year"}), to_february
+    ),
+    "two open with other runs": Duel(
+        ("open", "open"), ({"window": "3 runs", "run": "1"}, {"window": "3 runs", "run": "2"})
+    ),
+    "two create": Duel(
+        ("claim", "claim"), ({"window": "3 months"}, {"window": "1 year"}), lose_all
+    ),
+    "two create, one differs": Duel(("open", "claim"), ({}, {"window": "never"}), lose_all),
+    "one restores, one claims": Duel(("open", "claim"), ({}, None), lose_header_and_ring),
+    "one reads, one rotates": Duel(("read", "claim"), before=to_february),
+}
+FORGETFUL = {lose_active_layer, lose_ring, lose_all, lose_header_and_ring}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", DUELS)
+def test_two_clients_at_once_end_with_one_ring_and_no_bitmap_too_many(
+    moved: MovedServer, client: redis.Redis, name: str, order: str
+) -> None:
+    """In every interleaving of their first steps; every item is new to exactly one of them."""
+    duel = DUELS[name]
+    basic = {"ring": order, "capacity": 40}
+    first_options = {"window": "5 months", **basic}
+    keeps = duel.before not in FORGETFUL and "clear" not in duel.actions
+    randoms = random.Random(name)
+    for first_steps in product((0, 1), repeat=4):
+        schedule = (*first_steps, *randoms.choices((0, 1), k=6))
+        client.flushall()
+        moved.set_time(at(2027, 1, 15, 12))
+        assert all(connect(client, **first_options).add_many(OLD))
+        pair = []
+        for options in duel.options:
+            bloom = connect(client, **{**first_options, **(options or {})})
+            if options is None:
+                bloom.open()
+            pair.append(bloom)
+        duel.before(moved, client)
+        steppers = [
+            Stepper(bloom, ACTIONS[action](bloom))
+            for bloom, action in zip(pair, duel.actions, strict=True)
+        ]
+        interleave(steppers[0], steppers[1], schedule)
+        assert_keys(client, going=True)
+        rings = stored_rings(client)
+        assert sorted(rings) == [0, 1]
+        # Also of two that open with other settings at the same time: one of them is the last.
+        assert len({ring.config for ring in rings.values()}) <= 1
+        last = connect(client, **basic)
+        assert_ttls(client)
+        if keeps:
+            assert not any(last.add_many(OLD))
+        results = [
+            stepper.result
+            for stepper, action in zip(steppers, duel.actions, strict=True)
+            if action == "claim"
+        ]
+        if results and "clear" not in duel.actions:
+            times_new = [verdicts.count(NEW) for verdicts in zip(*results, strict=True)]
+            assert times_new == [1] * len(NEXT)
+            assert not any(last.add_many(NEXT))
+        else:
+            last.add_many(NEXT)
+        for bloom in (*pair, last):
+            assert not any(bloom.add_many(NEXT))
+            assert len(bloom) == len(last)
+        assert_keys(client, going=True)
+        assert_ttls(client)

@@ -1,0 +1,443 @@
+"""Saving filters on real servers: while they are in use, rotate, grow, and lose what they have."""
+
+import asyncio
+import io
+import random
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.clock import MovedServer
+from support.servers import Server, contents
+from test_archive import Content, frames, read
+
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.bloom.extras import archive
+from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, RING, ArchiveWriter
+from scrapy_bloom.bloom.extras.saver import Saved, Saver, save
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.claims import take
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
+from scrapy_bloom.bloom.protocol.scripts import Call
+
+KEY = "shop"
+KEYS = Keys(KEY)
+URLS = [f"https://example.com/{number}" for number in range(2_000)]
+OPTIONS: dict[str, Any] = {"capacity": 4_000, "error_rate": 1e-9, "blocks": 4}
+#: Is called before each round trip of an operation, with the calls.
+Between = Callable[[list[Call]], object]
+
+
+def make(client: redis.Redis, **options: Any) -> BloomFilter:
+    return BloomFilter(client, KEY, **{**OPTIONS, **options})
+
+
+def watched(steps: Operation[Any], between: Between) -> Operation[Any]:
+    """Return an operation that lets something happen before each of its round trips."""
+    try:
+        calls = next(steps)
+        while True:
+            between(calls)
+            calls = steps.send((yield calls))
+    except StopIteration as stop:
+        return stop.value
+
+
+def saved(bloom: BloomFilter, between: Between = lambda _: None, **options: Any) -> bytes:
+    """Save a filter; return the file."""
+    file = io.BytesIO()
+    bloom.run(lambda session: watched(save(session.keys, ArchiveWriter(file), **options), between))
+    return file.getvalue()
+
+
+def stored(client: redis.Redis) -> Content:
+    """Return what is on the server."""
+    found = []
+    for block in range(OPTIONS["blocks"]):
+        fields = client.hgetall(KEYS.ring(block))
+        ring = ring_codec.parse(fields[b"state"].decode())
+        names = [layer.name for layer in ring.layers]
+        counts = {name: int(fields[f"n:{name}".encode()]) for name in names}
+        found.append((ring, counts, [client.get(KEYS.layer(block, name)) or b"" for name in names]))
+    return found
+
+
+def urls_in(content: Content) -> int:
+    return sum(sum(counts.values()) for _, counts, _ in content)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of these tests have many chunks, too."""
+    monkeypatch.setattr(archive, "CHUNK", 512)
+
+
+# -- what is there --
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"window": "3 days", "period": "1 day"},
+        {"window": "3 days", "period": "1 day", "ring": "write-all", "stagger": True},
+        {"window": "3 runs", "run": "a"},
+        {"counting": True},
+    ],
+)
+@pytest.mark.usefixtures("small_chunks")
+def test_what_is_stored_is_in_the_file_and_nothing_is_changed(
+    client: redis.Redis, options: dict[str, Any]
+) -> None:
+    bloom = make(client, **options)
+    bloom.extend(URLS)
+    if "window" in options:
+        bloom.rotate()
+        bloom.extend(URLS[:100] + [f"new/{i}" for i in range(100)])
+    before = contents(client)
+    data = saved(bloom)
+    assert contents(client) == before
+    assert read(data) == stored(client)
+    assert urls_in(read(data)) >= len(URLS)
+
+
+def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS)
+    file, told, before = io.BytesIO(), [], client.time()[0]
+    result = bloom.run(
+        lambda session: save(
+            session.keys, ArchiveWriter(file), lambda done, total: told.append((done, total))
+        )
+    )
+    info = bloom.info()
+    assert isinstance(result, Saved)
+    assert (result.count, result.memory, result.lost) == (info.count, info.memory, 0)
+    assert result.header == bloom.header
+    assert before <= result.saved <= client.time()[0]
+    assert [total for _, total in told] == [info.memory] * len(told)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1] == (info.memory, info.memory)
+
+
+def test_bitmaps_are_bytes_for_clients_that_decode(server: Server, client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS)
+    with server.client(decode_responses=True) as decoding:
+        assert read(saved(BloomFilter(decoding, KEY))) == stored(client)
+
+
+async def _save_async(server: Server, decode: bool, file: io.BytesIO) -> None:
+    async with redis.asyncio.Redis(
+        unix_socket_path=str(server.socket), decode_responses=decode
+    ) as client:
+        driver = AsyncDriver(client, "Redis", 5)
+        await driver.run(save(KEYS, ArchiveWriter(file)), on_all_blocks=True)
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_it_is_the_same_file_on_asyncio(server: Server, client: redis.Redis, decode: bool) -> None:
+    make(client).extend(URLS)
+    file = io.BytesIO()
+    if decode and redis.__version__ in ("5.0.0", "5.0.1"):
+        with pytest.raises(ConfigurationError, match="use a client without decode_responses"):
+            asyncio.run(_save_async(server, decode, file))
+        return
+    asyncio.run(_save_async(server, decode, file))
+    assert read(file.getvalue()) == stored(client)
+
+
+def test_claims_are_not_saved(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS[:10])
+    bloom.run(lambda session: take(session, [b"claimed"], ["{}"], "me", "nonce"))
+    assert urls_in(read(saved(bloom))) == 10
+
+
+def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Redis) -> None:
+    with pytest.raises(StorageError, match="there is no filter 'shop' to be saved"):
+        saved(make(client))
+    assert contents(client) == {}
+    bloom = make(client)
+    bloom.open()
+    client.delete(*(KEYS.ring(block) for block in range(4)))
+    with pytest.raises(StorageError, match="nothing left of the filter"):
+        saved(bloom)
+
+
+# -- while it is in use --
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_what_was_there_at_the_start_is_in_the_file(client: redis.Redis, ring: str) -> None:
+    """Others record, until the filter grows, between any two round trips."""
+    bloom = make(client, capacity=500, ring=ring)
+    other = make(client)
+    start, later = URLS[:400], iter(URLS[400:])
+    bloom.extend(start)
+    content = read(saved(bloom, lambda _: other.extend([next(later, "none")] * 9 + ["more"])))
+    other.extend(URLS)
+    assert other.info().generations[0].layers > 1
+    for _, counts, bitmaps in content:
+        for count, data in zip(counts.values(), bitmaps, strict=True):
+            # Never more URLs counted than there are bits for.
+            assert count * 20 <= int.from_bytes(data, "big").bit_count()
+    assert urls_in(content) >= len(start)
+    put_back(client, content)
+    assert bloom.contains(start) == [True] * len(start)
+
+
+def put_back(client: redis.Redis, content: Content) -> None:
+    """Put what was read from a file into the place of what is there."""
+    for ring, counts, bitmaps in content:
+        client.delete(*(KEYS.layer(ring.block, layer.name) for layer in ring.layers))
+        fields: dict[str, Any] = {f"n:{name}": count for name, count in counts.items()}
+        client.hset(
+            KEYS.ring(ring.block), mapping={"v": "x", "state": ring_codec.dump(ring), **fields}
+        )
+        for layer, data in zip(ring.layers, bitmaps, strict=True):
+            client.set(KEYS.layer(ring.block, layer.name), data)
+
+
+def kinds(data: bytes) -> list[int]:
+    return [kind for _, _, kind in frames(data)]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_block_that_grows_is_saved_as_it_was(client: redis.Redis) -> None:
+    bloom = make(client, capacity=500)
+    bloom.extend(URLS[:400])
+    before = stored(client)
+    done: list[int] = []
+
+    def grow(calls: list[Call]) -> None:
+        if calls[0].script.name == "fetch" and calls[0].args[3] and not done:
+            done.append(make(client).extend(URLS))
+
+    data = saved(bloom, grow)
+    assert kinds(data).count(RING) == 4
+    first = read(data)[0]
+    assert (first[0], first[1]) == before[0][:2]
+    assert bloom.info(0).generations[0].layers > 1
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_block_that_forgets_what_is_being_read_is_read_again(client: redis.Redis) -> None:
+    bloom = make(client, window="2 days", period="1 day")
+    bloom.extend(URLS[:1_000])
+    bloom.rotate()
+    bloom.extend(URLS[1_000:])
+    seen = []
+
+    def rotate(calls: list[Call]) -> None:
+        if calls[0].script.name == "fetch" and calls[0].args[3]:
+            seen.append(calls)
+            if len(seen) == 3:
+                make(client).rotate()
+
+    data = saved(bloom, rotate)
+    assert kinds(data).count(RING) == 5
+    assert read(data) == stored(client)
+    assert urls_in(read(data)) == pytest.approx(1_000, abs=1)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_progress_goes_back_with_a_block_that_is_read_again(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS)
+    told: list[int] = []
+    cleared = []
+
+    def clear(_: list[Call]) -> None:
+        if told and told[-1] > 512 and not cleared:
+            cleared.append(make(client).clear())
+
+    saved(bloom, clear, progress=lambda done, total: told.append(done))
+    assert told != sorted(told)
+    assert told[-1] == bloom.info().memory
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_filter_that_never_keeps_still_is_given_up(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS)
+    other = make(client)
+
+    def clear(calls: list[Call]) -> None:
+        if calls[0].script.name == "fetch":
+            other.clear()
+
+    with pytest.raises(StorageError, match=f"was different each of {MAX_ROUNDS} times"):
+        saved(bloom, clear)
+
+
+def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS)
+    calls_seen: list[object] = []
+
+    def delete(calls: list[Call]) -> None:
+        calls_seen.append(calls)
+        if len(calls_seen) == 6:
+            client.flushall()
+
+    with pytest.raises(StorageError, match="the filter 'shop' was deleted while"):
+        saved(bloom, delete)
+    assert contents(client) == {}
+
+
+@example(["lose"] * 40)
+@given(st.lists(st.sampled_from(["extend", "rotate", "clear", "lose", "nothing"]), max_size=40))
+@settings(max_examples=25)
+def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
+    any_server: Server, events: list[str]
+) -> None:
+    with any_server.client() as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "CHUNK", 512)
+        client.flushall()
+        options = {"window": "3 days", "period": "1 day", "capacity": 500}
+        bloom, other = make(client, **options), make(client, **options)
+        bloom.extend(URLS[:600])
+        to_come, later = iter(events), iter(URLS[600:])
+
+        def happen(_: list[Call]) -> None:
+            event = next(to_come, "nothing")
+            if event == "extend":
+                other.extend([url for _, url in zip(range(60), later, strict=False)])
+            elif event in ("rotate", "clear"):
+                getattr(other, event)()
+            elif event == "lose":
+                for key in sorted(client.keys(b"*[0-9].[0-9]"))[:1]:
+                    client.delete(key)
+
+        content = read(saved(bloom, happen))
+        assert [ring.block for ring, _, _ in content] == [0, 1, 2, 3]
+        still = [
+            url for url, seen in zip(URLS[:600], other.contains(URLS[:600]), strict=True) if seen
+        ]
+        if "lose" not in events:  # else what is lost is noticed by whoever asks
+            put_back(client, content)
+            assert other.contains(still) == [True] * len(still)
+
+
+@pytest.fixture(scope="module")
+def any_server(any_binary: str) -> Any:
+    with Server(any_binary) as server:
+        yield server
+
+
+# -- what is lost --
+
+
+def test_bitmaps_that_are_lost_are_empty_in_the_file(client: redis.Redis) -> None:
+    bloom = make(client)
+    bloom.extend(URLS)
+    client.delete(KEYS.layer(1, "0.0"))
+    client.set(KEYS.layer(2, "0.0"), "of another size")
+    client.hdel(KEYS.ring(3), "n:0.0")
+    before = contents(client)
+    file = io.BytesIO()
+    result = bloom.run(lambda session: save(session.keys, ArchiveWriter(file)))
+    assert result.lost == 3
+    content = read(file.getvalue())
+    assert contents(client) == before
+    assert content[0][2] == [client.get(KEYS.layer(0, "0.0"))]
+    for block in (1, 2, 3):
+        assert content[block][1] == {"0.0": 0}
+        assert content[block][2] == [bytes(content[0][0].memory)]
+
+
+def test_a_generation_that_is_lost_is_not_in_the_file(client: redis.Redis) -> None:
+    bloom = make(client, window="3 days", period="1 day")
+    bloom.extend(URLS)
+    bloom.rotate()
+    client.delete(KEYS.layer(1, "0.0"))
+    content = read(saved(bloom))
+    assert [len(ring.generations) for ring, _, _ in content] == [2, 1, 2, 2]
+
+
+def test_a_block_that_is_lost_is_in_the_file_as_it_will_be_made(client: redis.Redis) -> None:
+    bloom = make(client, window="3 days", period="1 day")
+    bloom.extend(URLS)
+    client.delete(KEYS.ring(2))
+    file = io.BytesIO()
+    result = bloom.run(lambda session: save(session.keys, ArchiveWriter(file)))
+    ring, counts, bitmaps = read(file.getvalue())[2]
+    assert result.lost == 1
+    assert (ring.block, counts, set(bitmaps[0])) == (2, {"0.0": 0}, {0})
+    assert ring.config == stored_config(client)
+    assert not client.exists(KEYS.ring(2))
+
+
+def stored_config(client: redis.Redis) -> object:
+    return ring_codec.parse(client.hget(KEYS.ring(0), "state").decode()).config
+
+
+# -- limits --
+
+
+def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
+    class Sink(io.RawIOBase):
+        size = 0
+
+        def write(self, data: Any) -> int:
+            self.size += len(data)
+            return len(data)
+
+    bloom = make(client, capacity=10_000_000, error_rate=1e-5, blocks=16)
+    bloom.extend(URLS)
+    for block in range(16):  # so that nothing can be deflated
+        memory = bloom.info(block).memory
+        client.set(KEYS.layer(block, "0.0"), random.Random(block).randbytes(memory))
+    sink: Any = Sink()
+    bloom.run(lambda session: save(session.keys, ArchiveWriter(sink)))
+    tracemalloc.start()
+    result = bloom.run(lambda session: save(session.keys, ArchiveWriter(sink)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sink.size > 2 * result.memory > 60 << 20
+    assert peak < 6 << 20
+
+
+def test_a_filter_of_too_many_layers_is_refused(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bloom = make(client)
+    bloom.open()
+    monkeypatch.setattr("scrapy_bloom.bloom.extras.saver.MAX_LAYERS", 3)
+    with pytest.raises(ArchiveError, match="a file may hold 3 layers; this filter has 4"):
+        saved(bloom)
+    assert MAX_LAYERS > 16_384
+
+
+def test_a_file_that_cannot_be_written_is_no_trouble_of_the_server(client: redis.Redis) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    bloom = make(client)
+    bloom.open()
+    with pytest.raises(ArchiveError, match="cannot write the file: .*No space left on device"):
+        bloom.run(lambda session: Saver(session.keys, ArchiveWriter(Full())).run())
+
+
+def test_what_has_expired_is_said_to_have_expired(moved: MovedServer) -> None:
+    with moved.client() as server:
+        bloom = BloomFilter(server, "shop", window="2 days", period="1 day", capacity=100)
+        bloom.add("a")
+        for key in server.keys("*:ring") + server.keys("*.[0-9]"):
+            server.delete(key)
+        with pytest.raises(StorageError, match="nothing left of .*what it remembered has expired"):
+            bloom.save(io.BytesIO())
+        moved.move(10 * 366 * 86_400)
+        assert server.keys() == []
+        with pytest.raises(StorageError, match="no filter 'shop' to be saved.* has expired or was"):
+            bloom.save(io.BytesIO())

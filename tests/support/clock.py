@@ -1,0 +1,171 @@
+"""A real server whose clock the tests move: days pass in a millisecond, forwards and backwards.
+
+A library of thirty lines, compiled on the spot and preloaded into the server, adds an offset to
+its wall clock. The offset is a number in a file that both sides map into memory, so a move is one
+store. (libfaketime cannot be used: preloaded into a server that is linked with jemalloc, such as
+Debian's, it allocates memory while the allocator asks it for the time, and the server hangs.)
+"""
+
+import ctypes
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from support.servers import Server
+
+#: Seconds a server gets to show the time it was set to.
+MOVE_TIMEOUT = 10.0
+#: Seconds by which its answer may lie outside of the time it took to answer.
+TOLERANCE = 0.02
+#: What the clock of the ``moved`` fixture shows when a test begins.
+MOVED_TO = datetime(2027, 1, 15, 12, tzinfo=timezone.utc)
+
+# Only the wall clock moves. The event loop and the timers run on the monotonic clock, and with
+# that one jumping back, the server would wait for it to come round again.
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECOND 1000000000LL
+
+typedef int clock_function(clockid_t, struct timespec *);
+static clock_function *real;          /* the C library's; its vDSO is faster than a system call */
+static const volatile int64_t *moved; /* nanoseconds to add */
+
+__attribute__((constructor)) static void start(void) {
+    const char *path = getenv("MOVED_CLOCK");
+    int file = path ? open(path, O_RDONLY) : -1;
+    void *page = file < 0 ? MAP_FAILED : mmap(0, sizeof *moved, PROT_READ, MAP_SHARED, file, 0);
+    if (page != MAP_FAILED) moved = page;
+    if (file >= 0) close(file);
+    real = (clock_function *)dlsym(RTLD_NEXT, "clock_gettime");
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    /* An allocator asks for the time before start() has run: nothing here may allocate. */
+    int failed = real ? real(clock, now) : (int)syscall(SYS_clock_gettime, clock, now);
+    if (failed || !moved || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
+        return failed;
+    int64_t moment = now->tv_sec * SECOND + now->tv_nsec + *moved;
+    now->tv_sec = moment / SECOND;
+    now->tv_nsec = moment % SECOND;
+    return 0;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec precise;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+def why_not() -> str | None:
+    """Return why no clock can be moved on this machine, or None where it can."""
+    if sys.platform != "linux":
+        return "a server's clock can be moved only on Linux"
+    if compiler() is None:
+        return "no C compiler, with which a server's clock could be moved"
+    return None
+
+
+def compiler() -> str | None:
+    return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
+
+
+def compile_library(directory: Path) -> Path:
+    """Return the library for ``LD_PRELOAD``, compiled into the directory unless it is there."""
+    library = directory / "clock.so"
+    if not library.exists():
+        reason = why_not()
+        if reason:
+            raise RuntimeError(reason)
+        command = [str(compiler()), *("-std=gnu99", "-O2", "-shared", "-fPIC")]
+        command += ["-o", str(library), "-x", "c", "-", "-ldl"]
+        done = subprocess.run(command, input=SOURCE, text=True, capture_output=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the clock's library does not compile:\n{done.stderr}")
+    return library
+
+
+class MovedServer(Server):
+    """A server whose wall clock is ours. It starts at the real time, and runs on after each move.
+
+    What goes by the wall clock moves with it: ``TIME``, keys that expire, timeouts of blocking
+    commands, of replication and of the cluster's bus. The tests' own ``time.time()`` does not.
+    """
+
+    def __init__(self, binary: str, *options: str, env: dict[str, str] | None = None) -> None:
+        # The allocator's thread sleeps until a moment on the wall clock: moved back, for ever.
+        super().__init__(binary, "--jemalloc-bg-thread", "no", *options, env=env)
+
+    def start(self) -> None:
+        """Start the process, or start it again: the clock goes on where it was moved to."""
+        file = self.directory / "moved"
+        if not file.exists():
+            file.write_bytes(bytes(8))
+        with file.open("r+b") as opened:
+            # Through ctypes a change is a single store: the server never reads half of one.
+            self._nanoseconds = ctypes.c_int64.from_buffer(mmap.mmap(opened.fileno(), 8))
+        preload = [str(compile_library(self.directory)), os.environ.get("LD_PRELOAD", "")]
+        self.env["LD_PRELOAD"] = ":".join(filter(None, preload))
+        self.env["MOVED_CLOCK"] = str(file)
+        super().start()
+
+    def set_time(self, when: datetime | float) -> None:
+        """Set the clock to a moment: a datetime with a time zone, or seconds since 1970 (UTC)."""
+        if isinstance(when, datetime):
+            if when.tzinfo is None:
+                raise ValueError(f"{when} has no time zone: which moment is it?")
+            when = when.timestamp()
+        self._shift(round((when - time.time()) * 1e9))
+
+    def move(self, seconds: float) -> None:
+        """Move the clock forwards, or backwards by a negative number."""
+        self._shift(self._nanoseconds.value + round(seconds * 1e9))
+
+    def now(self) -> float:
+        """Return the server's time."""
+        with self.client() as client:
+            seconds, microseconds = client.time()
+        return float(seconds + microseconds / 1e6)
+
+    def _shift(self, nanoseconds: int) -> None:
+        """Put the clock so far from the real one; return when the server goes by it."""
+        self._nanoseconds.value = nanoseconds
+        deadline = time.monotonic() + MOVE_TIMEOUT
+        # Valkey 9 answers with a time that it noted a moment ago.
+        while not self._goes_by(nanoseconds / 1e9):
+            if time.monotonic() > deadline:
+                log = (self.directory / "log").read_text()
+                raise RuntimeError(f"the server's clock does not move: {self.now()}\n{log}")
+            time.sleep(0.0005)
+
+    def _goes_by(self, offset: float) -> bool:
+        asked = time.time() + offset
+        shown = self.now()
+        answered = time.time() + offset
+        return asked - TOLERANCE <= shown <= answered + TOLERANCE

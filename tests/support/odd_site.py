@@ -1,0 +1,578 @@
+"""A small web site that misbehaves as it is told to, and crawls of it, each in its own process."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Condition, Thread
+from typing import Any, TypeVar, cast
+from urllib.parse import urljoin
+
+import redis
+from chaos.nursery import Nursery
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.http import Response
+from scrapy.signals import engine_stopped
+from scrapy.utils.request import fingerprint
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
+from support.servers import Server
+
+#: Seconds that anything may take. Nothing is expected to be as slow.
+PATIENCE = 60.0
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], what: str) -> T:
+    """Wait until a condition holds; return its value."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+# -- the site --
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the site answers: a page with links, unless it is told otherwise.
+
+    Args:
+        links: of the page.
+        status: of the answer.
+        location: where a redirect leads.
+        refresh: where the page's meta refresh leads.
+        cookie: which is set; a request that brings it is answered with the next reply.
+        resets: whether the connection is reset instead.
+    """
+
+    links: Sequence[str] = ()
+    status: int = 200
+    location: str = ""
+    refresh: str = ""
+    cookie: str = ""
+    resets: bool = False
+    text: str = ""
+
+
+def page(*links: str) -> Reply:
+    return Reply(links)
+
+
+def moved(location: str, **kwargs: Any) -> Reply:
+    return Reply(status=302, location=location, **kwargs)
+
+
+ERROR, MISSING, RESET = Reply(status=500), Reply(status=404), Reply(resets=True)
+Pages = Mapping[str, Reply | Sequence[Reply]]
+
+
+def tree(count: int) -> dict[str, Reply]:
+    """Return a site on which each page links two further ones, and two that others link too."""
+    links = {
+        number: [2 * number + 1, 2 * number + 2, (number * 7) % count, number // 2]
+        for number in range(count)
+    }
+    pages = {f"/{n}": page(*(f"/{i}" for i in links[n] if i < count)) for n in range(count)}
+    return {"/": page("/0"), **pages}
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A request as the site got it."""
+
+    path: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class OddSite(ThreadingHTTPServer):
+    """Answers each path as told, the first time with the first reply and so on.
+
+    What is fetched under another host name than 127.0.0.1 is noted with its whole URL.
+
+    Args:
+        pages: path -> its reply, or its replies, of which the last one is repeated.
+    """
+
+    daemon_threads = False
+    request_queue_size = 128
+
+    def __init__(self, pages: Pages) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        #: The same site, under a name that spiders are not allowed on.
+        self.offsite = f"http://localhost:{self.server_port}"
+        self.pages = dict(pages)
+        self.fetches: list[Fetch] = []
+        #: Answers that are being held back.
+        self.held = 0
+        self._limit: float = float("inf")
+        self._active = 0
+        self._changed = Condition()
+
+    def hits(self) -> Counter[str]:
+        """How often each path was fetched."""
+        with self._changed:
+            return Counter(fetch.path for fetch in self.fetches)
+
+    def hold_after(self, count: int) -> None:
+        """Answer all requests until now and so many more; hold back the answers to others."""
+        with self._changed:
+            self._limit = len(self.fetches) + count
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """Hold back nothing."""
+        with self._changed:
+            self._limit = float("inf")
+            self._changed.notify_all()
+
+    def answer(self, fetch: Fetch) -> Reply:
+        """Note a request; return its reply, when that is not held back any more."""
+        with self._changed:
+            self.fetches.append(fetch)
+            number = len(self.fetches)
+            times = sum(f.path == fetch.path and f.method == fetch.method for f in self.fetches)
+            self.held += number > self._limit
+            if number > self._limit:
+                self._changed.wait_for(lambda: number <= self._limit, PATIENCE)
+                self.held -= 1
+        replies = self.pages.get(fetch.path, MISSING)
+        replies = [replies] if isinstance(replies, Reply) else replies
+        reply = replies[min(times, len(replies)) - 1]
+        if reply.cookie and reply.cookie in fetch.headers.get("Cookie", ""):
+            return replies[-1]
+        return reply
+
+    def paths(self) -> set[str]:
+        """All that is there, linked or was fetched."""
+        found = {*self.pages, *self.hits()}
+        for replies in self.pages.values():
+            for reply in [replies] if isinstance(replies, Reply) else replies:
+                found |= {*reply.links, reply.location, reply.refresh}
+        return found - {""}
+
+    def drain(self) -> None:
+        """Hold back nothing, and wait until all that was asked before is answered."""
+        self.release()
+        with socket.create_connection(("127.0.0.1", self.server_port), PATIENCE) as last:
+            last.shutdown(socket.SHUT_WR)
+            last.recv(1)
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self._active, PATIENCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._active += 1
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.close_request(request)  # not by a shutdown first, which would end a reset politely
+        with self._changed:
+            self._active -= 1
+            self._changed.notify_all()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report errors, but not that a crawler was killed in the middle of a page."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: OddSite
+    wbufsize = -1
+
+    def _answer(self) -> None:
+        site, host = self.server, f"http://{self.headers['Host']}"
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path if host == site.url else host + self.path
+        reply = site.answer(Fetch(path, self.command, dict(self.headers.items()), body))
+        if reply.resets:
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            return
+        text = "".join(f'<a href="{link}">link</a>' for link in reply.links) + reply.text
+        if reply.refresh:
+            text += f'<meta http-equiv="refresh" content="0;url={reply.refresh}">'
+        html = f"<html><body>{text}</body></html>"
+        kind = "text/html"
+        if path == "/robots.txt":
+            html, kind = reply.text, "text/plain"
+        self.send_response(reply.status)
+        # Old Twisted takes HTTP/1.0 for 1.1, and would send the next request here.
+        self.send_header("Connection", "close")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(html)))
+        if reply.location:
+            self.send_header("Location", reply.location)
+        if reply.cookie:
+            self.send_header("Set-Cookie", reply.cookie)
+        self.end_headers()
+        self.wfile.write(html.encode())
+
+    do_GET = do_POST = _answer  # noqa: N815 - the name http.server wants
+
+    def log_message(self, *_args: object) -> None:
+        """Keep the terminal for the tests."""
+
+
+@contextmanager
+def serve(pages: Pages) -> Iterator[OddSite]:
+    """Serve a site from threads of this process."""
+    site = OddSite(pages)
+    thread = Thread(target=site.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield site
+    finally:
+        site.release()
+        site.shutdown()
+        site.server_close()
+        thread.join()
+
+
+# -- in the crawl's process --
+
+
+class OddSpider(Spider):
+    """Follows all links, the first one first."""
+
+    name = "odd"
+    allowed_domains = ("127.0.0.1",)
+
+    async def start(self) -> Any:
+        yield Request(self.settings["SITE_URL"] + "/")
+
+    def parse(self, response: Response) -> Any:
+        return self.links(response)
+
+    def links(self, response: Response, **kwargs: Any) -> Iterator[Request]:
+        for number, url in enumerate(response.css("a::attr(href)").getall()):
+            yield response.follow(url, priority=-number, **kwargs)
+
+
+class StatsFile:
+    """An extension that writes the stats to STATS_FILE at the very end."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "StatsFile":
+        file = Path(crawler.settings["STATS_FILE"])
+        self = cls()
+        self.write = lambda: file.write_text(json.dumps(crawler.stats.get_stats(), default=str))
+        crawler.signals.connect(self.write, engine_stopped)
+        return self
+
+
+# -- crawls --
+
+PLAIN = """
+from support.odd_site import OddSpider
+
+class PlainSpider(OddSpider):
+    pass
+"""
+CONCURRENCY = 6
+TREE = f"""
+from support.odd_site import OddSpider
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+
+class TreeSpider(OddSpider):
+    custom_settings = {{
+        "CONCURRENT_REQUESTS": {CONCURRENCY}, "CONCURRENT_REQUESTS_PER_DOMAIN": {CONCURRENCY}
+    }}
+    pages = 0
+
+    async def start(self):
+        yield Request(self.settings["SITE_URL"] + "/", dont_filter=True)
+
+    def parse(self, response):
+        yield from self.links(response)
+        self.pages += 1
+        if self.pages == self.settings.getint("STOP_AT"):
+            raise CloseSpider("enough")
+"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim as it is on the server.
+
+    Args:
+        kind: whose it is: a worker's (w), a queue's (q), or nobody's, because it failed (-).
+        owner: whose exactly.
+        time: when it was made, or is due again.
+        attempt: how often it failed.
+        request: as JSON, if it is kept.
+        key: the hash it is in.
+        field: its field of the hash.
+    """
+
+    kind: str
+    owner: str
+    time: int
+    attempt: int
+    request: str
+    key: str
+    field: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """A crawl that has ended, and what it left on the server.
+
+    Args:
+        hits: how often it fetched each path.
+        recorded: which of the site's URLs the filter holds.
+        claims: the claims by path; those of requests that are not to be remembered as kept:path.
+        workers: the entries of workers.
+    """
+
+    stats: dict[str, Any]
+    log: str
+    hits: Counter[str]
+    recorded: set[str]
+    claims: dict[str, Claim]
+    workers: dict[bytes, bytes]
+
+
+class Forked:
+    """A process that a nursery has started, with as much of Popen as a Crawl needs."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery, self._pid = nursery, pid
+
+    def poll(self) -> int | None:
+        return self._nursery.exit_code(self._pid)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self._pid, number)
+
+    def kill(self) -> None:
+        self._nursery.kill(self._pid)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        until(lambda: self.poll() is not None, "the process ends")
+        return cast("int", self.poll())
+
+
+class Crawl:
+    """A crawl that is running."""
+
+    def __init__(self, process: "subprocess.Popen[bytes] | Forked", directory: Path) -> None:
+        self._process, self._directory = process, directory
+
+    @property
+    def log(self) -> str:
+        return (self._directory / "log").read_text()
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def ask_to_stop(self, number: int = signal.SIGINT, *, at_once: bool = False) -> None:
+        """Send a signal, or a second one, and wait until it is received."""
+        reply = "forcing unclean shutdown" if at_once else "shutting down gracefully"
+        self._process.send_signal(number)
+        until(lambda: reply in self.log or self.is_over, "the signal is received")
+        assert reply in self.log
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self) -> dict[str, Any]:
+        """Wait for the end; return the stats, if the process had the time to write them."""
+        assert self._process.wait(PATIENCE) == 0, self.log
+        stats = self._directory / "stats.json"
+        return json.loads(stats.read_text()) if stats.exists() else {}
+
+
+class Lab:
+    """A site, a Redis server, and crawls of the one that remember in the other.
+
+    Args:
+        site: the site.
+        redis_url: address of the server.
+        directory: where the processes may write.
+        nursery: starts the processes, within milliseconds; without, each imports Scrapy itself.
+    """
+
+    def __init__(
+        self, site: OddSite, redis_url: str, directory: Path, nursery: Nursery | None = None
+    ) -> None:
+        self.site, self.redis_url, self.directory = site, redis_url, directory
+        self.nursery = nursery
+        self.client = redis.Redis.from_url(redis_url)
+        self._crawls = 0
+
+    @contextmanager
+    def start(self, spider: str = PLAIN, **settings: Any) -> Iterator[Crawl]:
+        """Run a spider in the background; if it still runs at the end, it is killed.
+
+        Then the site answers what it was asked, before another crawl begins.
+        """
+        self._crawls += 1
+        directory = self.directory / str(self._crawls)
+        directory.mkdir()
+        (directory / "odd_spider.py").write_text(spider)
+        settings = {
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+            "EXTENSIONS": '{"support.odd_site.StatsFile": 0}',
+            "STATS_FILE": directory / "stats.json",
+            "TELNETCONSOLE_ENABLED": False,
+            "SITE_URL": self.site.url,
+            "BLOOM_REDIS_URL": self.redis_url,
+        } | settings
+        options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
+        crawl = Crawl(self._start(["runspider", "odd_spider.py", *options], directory), directory)
+        try:
+            yield crawl
+        finally:
+            crawl.kill()
+            self.site.drain()
+
+    def _start(self, arguments: list[str], directory: Path) -> "subprocess.Popen[bytes] | Forked":
+        (directory / "log").touch()
+        if self.nursery is not None:
+            pid = self.nursery.start(arguments, directory / "log", directory)
+            return Forked(self.nursery, pid)
+        path = [Path(__file__).parents[1], *filter(None, [os.environ.get("PYTHONPATH")])]
+        with (directory / "log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "scrapy", *arguments],
+                cwd=directory,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
+                stdout=log,
+                stderr=log,
+            )
+
+    def crawl(self, spider: str = PLAIN, **settings: Any) -> Done:
+        """Run a spider to its end."""
+        before = self.site.hits()
+        with self.start(spider, **settings) as crawl:
+            stats, log = crawl.wait(), crawl.log
+        hits, key = self.site.hits() - before, settings.get("BLOOM_KEY", "odd:bloom")
+        return Done(stats, log, hits, self.recorded(key), self.claims(key), self.workers(key))
+
+    def kill_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> Counter[str]:
+        """Kill a crawl that has got so many pages and waits for others; return what it fetched."""
+        before = self.site.hits()
+        self.site.hold_after(pages)
+        with self.start(spider, **settings) as crawl:
+            until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
+            assert not crawl.is_over, crawl.log
+            crawl.kill()
+        return self.site.hits() - before
+
+    def __enter__(self) -> "Lab":  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.close()
+
+    def stop_midway(
+        self, pages: int, spider: str = PLAIN, number: int = signal.SIGINT, **settings: Any
+    ) -> None:
+        """Stop a crawl that has got so many pages; what is in flight by then is finished."""
+        self.site.hold_after(pages)
+        with self.start(spider, **settings) as crawl:
+            until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
+            crawl.ask_to_stop(number)
+            self.site.release()
+            crawl.wait()
+
+    def kill_settled(self, pages: int, spider: str = PLAIN, **settings: Any) -> None:
+        """Kill a crawl when what it has got, the start page and others, is recorded."""
+        before = len(self.recorded())
+        self.site.hold_after(pages)
+        with self.start(spider, **settings) as crawl:
+            until(
+                lambda: len(self.recorded()) == before + pages - 1 or crawl.is_over,
+                "what was fetched is recorded",
+            )
+            assert not crawl.is_over, crawl.log
+            crawl.kill()
+
+    # -- what is on the server --
+
+    def recorded(self, key: str = "odd:bloom") -> set[str]:
+        """Which of the site's URLs the filter holds, as in ``Done``."""
+        paths = sorted(self.site.paths())
+        found = BloomFilter(self.client, key).contains([self._identify(path) for path in paths])
+        return {path for path, is_there in zip(paths, found, strict=True) if is_there}
+
+    def claims(self, key: str = "odd:bloom") -> dict[str, Claim]:
+        """The claims by path, as in ``Done``."""
+        names = {self._identify(path).hex(): path for path in self.site.paths()}
+        found = {}
+        for hash_key in self.client.scan_iter(f"{{{key}:*}}:claims"):
+            for raw, value in self.client.hgetall(hash_key).items():
+                owner, _, due, attempt, request = value.decode().split(" ", 4)
+                field = raw.decode()
+                name = names.get(field, field)
+                if field.startswith(b"kept:".hex()) and request:
+                    name = "kept:" + json.loads(request)["url"].removeprefix(self.site.url)
+                place = hash_key.decode()
+                found[name] = Claim(owner[0], owner, int(due), int(attempt), request, place, field)
+        return found
+
+    def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
+        """The entries of workers, as in ``Done``."""
+        return self.client.hgetall(Keys(key).workers())
+
+    def now(self) -> int:
+        """The server's clock."""
+        return int(self.client.time()[0])
+
+    def make_due(self, path: str, attempt: int = 0) -> None:
+        """Let the time pass that a failed URL has to wait, and further attempts be made."""
+        claim = self.claims()[path]
+        value = f"{claim.owner} 0.0 1 {attempt or claim.attempt} {claim.request}"
+        self.client.hset(claim.key, claim.field, value)
+
+    def _identify(self, path: str) -> bytes:
+        return fingerprint(Request(urljoin(self.site.url, path)))
+
+
+LabOf = Callable[[Pages], Lab]
+
+
+@contextmanager
+def labs(
+    binary: str, directories: Callable[[str], Path], nursery: Nursery | None = None
+) -> Iterator[LabOf]:
+    """Yield a function that makes labs: sites with given pages, and databases of their own.
+
+    Args:
+        binary: of the Redis server.
+        directories: makes them, by name.
+        nursery: starts the crawls, if given.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(binary, "--databases", "100"))
+        databases = iter(range(100))
+
+        def make(pages: Pages) -> Lab:
+            url = server.url.removesuffix("/0") + f"/{next(databases)}"
+            site = stack.enter_context(serve(pages))
+            return stack.enter_context(Lab(site, url, directories("lab"), nursery))
+
+        yield make

@@ -1,0 +1,208 @@
+"""The shape of the package: what imports what, and what a script must say about itself."""
+
+import ast
+import re
+from collections import Counter
+from graphlib import TopologicalSorter
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import scrapy_bloom
+from scrapy_bloom.bloom.protocol.scripts import load, on_full_server
+
+PACKAGE = Path(scrapy_bloom.__file__).parent
+#: From the bottom to the top: what a package may import is in lines before its own. A package is a
+#: directory without the directories in it; a file of the top directory stands for itself.
+ORDER = [
+    line.split()
+    for line in """
+        bloom.errors
+        bloom.model
+        bloom.options
+        bloom.validators
+        bloom.protocol
+        bloom.client bloom.extras
+        bloom
+        settings fingerprinter
+        crawl
+        dupefilter migrate
+        addon cli
+    """.strip().splitlines()
+]
+#: Packages, and modules, that do no I/O.
+PURE = ("bloom.errors", "bloom.model", "bloom.options", "bloom.validators", "bloom.protocol")
+PURE_EXTRAS = ("archive", "builder", "combine", "contents", "estimate", "frames", "installer")
+IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}
+#: Lines of a file, methods of a class, lines of a function, at most.
+MAX_LINES, MAX_METHODS, MAX_FUNCTION = 400, 20, 50
+#: Whose methods are the library's interface.
+PUBLIC = {"BaseFilter", "BloomFilter", "AsyncBloomFilter"}
+
+
+def imports(module: str) -> set[str]:
+    """Return the full names of all modules that a module imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(source(module))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+def modules() -> list[str]:
+    """Return the names of all modules, without the package's; packages are none."""
+    paths = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
+    return [".".join(path.parts) for path in paths if path.stem != "__init__"]
+
+
+PACKAGES = [name for row in ORDER for name in row]
+
+
+def package_of(module: str) -> str:
+    """Return the package of a module: the longest name in ORDER that its own begins with."""
+    return max(
+        (name for name in PACKAGES if f"{module}.".startswith(f"{name}.")), key=len, default=""
+    )
+
+
+def ours(module: str) -> set[str]:
+    """Return the modules of this package that a module imports."""
+    prefix = "scrapy_bloom."
+    found = {name.removeprefix(prefix) for name in imports(module) if name.startswith(prefix)}
+    return found & set(modules())
+
+
+def test_every_module_has_its_place() -> None:
+    assert {package_of(module) for module in modules()} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_packages_import_in_one_direction(module: str) -> None:
+    own = package_of(module)
+    level = next(number for number, row in enumerate(ORDER) if own in row)
+    allowed = {own, *(name for row in ORDER[:level] for name in row)}
+    wrong = [name for name in ours(module) if package_of(name) not in allowed]
+    assert not wrong, f"{module} imports {wrong}"
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    graph = {module: ours(module) for module in modules()}
+    list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if package_of(name) in PURE])
+def test_pure_modules_do_no_io(module: str) -> None:
+    assert not {name.split(".")[0] for name in imports(module)} & IO
+
+
+@pytest.mark.parametrize("name", PURE_EXTRAS)
+def test_pure_extras_do_no_io(name: str) -> None:
+    assert not {name.split(".")[0] for name in imports(f"bloom.extras.{name}")} & IO
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if name.startswith("bloom.")])
+def test_the_library_does_not_know_scrapy(module: str) -> None:
+    assert "scrapy" not in {name.split(".")[0] for name in imports(module)}
+
+
+SCRIPTS = sorted(PACKAGE.glob("bloom/protocol/lua/*.lua"))
+
+
+def source(module: str) -> str:
+    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text()
+
+
+def trees() -> dict[str, ast.Module]:
+    return {module: ast.parse(source(module)) for module in modules()}
+
+
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    return [
+        (module, node)
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def test_no_two_classes_have_one_name() -> None:
+    counts = Counter(node.name.strip("_") for _, node in classes())
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_files_are_short() -> None:
+    assert [name for name in modules() if source(name).count("\n") > MAX_LINES] == []
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_classes_have_few_methods() -> None:
+    counts = {
+        node.name: sum(isinstance(part, FUNCTIONS) for part in node.body) for _, node in classes()
+    }
+    large = {name for name, count in counts.items() if count > MAX_METHODS}
+    assert large <= PUBLIC
+
+
+def test_functions_are_short() -> None:
+    long = []
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTIONS):
+                docstring = (ast.get_docstring(node) or "").count("\n")
+                if (node.end_lineno or 0) - node.lineno - docstring >= MAX_FUNCTION:
+                    long.append(f"{module}.{node.name}")
+    assert long == []
+
+
+def test_no_module_unpickles() -> None:
+    for module in modules():
+        assert not imports(module) & {"pickle", "marshal", "shelve"}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_open_with_their_contract(path: Path) -> None:
+    head = path.read_text().split("\nlocal ", 1)[0]
+    assert head.startswith(f"-- {path.stem}: ")
+    for part in ("KEYS[1]", "Reply", "Cost"):
+        assert part in head
+    used = set(re.findall(r"ARGV\[(\d)", path.read_text().removeprefix(head)))
+    assert all(f"ARGV[{number}" in head for number in used)
+
+
+def test_scripts_are_part_of_the_package() -> None:
+    files = resources.files("scrapy_bloom.bloom.protocol").joinpath("lua").iterdir()
+    names = {Path(str(file)).stem for file in files}
+    assert names == {
+        *("add", "allocate", "bitcount", "claim", "contains", "count", "create", "discard", "drop"),
+        *("header", "heartbeat", "merge", "prelude_layers", "prelude_ring", "read", "read_range"),
+        *("reassign", "release", "scan", "swap", "walk", "write_range"),
+    }
+    assert all(load(name).text for name in names)
+
+
+def test_a_prelude_stands_before_a_script_that_needs_it() -> None:
+    prelude, own = (
+        (PACKAGE / "bloom" / "protocol" / "lua" / f"{name}.lua").read_text()
+        for name in ("prelude_layers", "add")
+    )
+    assert load("add").text == prelude + own
+    assert on_full_server(load("add")).text == f"#!lua flags=allow-oom\n{prelude}{own}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
+    """In Lua, a name that nothing defines is an error only when it is called."""
+    code = re.sub(r"--.*", "", load(path.stem).text)
+    defined = set(re.findall(r"local function (\w+)", code))
+    assert set(re.findall(r"(?<![\w.])(\w+)\(", code)) <= defined | {
+        *("call", "function", "ipairs", "next", "tonumber", "type", "unpack", "has"),
+    }
+
+
+def test_py_typed_is_shipped() -> None:
+    assert (PACKAGE / "py.typed").exists()

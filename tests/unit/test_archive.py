@@ -1,0 +1,620 @@
+"""Saved filters as bytes: what is written is read back, and anything else is refused, in bounds."""
+
+import io
+import json
+import random
+import resource
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_state import configs, headers
+
+from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.bloom.extras.archive import (
+    CHUNK,
+    DEFLATED,
+    END,
+    HEADER,
+    MAX_LAYERS,
+    MAX_STARTS,
+    RAW,
+    RING,
+    ZEROS,
+    ArchiveReader,
+    ArchiveWriter,
+    Block,
+    Chunk,
+    spans,
+)
+from scrapy_bloom.bloom.extras.frames import HEAD, MAGIC, SEAL, VERSION, FrameWriter
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.model.sizing import MAX_LAYER_BITS
+from scrapy_bloom.bloom.validators import MAX_CAPACITY
+
+NOW = 1_700_000_000
+FILTER = Header(id="0123456789abcdef" * 2, blocks=3, seeds=(5, 7, 11))
+CONFIG = Config(
+    1_000, 1e-3, Schedule.of(parse_span("window", "3 days"), parse_span("period", "1 day"))
+)
+#: Bytes of the layers of a block: several chunks, less than one, one, and a byte more.
+SIZES = (2 * CHUNK + 5_000, 700, CHUNK, CHUNK + 1)
+#: Bytes that reading may take, whatever the file: some chunks.
+BOUND = 12 * CHUNK
+
+#: What a saved filter holds: per block its ring, the counts, and the bytes of each layer.
+Content = list[tuple[Ring, dict[str, int], list[bytes]]]
+
+
+def ring_of(block: int, sizes: tuple[int, ...] = SIZES, header: Header = FILTER) -> Ring:
+    """Return a ring with layers of so many bytes, all but the first in an older generation."""
+    young = (Layer(8, 0, 8 * sizes[0], 500),)
+    old = tuple(Layer(7, i, 8 * size - 3, 500) for i, size in enumerate(sizes[1:]))
+    generations = (Generation(8, NOW, NOW, 0, young), Generation(7, NOW - 9, NOW - 9, 0, old))
+    return Ring(header, CONFIG, block, generations if old else generations[:1], changed=NOW)
+
+
+def bitmap(size: int, fill: float, seed: int = 1) -> bytes:
+    """Return so many bytes, of which about a share have bits."""
+    dice = random.Random(seed)
+    if fill >= 0.5:
+        return dice.randbytes(size)
+    data = bytearray(size)
+    for _ in range(int(size * fill)):
+        data[dice.randrange(size)] = dice.randrange(256)
+    return bytes(data)
+
+
+def example() -> Content:
+    """Return a filter whose chunks are of all kinds: full, sparse, empty."""
+    content = []
+    for block, fill in enumerate((0.5, 0.01, 0)):
+        ring = ring_of(block, SIZES if block < 2 else SIZES[:1])
+        bitmaps = [bitmap(layer.memory, fill) for layer in ring.layers]
+        content.append((ring, {layer.name: 9 * block for layer in ring.layers}, bitmaps))
+    return content
+
+
+def write(content: Content, header: Header = FILTER) -> bytes:
+    file = io.BytesIO()
+    writer = ArchiveWriter(file)
+    writer.begin(header, NOW, sum(ring.memory for ring, _, _ in content))
+    for ring, counts, bitmaps in content:
+        writer.block(ring, counts)
+        for layer, data in zip(ring.layers, bitmaps, strict=True):
+            for offset, size in spans(layer):
+                writer.chunk(data[offset : offset + size])
+    writer.end()
+    assert writer.size == len(file.getvalue())
+    return file.getvalue()
+
+
+def read(data: bytes) -> Content:
+    """Return what is in a file; what is void is not."""
+    content: dict[int, tuple[Ring, dict[str, int], list[bytes]]] = {}
+    for part in ArchiveReader(io.BytesIO(data)):
+        if isinstance(part, Block):
+            current = content[part.ring.block] = (part.ring, dict(part.counts), [])
+        else:
+            if part.offset == 0:
+                current[2].append(b"")
+            assert part.layer == current[0].layers[len(current[2]) - 1]
+            assert part.offset == len(current[2][-1])
+            assert part.data is None or len(part.data) == part.size
+            current[2][-1] += part.data or bytes(part.size)
+    return list(content.values())
+
+
+def frames(data: bytes) -> list[tuple[int, int, int]]:
+    """Return start, end and kind of the frames of a file."""
+    found, at = [], len(MAGIC) + 1
+    while at < len(data):
+        kind, length = HEAD.unpack_from(data, at)
+        end = at + HEAD.size + length + SEAL
+        found.append((at, end, kind))
+        at = end
+    return found
+
+
+def sealed(*contents: tuple[int, bytes]) -> bytes:
+    """Return a file of such frames, with the seals that belong to them."""
+    file = io.BytesIO()
+    writer = FrameWriter(file)
+    writer.begin()
+    for kind, body in contents:
+        writer.frame(kind, body)
+    return file.getvalue()
+
+
+def drain(data: bytes, **options: int) -> int:
+    """Read a file without keeping anything; return the blocks and chunks in it."""
+    return sum(1 for _ in ArchiveReader(io.BytesIO(data), **options))
+
+
+# -- round trips --
+
+
+def test_what_is_written_is_read_back() -> None:
+    content = example()
+    data = write(content)
+    assert read(data) == content
+    assert {kind for _, _, kind in frames(data)} == {HEADER, RING, RAW, DEFLATED, ZEROS, END}
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_any_filter_is_read_back(data: st.DataObject) -> None:
+    header = replace(data.draw(headers), blocks=data.draw(st.integers(1, 4)))
+    content: Content = []
+    for block in range(header.blocks):
+        small = replace(data.draw(configs), capacity=data.draw(st.integers(1, 3_000)))
+        ring = Ring.fresh(header, small, NOW, block=block, run="monday")
+        for _ in range(data.draw(st.integers(0, 3))):
+            ring = ring.rotate(NOW)
+        counts = {layer.name: data.draw(st.integers(0, MAX_CAPACITY)) for layer in ring.layers}
+        fills = st.sampled_from([0, 0.001, 0.05, 0.5])
+        bitmaps = [bitmap(layer.memory, data.draw(fills)) for layer in ring.layers]
+        content.append((ring, counts, bitmaps))
+    assert read(write(content, header)) == content
+
+
+@given(st.binary(max_size=3_000), st.integers(0, 2 * CHUNK))
+@settings(max_examples=30)
+def test_any_bytes_are_read_back(start: bytes, zeros: int) -> None:
+    data = start + bytes(zeros) + b"\1"
+    ring = ring_of(0, (len(data),), one_block := replace(FILTER, blocks=1))
+    content: Content = [(ring, {"8.0": 1}, [data])]
+    assert read(write(content, one_block)) == content
+
+
+def test_the_header_says_what_it_is_and_of_when() -> None:
+    reader = ArchiveReader(io.BytesIO(write(example())))
+    assert reader.header == FILTER
+    assert reader.saved == NOW
+    assert reader.memory == sum(ring.memory for ring, _, _ in example())
+
+
+def test_a_block_that_begins_again_is_as_it_was_then() -> None:
+    before, after = ring_of(0, (3 * CHUNK, 900)), ring_of(0, (500,))
+    header = replace(FILTER, blocks=1)
+    before, after = replace(before, header=header), replace(after, header=header)
+    file = io.BytesIO()
+    writer = ArchiveWriter(file)
+    writer.begin(header, NOW, 0)
+    for done in (0, 2, 3):  # at once, in the middle of a layer, between two
+        writer.block(before, {"8.0": 1, "7.0": 1})
+        for _ in range(done):
+            writer.chunk(b"\1" * CHUNK)
+    writer.block(after, {"8.0": 3})
+    writer.chunk(b"\2" * 500)
+    writer.end()
+    assert read(file.getvalue()) == [(after, {"8.0": 3}, [b"\2" * 500])]
+
+
+def test_sparse_bitmaps_take_little_and_full_ones_no_more_than_they_have() -> None:
+    sizes = {}
+    for fill in (0, 0.01, 0.5):
+        ring = ring_of(0, (CHUNK,), replace(FILTER, blocks=1))
+        content: Content = [(ring, {"8.0": 1}, [bitmap(CHUNK, fill)])]
+        start, end, _ = frames(write(content, ring.header))[2]
+        sizes[fill] = end - start
+    assert sizes[0] == HEAD.size + SEAL
+    assert sizes[0.01] < CHUNK / 20
+    assert sizes[0.5] == HEAD.size + CHUNK + SEAL
+
+
+def test_a_pipe_that_gives_and_takes_little_is_enough() -> None:
+    class Drop(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 1_000))
+
+        def write(self, data: Any) -> int:
+            return super().write(data[:1_000])
+
+    file = Drop()
+    writer = ArchiveWriter(file)
+    ring = ring_of(0, (CHUNK,), replace(FILTER, blocks=1))
+    writer.begin(ring.header, NOW, CHUNK)
+    writer.block(ring, {"8.0": 1})
+    writer.chunk(bitmap(CHUNK, 0.5))
+    writer.end()
+    file.seek(0)
+    parts = list(ArchiveReader(file))
+    assert parts == [Block(ring, {"8.0": 1}), Chunk(ring.layers[0], 0, CHUNK, bitmap(CHUNK, 0.5))]
+
+
+# -- damage --
+
+
+def damages(data: bytes, count: int) -> Iterator[tuple[str, bytes]]:
+    """Yield so many damaged copies of a file, and what was done to each."""
+    dice = random.Random(4)
+    parts = [data[start:end] for start, end, _ in frames(data)]
+    head = data[: len(MAGIC) + 1]
+    kinds = ["cut", "flip", "insert", "delete", "wipe", "double", "drop", "swap", "append", "noise"]
+    for number in range(count):
+        kind, at = kinds[number % len(kinds)], dice.randrange(len(data))
+        one, two = sorted(dice.sample(range(len(parts)), 2))
+        if kind == "cut":
+            yield kind, data[:at]
+        elif kind == "flip":
+            yield kind, data[:at] + bytes([data[at] ^ dice.randrange(1, 256)]) + data[at + 1 :]
+        elif kind == "insert":
+            yield kind, data[:at] + dice.randbytes(dice.randrange(1, 40)) + data[at:]
+        elif kind == "delete":
+            yield kind, data[:at] + data[at + dice.randrange(1, 40) :]
+        elif kind == "wipe":
+            wiped = data[:at] + bytes(len(data[at : at + 600])) + data[at + 600 :]
+            if wiped != data:
+                yield kind, wiped
+        elif kind == "double":
+            yield kind, head + b"".join([*parts[:one], parts[one], *parts[one:]])
+        elif kind == "drop":
+            yield kind, head + b"".join(parts[:one] + parts[one + 1 :])
+        elif kind == "swap":
+            moved = [*parts[:one], parts[two], *parts[one + 1 : two], parts[one], *parts[two + 1 :]]
+            yield kind, head + b"".join(moved)
+        elif kind == "append":
+            yield kind, data + dice.choice([b"\0", parts[one], data])
+        else:
+            yield kind, dice.choice([b"", head]) + dice.randbytes(dice.randrange(3_000))
+
+
+def test_damaged_files_are_refused_with_the_reason_and_in_bounded_memory() -> None:
+    data = write(example())
+    drain(data)
+    refused = 0
+    tracemalloc.start()
+    for kind, damaged in damages(data, 600):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        with pytest.raises(ArchiveError, match=r"the file cannot be loaded: at byte [\d,]+, \w"):
+            drain(damaged)
+        assert tracemalloc.get_traced_memory()[1] - before < BOUND, kind
+        refused += 1
+    tracemalloc.stop()
+    assert refused > 550
+
+
+def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
+    ring = ring_of(0, (64,), replace(FILTER, blocks=1))
+    data = write([(ring, {"8.0": 1}, [bitmap(64, 0.5)])], ring.header)
+    drain(data)
+    for at in range(len(data)):
+        for damaged in (data[:at], data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]):
+            with pytest.raises(ArchiveError, match=r"^the file cannot be loaded: at byte [\d,]+, "):
+                drain(damaged)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_any_other_bytes_are_refused(data: st.DataObject) -> None:
+    ring = ring_of(0, (900,), replace(FILTER, blocks=1))
+    good = write([(ring, {"8.0": 1}, [bitmap(900, 0.1)])], ring.header)
+    start = data.draw(st.integers(0, len(good)))
+    end = data.draw(st.integers(start, len(good)))
+    other = good[:start] + data.draw(st.binary(max_size=60)) + good[end:]
+    if other != good:
+        with pytest.raises(ArchiveError):
+            drain(other)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "at byte 0, it is empty"),
+        (b"PK\3\4" + bytes(100), "at byte 0, it is no saved filter"),
+        (MAGIC.replace(b"\r\n", b"\n") + bytes(9), "it is no saved filter"),
+        (MAGIC[:4], "the file ends after 4 bytes"),
+        (MAGIC, "the file ends after 10 bytes"),
+        (MAGIC + b"\2", f"its version is 2, and this scrapy-bloom reads {VERSION}"),
+        (MAGIC + b"\1", "at byte 11, the file ends after 11 bytes"),
+        (MAGIC + b"\1?\0\0\0\0" + bytes(16), "at byte 11, there is no beginning of a frame"),
+        (MAGIC + b"\1H\xff\xff\xff\xff" + bytes(16), "there is no beginning of a frame"),
+        (MAGIC + b"\1H\1\0\0\0{" + bytes(16), "at byte 11, the checksum is wrong"),
+    ],
+)
+def test_the_error_says_where_and_what(data: bytes, reason: str) -> None:
+    with pytest.raises(ArchiveError, match=reason):
+        drain(data)
+
+
+# -- files that are made to harm: their seals are right --
+
+ONE = replace(FILTER, blocks=1)
+ONE_RING = ring_of(0, (100,), ONE)
+
+
+def header_frame(**changes: object) -> tuple[int, bytes]:
+    value = {"header": ONE.to_fields(), "saved": NOW, "memory": 100, **changes}
+    return HEADER, json.dumps(value).encode()
+
+
+def ring_frame(of: Ring = ONE_RING, **changes: object) -> tuple[int, bytes]:
+    counts = {layer.name: 1 for layer in of.layers}
+    return RING, json.dumps({"ring": ring_codec.dump(of), "counts": counts, **changes}).encode()
+
+
+GOOD = [header_frame(), ring_frame(), (RAW, bytes(100)), (END, b"")]
+
+
+def without(place: int, *instead: tuple[int, bytes]) -> bytes:
+    return sealed(*GOOD[:place], *instead, *GOOD[place + 1 :])
+
+
+def test_what_is_forged_below_is_sound_but_for_what_is_forged() -> None:
+    assert drain(sealed(*GOOD)) == len(GOOD) - 2  # without the header and the end
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"header": None},
+        {"header": []},
+        {"header": {}},
+        {"header": {**ONE.to_fields(), "blocks": 1}},
+        {"header": {**ONE.to_fields(), "blocks": "16385"}},
+        {"header": {**ONE.to_fields(), "blocks": "99999999"}},
+        {"header": {**ONE.to_fields(), "seeds": "[" * 50_000}},
+        {"header": {**ONE.to_fields(), "seeds": "[" + "9" * 100_000 + "]"}},
+        {"header": {**ONE.to_fields(), "seeds": "[5,5]"}},
+        {"header": {**ONE.to_fields(), "format": "2"}},
+        {"header": {**ONE.to_fields(), "scheme": "md5"}},
+        {"saved": -1},
+        {"saved": "now"},
+        {"saved": True},
+        {"memory": -1},
+        {"memory": 1e300},
+        {"memory": 2**63},
+    ],
+)
+def test_a_forged_header_is_refused(header: dict[str, object]) -> None:
+    with pytest.raises(ArchiveError, match="at byte 11, the header is not usable: "):
+        drain(without(0, header_frame(**header)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b"9" * 200_000,
+        b'{"header":' * 9_000,
+        b"1e999",
+        json.dumps({"header": {}, "saved": 1}).encode(),
+    ],
+)
+def test_forged_text_is_refused(body: bytes) -> None:
+    with pytest.raises(ArchiveError, match="the header is not usable: "):
+        drain(without(0, (HEADER, body)))
+    with pytest.raises(ArchiveError, match="block 0 is not usable: "):
+        drain(without(1, (RING, body)))
+
+
+def test_secrets_are_in_no_error() -> None:
+    fields = {**ONE.to_fields(), "seeds": "[987654321, 987654321]"}
+    with pytest.raises(ArchiveError) as caught:
+        drain(without(0, header_frame(header=fields)))
+    assert "987654321" not in str(caught.value)
+    other = replace(ONE_RING, header=replace(ONE, seeds=(987654321,)))
+    with pytest.raises(ArchiveError) as caught:
+        drain(without(1, ring_frame(other)))
+    assert "987654321" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ring",
+    [
+        {"ring": None},
+        {"ring": {}},
+        {"ring": ring_codec.dump(replace(ONE_RING, header=replace(ONE, id="1" * 32)))},
+        {"ring": ring_codec.dump(replace(ONE_RING, header=replace(FILTER, blocks=2), block=1))},
+        {"ring": ring_codec.dump(ONE_RING).replace(f'"num_bits":{800}', '"num_bits":0')},
+        {"ring": ring_codec.dump(ONE_RING).replace('"num_bits":800', f'"num_bits":{2**32 + 1}')},
+        {"ring": ring_codec.dump(replace(ONE_RING, generations=ONE_RING.generations * 2))},
+        {"counts": None},
+        {"counts": {}},
+        {"counts": {"8.0": -1}},
+        {"counts": {"8.0": 2**63}},
+        {"counts": {"8.0": 10**17}},
+        {"counts": {"8.0": MAX_CAPACITY + 1}},
+        {"ring": ring_codec.dump(ONE_RING).replace('"capacity":500', f'"capacity":{2**62}')},
+        {"ring": ring_codec.dump(ONE_RING).replace('"capacity":1000', f'"capacity":{2**62}')},
+        {"counts": {"8.0": 1.5}},
+        {"counts": {"8.0": "1"}},
+        {"counts": {"8.0": 1, "9.0": 1}},
+        {"counts": ["8.0"]},
+    ],
+)
+def test_a_forged_ring_is_refused(ring: dict[str, object]) -> None:
+    with pytest.raises(ArchiveError, match="block 0 is not usable: "):
+        drain(without(1, ring_frame(**ring)))
+
+
+def deflated(data: bytes) -> bytes:
+    return zlib.compress(data, 9)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        (RAW, b""),
+        (RAW, bytes(99)),
+        (RAW, bytes(101)),
+        (DEFLATED, b""),
+        (DEFLATED, b"nonsense"),
+        (DEFLATED, deflated(bytes(99))),
+        (DEFLATED, deflated(bytes(101))),
+        (DEFLATED, deflated(bytes(100 << 20))),  # a bomb
+        (DEFLATED, deflated(bytes(100)) + b"\0"),
+        (DEFLATED, deflated(bytes(100)) * 2),
+        (DEFLATED, deflated(bytes(100))[:-1]),
+        (HEADER, GOOD[0][1]),
+        (END, b""),
+    ],
+)
+def test_a_forged_chunk_is_refused_in_bounded_memory(chunk: tuple[int, bytes]) -> None:
+    data = without(2, chunk)
+    tracemalloc.start()
+    with pytest.raises(ArchiveError, match=r"no chunk of 100 bytes|cannot be inflated"):
+        drain(data)
+    assert tracemalloc.get_traced_memory()[1] < BOUND
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        (GOOD[1:], "header"),
+        (GOOD[:1], "the file ends"),
+        (GOOD[:3], "the file ends"),
+        ([GOOD[0], *GOOD[2:]], "block 0 is not usable: .*kind"),
+        ([*GOOD[:3], GOOD[2], GOOD[3]], "more than the filter's blocks"),
+        ([*GOOD[:3], GOOD[1], GOOD[2], GOOD[3]], "more than the filter's blocks"),
+        ([*GOOD, GOOD[3]], "something follows the end"),
+        ([GOOD[0], *[GOOD[1]] * (MAX_STARTS + 1), *GOOD[2:]], "block 0 comes more than 20 times"),
+    ],
+)
+def test_forged_frames_have_to_be_in_order(contents: list[tuple[int, bytes]], reason: str) -> None:
+    with pytest.raises(ArchiveError, match=reason):
+        drain(sealed(*contents))
+
+
+def test_a_ring_that_passes_what_is_allowed_is_refused_before_its_chunks_are_read() -> None:
+    ring = replace(ONE_RING, generations=(replace(ONE_RING.active, layers=(
+        replace(ONE_RING.layers[0], num_bits=MAX_LAYER_BITS),
+    )),))  # fmt: skip
+    data = sealed(GOOD[0], ring_frame(ring))
+    reader = ArchiveReader(io.BytesIO(data), max_memory=(512 << 20) - 1)
+    with pytest.raises(ArchiveError, match=r"takes 536,870,912 bytes, and 536,870,911 are allowed"):
+        next(iter(reader))
+    assert next(iter(ArchiveReader(io.BytesIO(data), max_memory=512 << 20))) == Block(
+        ring, {"8.0": 1}
+    )
+
+
+@pytest.mark.parametrize("value", ["1GB", -1, 1.5, True, [], 1 << 60])
+def test_what_is_allowed_is_a_number_of_bytes(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_memory is the bytes that bitmaps may take"):
+        ArchiveReader(io.BytesIO(write(example())), max_memory=value)
+
+
+@pytest.mark.parametrize("value", [None, 0, "10_000_000", 1e7])
+def test_it_may_be_left_out(value: Any) -> None:
+    assert drain(write(example()), max_memory=value) == drain(write(example())) > 0
+
+
+def test_memory_is_summed_over_blocks_and_not_over_those_that_begin_again() -> None:
+    content = example()
+    total = sum(ring.memory for ring, _, _ in content)
+    data = write(content)
+    drain(data, max_memory=total)
+    with pytest.raises(
+        ArchiveError, match=rf"takes {total:,} bytes, and {total - 1:,} are allowed"
+    ):
+        ArchiveReader(io.BytesIO(data), max_memory=total - 1)
+    liar = sealed(header_frame(memory=0), *GOOD[1:])
+    drain(liar, max_memory=100)
+    with pytest.raises(ArchiveError, match="takes 100 bytes, and 99 are allowed"):
+        drain(liar, max_memory=99)
+    drain(sealed(GOOD[0], *GOOD[1:3][:1] * 5, *GOOD[2:]), max_memory=100)
+
+
+def test_there_are_as_many_layers_as_a_reader_can_hold() -> None:
+    header = replace(FILTER, blocks=MAX_LAYERS // 192 + 1)
+    layers = tuple(Layer(8, index, 8, 1) for index in range(64))
+    generations = tuple(
+        Generation(
+            number, NOW, NOW, 0, tuple(replace(layer, generation=number) for layer in layers)
+        )
+        for number in (8, 7, 6)
+    )
+    zeros = [(ZEROS, b"")] * 192
+    contents = [header_frame(header=header.to_fields())]
+    for block in range(header.blocks):
+        contents += [ring_frame(Ring(header, CONFIG, block, generations)), *zeros]
+    with pytest.raises(
+        ArchiveError, match="the filter has [0-9,]+ layers, and 262,144 are allowed"
+    ):
+        drain(sealed(*contents))
+
+
+def test_a_ring_whose_time_has_no_date_is_refused() -> None:
+    month = (
+        ring_codec.dump(ONE_RING).replace('"3 days"', '"9e9 days"').replace(f"{NOW}", f"{2**37}")
+    )
+    with pytest.raises(ArchiveError, match="block 0 is not usable: "):
+        drain(without(1, ring_frame(ring=month)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_reading_needs_no_address_space_for_what_a_file_promises() -> None:
+    """The limit is the system's: what is allocated beyond it is a MemoryError."""
+    value = {"header": FILTER.to_fields(), "saved": NOW, "memory": 4 << 30}
+    data = sealed((HEADER, json.dumps(value).encode()), *[(RAW, bytes(CHUNK))] * 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20), hard))
+    try:
+        with pytest.raises(ArchiveError, match="block 0 is not usable"):
+            drain(data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+# -- files that are none --
+
+
+def test_a_description_that_is_too_long_is_not_written() -> None:
+    writer = ArchiveWriter(io.BytesIO())
+    header = replace(FILTER, fingerprinter="x" * CHUNK)
+    with pytest.raises(ArchiveError, match="this filter cannot be saved: to describe a block"):
+        writer.begin(header, NOW, 0)
+
+
+def closed() -> io.BytesIO:
+    file = io.BytesIO()
+    file.close()
+    return file
+
+
+def test_a_text_file_is_named_as_one() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"is a text file: open it in binary mode \('wb'\)"
+    ):
+        ArchiveWriter(io.StringIO()).begin(FILTER, NOW, 0)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match=r"is a text file: open it in binary mode \('rb'\)"
+    ):
+        ArchiveReader(io.StringIO("text"))  # type: ignore[arg-type]
+
+
+def test_a_file_that_cannot_be_used_is_an_error_of_ours() -> None:
+    with pytest.raises(ArchiveError, match="cannot write the file: .*closed"):
+        ArchiveWriter(closed()).begin(FILTER, NOW, 0)
+    with pytest.raises(ArchiveError, match="cannot read the file: .*closed"):
+        ArchiveReader(closed())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_disk_that_is_full_is_named() -> None:
+    with (
+        Path("/dev/full").open("r+b", buffering=0) as file,
+        pytest.raises(ArchiveError, match="cannot write /dev/full: .*No space left"),
+    ):
+        ArchiveWriter(file).begin(FILTER, NOW, 0)

@@ -1,0 +1,152 @@
+"""A ring as script calls: which keys, in which order, and which offsets belong to which layer."""
+
+from dataclasses import replace
+from struct import Struct
+
+import pytest
+
+from scrapy_bloom.bloom.model.generations import Config, Layer
+from scrapy_bloom.bloom.model.hashing import offsets
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.scripts import Call
+
+NOW, DAY = 1_700_000_000, 86_400
+HASHES = [2**64 - 1, 12345678901234567890, 42]
+HEADER = Header("0" * 32, 8, (5, 7, 11))
+
+
+def ring(order: str) -> Ring:
+    """Two generations: the older one has grown, the younger one is twice as large as that was."""
+    schedule = Schedule(Span(2 * DAY, SECONDS), Span(DAY, SECONDS))
+    fresh = Ring.fresh(replace(HEADER, order=order), Config(800, 1e-2, schedule), NOW, block=3)
+    grown = fresh.grow(NOW, {"0.0": fresh.layers[0].capacity})
+    config = replace(fresh.config, capacity=1_600)
+    return grown.reconfigure(config, NOW).advance(NOW + DAY)
+
+
+def held(order: str) -> CachedRing:
+    return CachedRing.of("v", ring(order), Keys("k"))
+
+
+def names(call: Call) -> list[str]:
+    return [key.removeprefix("{k:3}:") for key in call.keys]
+
+
+def offsets_by_layer(groups: object, packed: object, layers: list[Layer]) -> list[list[int]]:
+    """Read a URL's offsets as the scripts do."""
+    assert isinstance(groups, bytes)
+    assert isinstance(packed, bytes)
+    assert len(groups) == len(layers)
+    return [list(Struct("<3I").unpack_from(packed, 12 * group)) for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("order", "written", "tested"),
+    [(WRITE_NEWEST, ["1.0"], ["0.0", "0.1"]), (WRITE_ALL, ["0.1", "1.0"], ["0.0"])],
+)
+def test_a_claim_names_the_written_layers_first_and_then_those_only_tested(
+    order: str, written: list[str], tested: list[str]
+) -> None:
+    mine = held(order)
+    call = mine.add_many(mine.pack(HASHES))
+    assert names(call) == ["ring", *written, *tested]
+    v, ends, k, groups, sizes, packed, bits, room, *counts = call.args
+    assert (v, ends, k, sizes, bits) == ("v", mine.ring.ends, 3, 3, 1)
+    assert counts == [f"n:{name}" for name in written]
+    layers = {layer.name: layer for layer in mine.ring.layers}
+    assert room == b"".join(
+        Struct("<IQ").pack(layers[name].memory, layers[name].capacity) for name in written
+    )
+    named = [layers[name] for name in [*written, *tested]]
+    expected = [offsets(HASHES, layer.num_bits) for layer in named]
+    assert offsets_by_layer(groups, packed, named) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "tested"), [(WRITE_NEWEST, ["1.0", "0.0", "0.1"]), (WRITE_ALL, ["0.0", "0.1"])]
+)
+def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None:
+    mine = held(order)
+    call = mine.contains(mine.pack(HASHES))
+    assert names(call) == ["ring", *tested]
+    v, ends, k, groups, sizes, packed, bits, room = call.args
+    assert (v, ends, k, sizes, bits, room) == ("v", mine.ring.ends, 3, 3, 1, b"")
+    layers = list(mine.ring.tested)
+    expected = [offsets(HASHES, layer.num_bits) for layer in layers]
+    assert offsets_by_layer(groups, packed, layers) == expected
+
+
+@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
+def test_any_one_generation_can_be_asked(order: str) -> None:
+    mine = held(order)
+    for generation in mine.ring.generations:
+        call = mine.contains_in(generation, mine.pack(HASHES))
+        assert names(call) == ["ring", *(layer.name for layer in generation.layers)]
+        _, _, _, groups, _, packed, _, _ = call.args
+        layers = list(generation.layers)
+        expected = [offsets(HASHES, layer.num_bits) for layer in layers]
+        assert offsets_by_layer(groups, packed, layers) == expected
+
+
+def test_what_is_added_is_claimed_where_nothing_is_counted() -> None:
+    mine = held(WRITE_NEWEST)
+    assert mine.add(mine.pack(HASHES)) == mine.add_many(mine.pack(HASHES))
+
+
+def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
+    bits = held(WRITE_NEWEST)
+    header = replace(HEADER, counting=True)
+    mine = CachedRing.of("v", replace(bits.ring, header=header), Keys("k"))
+    packed = mine.pack(HASHES)
+    assert packed == bits.pack(HASHES)
+    calls = [mine.add_many(packed), mine.add(packed), bits.add_many(packed)]
+    assert [call.script.name for call in calls] == ["count", "count", "claim"]
+    assert [call.args[8:] for call in calls] == [("n:1.0", "claim"), ("n:1.0", "add"), ("n:1.0",)]
+    assert [call.args[6] for call in calls] == [4, 4, 1]
+    assert {names(call) == ["ring", "1.0", "0.0", "0.1"] for call in calls} == {True}
+    assert mine.contains(packed).args == (*bits.contains(packed).args[:-2], 4, b"")
+
+
+def test_a_discard_names_the_newest_layers_first() -> None:
+    mine = held(WRITE_NEWEST)
+    call = mine.discard(mine.pack(HASHES))
+    assert names(call) == ["ring", "1.0", "0.1", "0.0"]
+    assert call.args[7:] == (b"", "n:1.0", "n:0.1", "n:0.0")
+
+
+def test_layers_of_one_size_share_their_offsets() -> None:
+    """A ring that does not grow costs as many bytes a URL as a single bitmap."""
+    schedule = Schedule(Span(64 * DAY, SECONDS), Span(DAY, SECONDS))
+    full = Ring.fresh(HEADER, Config(800, 0.5, schedule, growth=0), NOW)
+    for _ in range(63):
+        full = full.rotate(NOW)
+    mine = CachedRing.of("v", full, Keys("k"))
+    assert len(mine.claim_keys) == 65
+    assert len(mine.pack(HASHES)) == 12
+    assert mine.max_urls < CachedRing.of("v", full.cleared(NOW), Keys("k")).max_urls
+
+
+def test_255_layers_of_as_many_sizes_can_be_told_apart() -> None:
+    """That is as many as a ring may have, and a byte can name."""
+    generations = tuple(
+        replace(ring(WRITE_NEWEST).active, number=63 - i, layers=layers)
+        for i, layers in enumerate(wide_layers())
+    )
+    widest = replace(ring(WRITE_NEWEST), generations=generations)
+    assert len({layer.num_bits for layer in widest.layers}) == 255
+    mine = CachedRing.of("v", widest, Keys("k"))
+    groups = mine.add_many(mine.pack(HASHES)).args[3]
+    assert groups == bytes(range(255))
+
+
+def wide_layers() -> list[tuple[Layer, ...]]:
+    counts = [4] * 63 + [3]
+    sizes = iter(range(1_000, 2_000))
+    return [
+        tuple(Layer(63 - i, index, next(sizes), 10) for index in range(count))
+        for i, count in enumerate(counts)
+    ]

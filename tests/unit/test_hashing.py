@@ -1,0 +1,138 @@
+"""Hashing: published vectors, golden vectors of the scheme, uniformity and independence."""
+
+import mmh3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from scrapy_bloom.bloom.model.hashing import (
+    MAX_SEED,
+    SCHEME,
+    Hasher,
+    draw_seeds,
+    murmur3,
+    offset_packer,
+    offsets,
+    to_bytes,
+)
+
+#: Tests of randomness use fixed seeds; they fail below this p-value.
+ALPHA = 1e-3
+URLS = [f"https://example.com/item/{i}".encode() for i in range(200_000)]
+
+
+@pytest.mark.parametrize(
+    ("key", "seed", "digest"),
+    # "foo" is in mmh3's README as hash64("foo") = (-2129773440516405919, 9128664383759220103), the
+    # fox in Guava's Murmur3Hash128Test.
+    [
+        (b"", 0, "00000000000000000000000000000000"),
+        (b"foo", 0, "e271865701f545617eaf87e42bba7d87"),
+        (
+            b"The quick brown fox jumps over the lazy dog",
+            0,
+            "e34bbc7bbc071b6c7a433ca9c49a9347",
+        ),
+    ],
+)
+def test_murmurhash3_published_vectors(key: bytes, seed: int, digest: str) -> None:
+    low, high = murmur3(key, seed)
+    assert f"{low:016x}{high:016x}" == digest
+
+
+def test_murmurhash3_verification_value() -> None:
+    """SMHasher's verification: hashes of hashes of all prefixes of 0, 1, 2, ... give 0x6384BA69.
+
+    Source: VerificationTest in https://github.com/aappleby/smhasher/blob/master/src/KeysetTest.cpp
+    """
+    hashes = b"".join(mmh3.mmh3_x64_128_digest(bytes(range(i)), 256 - i) for i in range(256))
+    final = mmh3.mmh3_x64_128_digest(hashes, 0)
+    assert int.from_bytes(final[:4], "little") == 0x6384BA69
+
+
+def test_golden_vectors() -> None:
+    """What scheme 1 does with stored filters; a change here needs a new scheme name."""
+    assert SCHEME == "mmh3-x64-128/1"
+    hasher = Hasher(seeds=(5, 7, 11), blocks=16)
+    golden = {
+        b"": (7, [510812, 856779, 687698]),
+        b"https://example.com/": (11, [652168, 266381, 118427]),
+        bytes(20): (15, [600428, 497849, 127474]),
+    }
+    for item, expected in golden.items():
+        block, hashes = hasher.hashes(item)
+        assert (block, offsets(hashes, 1_000_003)) == expected
+
+
+@pytest.mark.parametrize("seeds", [(5, 7, 11, 13, 31, 37, 61), (0, 1, MAX_SEED)])
+def test_blocks_and_offsets_are_uniform(seeds: tuple[int, ...]) -> None:
+    """Chi-square over 16 blocks, and per seed over 100 ranges of a layer."""
+    hasher = Hasher(seeds, 16)
+    places = [hasher.hashes(url) for url in URLS]
+    assert chi_square([block for block, _ in places], 16) > ALPHA
+    num_bits = 1_437_759
+    for i in range(len(seeds)):
+        buckets = [offsets(hashes, num_bits)[i] * 100 // num_bits for _, hashes in places]
+        assert chi_square(buckets, 100) > ALPHA
+
+
+def test_block_and_offsets_are_independent() -> None:
+    """Chi-square on the contingency table of block and offset residue, for every seed.
+
+    A block drawn from the hash of an offset fails this at once: with 16 blocks and a layer of
+    2**20 bits, residue and block would be the same number.
+    """
+    hasher = Hasher((5, 7, 11, 13), 16)
+    places = [hasher.hashes(url) for url in URLS]
+    for i in range(4):
+        table = [[0] * 16 for _ in range(16)]
+        for block, hashes in places:
+            table[block][offsets(hashes, 1 << 20)[i] % 16] += 1
+        assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+def test_offsets_of_different_seeds_are_independent() -> None:
+    hasher = Hasher((5, 7), 1)
+    table = [[0] * 16 for _ in range(16)]
+    for url in URLS:
+        first, second = offsets(hasher.hashes(url)[1], 1 << 20)
+        table[first % 16][second % 16] += 1
+    assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+@given(st.binary(), st.integers(1, 2**32), st.integers(1, 16_384))
+def test_places_are_in_range_and_packed_as_uint32(item: bytes, num_bits: int, blocks: int) -> None:
+    block, hashes = Hasher((1, 2, 3), blocks).hashes(item)
+    assert 0 <= block < blocks
+    assert all(0 <= offset < num_bits for offset in offsets(hashes, num_bits))
+    packer = offset_packer(3)
+    packed = packer.pack(*offsets(hashes, num_bits))
+    assert len(packed) == 12
+    assert list(packer.unpack(packed)) == offsets(hashes, num_bits)
+
+
+def test_drawn_seeds_are_distinct_and_differ_each_time() -> None:
+    first, second = draw_seeds(64), draw_seeds(64)
+    assert len(set(first)) == 64
+    assert all(0 <= seed <= MAX_SEED for seed in first)
+    assert first != second
+
+
+@given(st.text())
+def test_text_is_hashed_as_its_utf8(text: str) -> None:
+    assert to_bytes(text) == text.encode("utf-8", "surrogatepass")
+    assert to_bytes(to_bytes(text)) == to_bytes(text)
+
+
+@pytest.mark.parametrize("item", [None, 1, 1.5, ["a"], bytearray(b"a"), memoryview(b"a"), object()])
+def test_other_items_are_type_errors(item: object) -> None:
+    with pytest.raises(TypeError, match=f"not {type(item).__name__}"):
+        to_bytes(item)  # type: ignore[arg-type]
+
+
+def chi_square(values: list[int], cells: int) -> float:
+    counts = [0] * cells
+    for value in values:
+        counts[value] += 1
+    return float(stats.chisquare(counts).pvalue)

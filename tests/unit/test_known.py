@@ -1,0 +1,309 @@
+"""The local cache of answers: what it knows for certain, for how long, and in how little space."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.crawl.local_state import FRESH, Known, Place
+
+HERE, THERE = ("lasting", 0), ("lasting", 1)
+NEVER = float("inf")
+FORGET_AFTER = 60.0
+
+
+class Clock:
+    """Shows what it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def known(clock: Clock) -> Known:
+    """With room for all that is put in, and a block that has just answered."""
+    known = Known(1_000, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    return known
+
+
+def test_what_was_put_in_is_seen(known: Known) -> None:
+    known.add(HERE, b"a")
+    assert known.is_seen(HERE, b"a")
+
+
+def test_what_was_never_put_in_is_not_seen(known: Known) -> None:
+    known.add(HERE, b"a")
+    assert not known.is_seen(HERE, b"b")
+
+
+def test_another_block_or_window_knows_nothing_of_it(known: Known, clock: Clock) -> None:
+    others = (THERE, ("daily", 0))
+    known.add(HERE, b"a")
+    for place in others:
+        known.answered(place, "v1", NEVER, clock.now)
+        assert not known.is_seen(place, b"a")
+
+
+def test_nothing_is_known_of_a_block_that_has_not_answered(known: Known) -> None:
+    known.add(THERE, b"a")
+    known.discard(THERE, b"a")
+    assert not known.is_seen(THERE, b"a")
+
+
+# -- time --
+
+
+def test_an_entry_is_fresh_until_five_seconds_after_the_last_answer(
+    known: Known, clock: Clock
+) -> None:
+    known.add(HERE, b"a")
+    clock.now += FRESH
+    assert FRESH == 5.0
+    assert known.is_seen(HERE, b"a")
+
+
+def test_an_entry_that_is_not_fresh_is_only_remembered(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a")
+    clock.now += FRESH + 0.001
+    assert not known.is_seen(HERE, b"a")
+
+
+def test_another_answer_under_the_same_ring_makes_old_entries_fresh(
+    known: Known, clock: Clock
+) -> None:
+    known.add(HERE, b"a")
+    clock.now += FORGET_AFTER / 2
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert known.is_seen(HERE, b"a")
+
+
+def test_an_answer_counts_from_when_it_was_asked(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a")
+    clock.now += 2 * FRESH
+    known.answered(HERE, "v1", NEVER, clock.now - FRESH - 0.001)
+    assert not known.is_seen(HERE, b"a")
+
+
+def test_an_answer_that_comes_late_does_not_set_the_time_back(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a")
+    known.answered(HERE, "v1", NEVER, clock.now - FRESH)
+    clock.now += FRESH
+    assert known.is_seen(HERE, b"a")
+
+
+def test_nothing_is_seen_from_the_end_of_the_ring_on(known: Known, clock: Clock) -> None:
+    known.answered(THERE, "v1", clock.now + 2, clock.now)
+    known.add(THERE, b"a")
+    clock.now += 1.999
+    assert known.is_seen(THERE, b"a")
+    clock.now += 0.001
+    assert not known.is_seen(THERE, b"a")
+
+
+def test_an_answer_under_another_ring_makes_all_entries_of_the_block_void(
+    known: Known, clock: Clock
+) -> None:
+    known.answered(THERE, "v1", NEVER, clock.now)
+    for place in (HERE, THERE):
+        known.add(place, b"a")
+    known.answered(HERE, "v2", NEVER, clock.now)
+    assert not known.is_seen(HERE, b"a")
+    assert known.is_seen(THERE, b"a")
+
+
+def test_a_ring_that_comes_back_does_not_bring_its_entries_back(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a")
+    known.answered(HERE, "v2", NEVER, clock.now)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert not known.is_seen(HERE, b"a")
+
+
+def test_all_is_forgotten_when_a_block_was_not_asked_for_long(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a")
+    clock.now += FORGET_AFTER + 0.001
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert not known.is_seen(HERE, b"a")
+
+
+def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) -> None:
+    known.add(HERE, b"a")
+    for _ in range(3):
+        clock.now += FORGET_AFTER
+        known.answered(HERE, "v1", NEVER, clock.now)
+    assert known.is_seen(HERE, b"a")
+
+
+# -- room --
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 2, 1_000, 200_000])
+def test_an_entry_takes_eight_bytes_however_many_are_put_in(capacity: int, clock: Clock) -> None:
+    known = Known(capacity, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for number in range(3_000):
+        known.add(HERE, b"%d" % number)
+    slots = known._slots
+    assert slots.itemsize == 8
+    assert capacity <= len(slots) <= capacity + 1
+
+
+def test_no_more_is_known_than_there_is_room_for(clock: Clock) -> None:
+    known = Known(100, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for number in range(1_000):
+        known.add(HERE, b"%d" % number)
+    count = sum(known.is_seen(HERE, b"%d" % number) for number in range(1_000))
+    assert 50 < count <= 100
+
+
+def test_what_was_put_in_last_is_always_known(clock: Clock) -> None:
+    known = Known(2, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for number in range(1_000):
+        known.add(HERE, b"%d" % number)
+        assert known.is_seen(HERE, b"%d" % number)
+        assert not number or known.is_seen(HERE, b"%d" % (number - 1))
+
+
+def test_an_item_put_in_again_takes_no_second_slot(clock: Clock) -> None:
+    known = Known(2, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    for item in (b"a", b"b", b"b", b"b"):
+        known.add(HERE, item)
+    assert known.is_seen(HERE, b"a")
+    assert known.is_seen(HERE, b"b")
+
+
+def test_without_room_nothing_is_known(clock: Clock) -> None:
+    known = Known(0, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    known.add(HERE, b"a")
+    known.discard(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
+
+
+# -- forgetting --
+
+
+def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known) -> None:
+    known.add(HERE, b"a")
+    known.add(HERE, b"b")
+    known.discard(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
+    assert known.is_seen(HERE, b"b")
+
+
+def test_what_was_pushed_aside_can_be_discarded(clock: Clock) -> None:
+    known = Known(2, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
+    known.add(HERE, b"a")
+    known.add(HERE, b"b")
+    known.discard(HERE, b"a")
+    assert not known.is_seen(HERE, b"a")
+    assert known.is_seen(HERE, b"b")
+
+
+def test_what_is_discarded_can_be_put_in_again(known: Known) -> None:
+    known.add(HERE, b"a")
+    known.discard(HERE, b"a")
+    known.add(HERE, b"a")
+    assert known.is_seen(HERE, b"a")
+
+
+def test_cleared_it_knows_nothing_even_when_the_same_ring_answers(
+    known: Known, clock: Clock
+) -> None:
+    known.add(HERE, b"a")
+    known.clear()
+    assert not known.is_seen(HERE, b"a")
+    known.answered(HERE, "v1", NEVER, clock.now)
+    assert not known.is_seen(HERE, b"a")
+    known.add(HERE, b"b")
+    assert known.is_seen(HERE, b"b")
+
+
+# -- against a model --
+
+
+class Model:
+    """Does the same exactly, and with room for everything."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[Place, tuple[str, float, float]] = {}
+        self.items: dict[Place, set[bytes]] = {}
+
+    def answered(self, place: Place, v: str, ends: float, asked: float) -> None:
+        old = self.blocks.get(place)
+        if old is None or old[0] != v or asked - old[2] > FORGET_AFTER:
+            self.blocks[place], self.items[place] = (v, ends, asked), set()
+        else:
+            self.blocks[place] = (v, old[1], max(old[2], asked))
+
+    def add(self, place: Place, item: bytes) -> None:
+        if place in self.blocks:
+            self.items[place].add(item)
+
+    def is_seen(self, place: Place, item: bytes, now: float) -> bool:
+        if item not in self.items.get(place, ()):
+            return False
+        _, ends, answered = self.blocks[place]
+        return now < ends and now - answered <= FRESH
+
+
+ITEMS = [b"%d" % number for number in range(6)]
+PLACES = st.sampled_from([HERE, THERE])
+ITEM = st.sampled_from(ITEMS)
+STEPS = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([0.5, FRESH, 20.0, FORGET_AFTER + 1])),
+    st.tuples(
+        st.just("answered"),
+        PLACES,
+        st.sampled_from(["v1", "v2"]),
+        st.sampled_from([3.0, 30.0, NEVER]),  # until it ends
+        st.sampled_from([0.0, 1.0, FRESH + 1]),  # since it was asked
+    ),
+    st.tuples(st.just("add"), PLACES, ITEM),
+    st.tuples(st.just("discard"), PLACES, ITEM),
+    st.just(("clear",)),
+)
+
+
+@given(
+    capacity=st.sampled_from([0, 1, 3, 8, 1_000]),
+    steps=st.lists(STEPS, max_size=60),
+)
+def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
+    capacity: int, steps: list[tuple]
+) -> None:
+    clock, model = Clock(), Model()
+    known = Known(capacity, FORGET_AFTER, clock)
+    for kind, *args in steps:
+        if kind == "wait":
+            clock.now += args[0]
+        elif kind == "answered":
+            place, v, left, ago = args
+            known.answered(place, v, clock.now + left, clock.now - ago)
+            model.answered(place, v, clock.now + left, clock.now - ago)
+        elif kind == "add":
+            known.add(*args)
+            model.add(*args)
+        elif kind == "discard":
+            known.discard(*args)
+            model.items.get(args[0], set()).discard(args[1])
+        else:
+            known.clear()
+            model.blocks.clear()
+            model.items.clear()
+        for place in (HERE, THERE):
+            for item in ITEMS:
+                is_seen = known.is_seen(place, item)
+                expected = model.is_seen(place, item, clock.now)
+                assert expected or not is_seen

@@ -1,0 +1,99 @@
+"""Files that filters are saved to: whole or not at all, and for their owner only."""
+
+import io
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.bloom.extras.streams import reading, writing
+
+
+def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "filter"
+    with writing(path) as file:
+        file.write(b"half")
+        assert not path.exists()
+    assert path.read_bytes() == b"half"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_was_there_stays_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "filter"
+    path.write_bytes(b"before")
+    with writing(str(path)) as file:
+        file.write(b"after")
+        file.flush()
+        assert path.read_bytes() == b"before"
+    assert path.read_bytes() == b"after"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])
+def test_nothing_is_left_of_a_file_that_is_not_finished(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    path = tmp_path / "filter"
+    path.write_bytes(b"before")
+
+    def fail() -> None:
+        with writing(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"before"
+
+
+def test_a_link_goes_on_to_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    with writing(tmp_path / "link") as file:
+        file.write(b"x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"x"
+
+
+def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
+    path, got = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: got.append(path.read_bytes()))
+    reader.start()
+    with writing(path) as file:
+        file.write(b"x")
+    reader.join()
+    assert got == [b"x"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_an_open_file_is_used_as_it_is() -> None:
+    buffer = io.BytesIO(b"abc")
+    with reading(buffer) as file:
+        assert file is buffer
+    with writing(buffer) as file:
+        assert file is buffer
+    assert not buffer.closed
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    missing, text = tmp_path / "no" / "filter", "[Nn]o such file"
+    with pytest.raises(ArchiveError, match=f"cannot write '.*filter': .*{text}"):
+        writing(missing).__enter__()
+    with pytest.raises(ArchiveError, match=f"cannot read '.*filter': .*{text}"):
+        reading(missing).__enter__()
+    with pytest.raises(ArchiveError, match="cannot write .*Is a directory"):
+        writing(tmp_path).__enter__()
+    with pytest.raises(ArchiveError, match="cannot read .*null byte"):
+        reading("a\0b").__enter__()
+
+
+@pytest.mark.parametrize("place", [None, 3, b"path", ["path"]])
+def test_what_is_no_place_is_refused(place: object) -> None:
+    with pytest.raises(ConfigurationError, match="expected a path or a binary file; got "):
+        writing(place).__enter__()  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="expected a path or a binary file; got "):
+        reading(place).__enter__()  # type: ignore[arg-type]

@@ -1,0 +1,893 @@
+"""A block's ring against its definitions: what is remembered, for how long, and at what error rate.
+
+Random histories of a ring (time that jumps, growth, rotation, changed settings, losses) keep all
+that a ring promises; a second, much simpler model says what it has to remember.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Config, Counts, Generation, Layer
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.ring import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    RING_OUTLIVES,
+    RUNS_EXPIRE,
+    RUNS_KEPT,
+    SLACK,
+    Ring,
+)
+from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
+
+NOW = 1_700_000_000
+HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400
+SEEDS = tuple(range(1, 21))
+HEADER = Header("0" * 32, 4, SEEDS)
+ORDERS = [WRITE_NEWEST, WRITE_ALL]
+
+
+def schedule(window: int, period: int, unit: str = SECONDS) -> Schedule:
+    return Schedule(Span(window, unit), Span(period, unit))
+
+
+def fresh(order: str = WRITE_NEWEST, now: int = NOW, **config: object) -> Ring:
+    config = {"capacity": 1_000, "error_rate": 1e-3, **config}
+    return Ring.fresh(replace(HEADER, order=order), Config(**config), now)
+
+
+def all_full(ring: Ring) -> Counts:
+    return {layer.name: layer.capacity for layer in ring.layers}
+
+
+def numbers(ring: Ring) -> list[int]:
+    return [generation.number for generation in ring.generations]
+
+
+schedules = st.sampled_from(
+    [
+        None,
+        schedule(1, 1, MONTHS),
+        schedule(6, 1, MONTHS),
+        schedule(24, 12, MONTHS),
+        schedule(1, 1),
+        schedule(DAY, DAY),
+        schedule(6 * HOUR, HOUR),
+        schedule(MAX_GENERATIONS * HOUR, HOUR),
+        schedule(1, 1, RUNS),
+        schedule(5, 1, RUNS),
+        schedule(6, 2, RUNS),
+    ]
+)
+configs = st.builds(
+    Config,
+    capacity=st.integers(1, 50) | st.integers(1, 10**5),
+    error_rate=st.sampled_from([1e-6, 1e-3, 0.1]),
+    schedule=schedules,
+    growth=st.sampled_from([0, 1, 1.5, 2, 64]),
+    max_memory=st.none() | st.integers(10**3, 10**8),
+)
+headers = st.builds(
+    Header,
+    id=st.just("0" * 32),
+    blocks=st.sampled_from([1, 4]),
+    seeds=st.just(SEEDS),
+    order=st.sampled_from(ORDERS),
+    stagger=st.booleans(),
+)
+# A counting filter writes the newest generation only.
+headers |= st.builds(replace, st.just(HEADER), stagger=st.booleans(), counting=st.just(True))
+jumps = (
+    st.integers(-HOUR, HOUR)
+    | st.integers(-7 * DAY, 70 * DAY)
+    | st.sampled_from([0, 1, -1, DAY, 31 * DAY, YEAR, -YEAR])
+)
+runs = st.none() | st.sampled_from("abc") | st.integers(0, 100).map(str)
+
+
+@dataclass
+class History:
+    """A ring on its way, with the exact counts, the clock, and by what its layers were made."""
+
+    ring: Ring
+    now: int
+    counts: dict[str, int] = field(default_factory=dict)
+    made_by: dict[str, tuple[int, Config]] = field(default_factory=dict)
+    changes: int = 0
+    names: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.took(self.ring)
+
+    def took(self, ring: Ring) -> None:
+        """Go on with a ring; a layer that was not there is new, under a name never used before."""
+        known = {layer.name: layer for layer in self.ring.layers} if self.made_by else {}
+        for layer in ring.layers:
+            if layer.name in known:
+                assert layer == known[layer.name]
+                continue
+            assert layer.name not in self.names
+            self.names.add(layer.name)
+            self.made_by[layer.name] = self.changes, ring.config
+            self.counts[layer.name] = 0
+        self.ring = ring
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Draw a ring that can be reached. What it promises is checked at every step."""
+    header, config = draw(headers), draw(configs)
+    now = draw(st.integers(20 * YEAR, 80 * YEAR))
+    block = draw(st.integers(0, header.blocks - 1))
+    try:
+        history = History(Ring.fresh(header, config, now, block=block, run=draw(runs)), now)
+    except ConfigurationError:
+        history = History(
+            Ring.fresh(header, replace(config, max_memory=None), now, block=block), now
+        )
+    for _ in range(draw(st.integers(0, 12))):
+        step(draw, history)
+        check(history)
+    return history
+
+
+def step(draw: st.DrawFn, history: History) -> None:
+    ring, now, counts = history.ring, history.now, history.counts
+    kinds = ["advance", "advance", "fill", "fill", "rotate", "reconfigure", "lose", "clear"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "advance":
+        history.now = now = max(0, now + draw(jumps))
+        history.took(ring.advance(now, counts, draw(runs)))
+    elif kind == "fill":
+        fill(history, draw(st.sampled_from([0.5, 1.0])))
+        grown = ring.grow(now, counts)
+        check_growth(ring, grown, now, counts)
+        history.took(grown)
+    elif kind == "rotate":
+        history.took(ring.rotate(now, counts))
+    elif kind == "clear":
+        history.took(ring.cleared(now))
+    elif kind == "lose":
+        lost = draw(st.sets(st.sampled_from([layer.name for layer in ring.layers])))
+        history.took(ring.without(lost))
+        history.counts.update(dict.fromkeys(lost, 0))
+    else:
+        reconfigure(history, draw(configs))
+
+
+def fill(history: History, share: float) -> None:
+    """Record as many URLs as the written layers take, or a share of them."""
+    room = [
+        math.ceil(share * layer.capacity) - history.counts[layer.name]
+        for layer in history.ring.written
+    ]
+    for layer in history.ring.written:
+        history.counts[layer.name] += max(0, min(room))
+
+
+def reconfigure(history: History, config: Config) -> None:
+    try:
+        ring = history.ring.reconfigure(config, history.now)
+    except ConfigurationError:
+        return
+    before = {layer.name: layer for layer in history.ring.layers}
+    assert all(before[layer.name] == layer for layer in ring.layers)
+    assert ring.active.layers == history.ring.active.layers
+    history.changes += ring is not history.ring
+    history.took(ring)
+
+
+def check(history: History) -> None:
+    """Check what every ring promises."""
+    ring = history.ring
+    # One budget for each configuration, from one change to the next.
+    budgets = {history.made_by[layer.name] for layer in ring.tested}
+    assert ring.error_bound <= sum(config.error_rate for _, config in budgets) * (1 + 1e-9)
+    own = [g for g in ring.generations if g.number >= ring.since]
+    assert 1 <= len(own) <= len(ring.generations) <= MAX_GENERATIONS
+    assert len(own) <= ring.config.slots or not ring.config.schedule
+    assert numbers(ring) == sorted(set(numbers(ring)), reverse=True)
+    assert len({layer.name for layer in ring.layers}) == len(ring.layers) <= 255
+    assert len(ring.layers) - len(ring.generations) <= MAX_FURTHER_LAYERS
+    assert all(layer.index < MAX_LAYERS for layer in ring.layers)
+    assert all(layer.num_bits >= 1 for layer in ring.layers)
+    assert all(8 * layer.memory <= MAX_LAYER_BITS for layer in ring.layers)
+    assert all(8 * layer.memory <= MAX_GROWN_BITS for layer in ring.layers if layer.index)
+    assert {layer.counting for layer in ring.layers} == {ring.header.counting}
+    assert set(ring.written) | set(ring.tested) <= set(ring.layers)
+    assert len(ring.runs) == len(set(ring.runs)) <= RUNS_KEPT
+    assert ring_codec.parse(ring_codec.dump(ring)) == ring
+    check_times(ring)
+
+
+def check_times(ring: Ring) -> None:
+    """Check that keys live for as long as what they hold is remembered, and not for ever."""
+    plan_ = ring.config.schedule
+    last = max(ring.expires(generation) for generation in ring.generations)
+    assert ring.expiry == (last + RING_OUTLIVES if plan_ else 0)
+    for generation in ring.generations:
+        times = [function(generation) for function in (ring.closes, ring.forgotten, ring.expires)]
+        if plan_ is None:
+            assert times == [0, 0, 0]
+        elif plan_.counts_runs:
+            assert times == [0, 0, ring.changed + RUNS_EXPIRE]
+        else:
+            closes, forgotten, expires = times
+            assert closes <= forgotten == expires - SLACK
+            assert forgotten <= plan_.start(
+                ring.period(generation) + ring.config.slots, *ring._shift
+            )
+    assert ring.ends == ring.closes(ring.active)
+
+
+@settings(max_examples=300)
+@given(histories(), st.data())
+def test_the_said_time_is_when_a_generation_is_forgotten(
+    history: History, data: st.DataObject
+) -> None:
+    """Whether the filter is used in all periods until then, or in some of them, or in none."""
+    ring = history.ring.advance(history.now)  # a clock that went back moves what is in the future
+    for generation in ring.generations:
+        end = ring.forgotten(generation)
+        if end <= history.now:  # for ever, or by runs
+            continue
+        after = ring
+        uses = data.draw(st.lists(st.integers(history.now, end - 1), max_size=5))
+        for now in [*sorted(uses), end - 1]:
+            after = after.advance(now)
+            assert generation.number in numbers(after)
+        assert generation.number not in numbers(after.advance(end))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_a_rotation_by_hand_the_times_are_true(order: str) -> None:
+    start = NOW - NOW % 20
+    ring = fresh(order, start, schedule=schedule(40, 20)).rotate(start + 5)
+    newer, older = ring.generations
+    assert [ring.closes(g) for g in (newer, older)] == [start + 20, start + 5]
+    assert [ring.forgotten(g) for g in (newer, older)] == [start + 40, start + 20]
+    assert numbers(ring.advance(start + 20)) == [2, 1]
+
+
+def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
+    """Check that a ring changes only where that makes room, in the end if not at once."""
+    full = full_layers(old, counts)
+    if not full:
+        assert new is old
+        return
+    if new is old:
+        return
+    if new.active.number > old.active.number:
+        assert not full_layers(until_it_stays(new, now, counts), counts), "forgotten in vain"
+    newest = old.period(old.active)
+    ended = 0 < old.ends <= now
+    current = {g.number for g in old.generations if old.period(g) >= newest and not ended}
+    assert current <= set(numbers(new)), "what is of this period stays"
+    if new.active.number == old.active.number:
+        check_larger(old, new, full)
+
+
+def full_layers(ring: Ring, counts: Counts) -> list[Layer]:
+    return [layer for layer in ring.written if counts.get(layer.name, 0) >= layer.capacity]
+
+
+def until_it_stays(ring: Ring, now: int, counts: Counts) -> Ring:
+    """Return the ring that is left when there is room, or none can be made."""
+    for _ in range(1_000):
+        ring, before = ring.grow(now, counts), ring
+        if ring is before:
+            return ring
+    raise AssertionError("it never ends")
+
+
+def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
+    config = old.config
+    assert config.growth
+    assert [g.number for g in new.generations] == numbers(old)
+    assert len(new.layers) == len(old.layers) + 1
+    for before, after in zip(old.generations, new.generations, strict=True):
+        if after == before:
+            continue
+        assert before.layers[-1] in full
+        assert after.layers[:-1] == before.layers
+        last, added = after.layers[-2:]
+        assert added.index == last.index + 1
+        if 8 * added.memory < MAX_GROWN_BITS:
+            assert added.capacity >= (last.capacity - head_room(old, last)) * config.growth
+    if config.max_memory is not None:
+        base = plan(
+            config.capacity,
+            config.error_rate,
+            tested=config.tested(old.header.order),
+            blocks=old.header.blocks,
+            num_hashes=len(old.header.seeds),
+            counting=old.header.counting,
+        )
+        to_come = max(0, config.slots - len(new.generations))
+        assert new.memory * old.header.blocks + to_come * base.memory <= config.max_memory
+
+
+def head_room(ring: Ring, layer: Layer) -> float:
+    """Return what a first layer has for the uneven spread over blocks; it does not grow."""
+    even = ring.config.capacity / ring.header.blocks
+    return block_capacity(ring.config.capacity, ring.header.blocks) - even if not layer.index else 0
+
+
+@settings(max_examples=400)
+@given(histories())
+def test_every_ring_keeps_its_promises(history: History) -> None:
+    """See ``check``, at every step."""
+    check(history)
+
+
+@settings(max_examples=200)
+@given(histories(), jumps, runs)
+def test_advancing_a_second_time_changes_nothing(
+    history: History, jump: int, run: str | None
+) -> None:
+    now = max(0, history.now + jump)
+    ring = history.ring.advance(now, history.counts, run)
+    assert ring.advance(now, history.counts, run) is ring
+
+
+@settings(max_examples=100)
+@given(histories())
+def test_a_ring_under_its_own_settings_stays_the_same_object(history: History) -> None:
+    """So nothing is written when nothing changes."""
+    ring = history.ring
+    assert ring.reconfigure(ring.config, NOW) is ring
+    assert ring.reconfigure(replace(ring.config), NOW) is ring
+
+
+# -- time --
+
+timed = st.builds(
+    lambda header, config, times: (header, config, times),
+    headers,
+    st.builds(
+        Config,
+        capacity=st.just(100),
+        error_rate=st.just(1e-3),
+        schedule=st.sampled_from(
+            [schedule(6, 1, MONTHS), schedule(24, 12, MONTHS), schedule(7, 1), schedule(DAY, DAY)]
+        ),
+        growth=st.sampled_from([0, 2]),
+    ),
+    st.lists(st.integers(0, 3) | st.integers(0, 3 * YEAR), min_size=1, max_size=20),
+)
+
+
+@settings(max_examples=300)
+@given(timed, st.integers(0, 3))
+def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
+    drawn: tuple[Header, Config, list[int]], block: int
+) -> None:
+    """Against sets, one for each period: URLs of period p are new again in period p + G.
+
+    The time of every step also is the name of a URL, which is claimed, and claimed again later.
+    """
+    header, config, gaps = drawn
+    block %= header.blocks
+    part = (block, header.blocks) if header.stagger else (0, 1)
+    assert config.schedule is not None
+    now = 20 * YEAR
+    ring = Ring.fresh(header, config, now, block=block)
+    held: dict[str, set[int]] = {}
+    seen_in: dict[int, int] = {}
+    for gap in gaps:
+        now += gap
+        period = config.schedule.index(now, *part)
+        ring = ring.advance(now)
+        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
+        remembered = set().union(*(held[layer.name] for layer in ring.tested))
+        assert remembered == {u for u, p in seen_in.items() if period < p + config.slots}
+        assert ring.ends == config.schedule.start(period + 1, *part) > now
+        for url in (now, 20 * YEAR):
+            if url not in remembered:
+                seen_in[url] = period
+                for layer in ring.written:
+                    held[layer.name].add(url)
+    for generation in ring.generations:
+        period = config.schedule.index(generation.dated, *part)
+        assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(ORDERS),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 8), max_size=40),
+)
+def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
+    order: str, window: int, period: int, shown: list[int]
+) -> None:
+    """The same as above; a run that was shown before, as by a second worker, rotates nothing."""
+    ring = fresh(order, schedule=schedule(window * period, period, RUNS))
+    held: dict[str, set[str]] = {}
+    seen_in: dict[str, int] = {}
+    known: list[str] = []
+    for number, run in enumerate(map(str, shown)):
+        known += [run] if run not in known else []
+        ring = ring.advance(NOW + number, run=run)
+        current = len(known) // period
+        assert ring.period(ring.active) == current
+        assert list(ring.runs) == known[::-1]
+        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
+        remembered = set().union(*(held[layer.name] for layer in ring.tested))
+        assert remembered == {u for u, p in seen_in.items() if current < p + window}
+        for url in (run, "home page"):
+            if url not in remembered:
+                seen_in[url] = current
+                for layer in ring.written:
+                    held[layer.name].add(url)
+
+
+@settings(max_examples=200)
+@given(timed)
+def test_periods_without_claims_need_no_steps(drawn: tuple[Header, Config, list[int]]) -> None:
+    """However often nobody or somebody looks, the same is left at the end."""
+    header, config, gaps = drawn
+    now = 20 * YEAR
+    start = ring = Ring.fresh(header, config, now - DAY).advance(now)
+    for gap in gaps:
+        now += gap
+        ring = ring.advance(now)
+    old = {layer.name for layer in start.layers}
+    left = [{layer.name for layer in end.layers} & old for end in (ring, start.advance(now))]
+    assert left[0] == left[1]
+    assert ring.period(ring.active) == start.advance(now).period(start.advance(now).active)
+
+
+def test_a_clock_that_goes_back_a_little_changes_nothing() -> None:
+    """After a failover, say: to the period before, but not beyond."""
+    ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY)
+    start = NOW + DAY - (NOW + DAY) % DAY
+    assert ring.active.number == 1
+    for now in (start, start - 1, start - DAY):
+        assert ring.advance(now) is ring
+    assert ring.advance(start - DAY - 1) is not ring
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_a_clock_that_went_far_back_nothing_is_remembered_for_longer(order: str) -> None:
+    """What was opened in the future counts as opened now."""
+    ring = fresh(order, schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY).advance(NOW + 2 * DAY)
+    earlier = NOW - 30 * DAY
+    back = ring.advance(earlier)
+    assert back.layers == ring.layers
+    assert {generation.opened for generation in back.generations} == {earlier}
+    assert back.ends == earlier - earlier % DAY + DAY
+    assert back.advance(earlier + 3 * DAY).layers == (back.advance(earlier + 3 * DAY).active.layers)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_rotation_while_the_clock_is_a_little_back_keeps_what_is_newer(order: str) -> None:
+    """Full, and unable to grow: a generation of the period to come is none of those that may go."""
+    ring = fresh(order, growth=0, schedule=schedule(2 * DAY, DAY))
+    ring = ring.advance(NOW + DAY)  # the clock was wrong
+    assert ring.active.number == 1
+    for now in (NOW, NOW - 1, NOW):
+        ring = ring.grow(now, all_full(ring))
+        assert 1 in numbers(ring)
+    assert ring.grow(NOW, all_full(ring)) is ring
+
+
+@pytest.mark.parametrize("change", [Ring.rotate, Ring.grow])
+def test_a_rotation_that_comes_a_moment_too_late_forgets_what_is_due(change: object) -> None:
+    """A ring was up to date when it was asked for a rotation, and a period ended just then."""
+    ring = fresh(growth=0, schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
+    rotated = change(ring, NOW + 2 * DAY, all_full(ring))
+    assert numbers(rotated) == [2, 1]
+    later = change(ring, NOW + 4 * DAY, all_full(ring))
+    assert numbers(later) == [2]
+    assert later.advance(NOW + 4 * DAY) is later
+
+
+def test_without_a_window_no_time_and_no_run_changes_anything() -> None:
+    ring = fresh()
+    for now in (0, NOW, NOW + 50 * YEAR):
+        assert ring.advance(now, run="a") is ring
+        assert ring.rotate(now) is ring
+    assert (ring.ends, ring.expiry) == (0, 0)
+
+
+def test_a_window_in_time_takes_no_notice_of_runs() -> None:
+    ring = fresh(schedule=schedule(2 * DAY, DAY))
+    assert ring.advance(NOW, run="a") is ring
+
+
+def test_only_the_last_runs_are_kept() -> None:
+    ring = fresh(schedule=schedule(2, 1, RUNS))
+    for number in range(RUNS_KEPT + 5):
+        ring = ring.advance(NOW, run=str(number))
+    assert ring.runs == tuple(str(number) for number in reversed(range(5, RUNS_KEPT + 5)))
+    assert ring.advance(NOW, run="5") is ring
+    assert ring.advance(NOW, run="4") is not ring
+
+
+def test_a_fresh_ring_knows_the_run_that_made_it() -> None:
+    config = Config(1_000, 1e-3, schedule(2, 1, RUNS))
+    ring = Ring.fresh(HEADER, config, NOW, run="a")
+    assert ring.advance(NOW, run="a") is ring
+    assert numbers(ring.advance(NOW, run="b")) == [1, 0]
+
+
+def test_blocks_that_are_staggered_rotate_one_after_the_other() -> None:
+    header = replace(HEADER, stagger=True)
+    config = Config(1_000, 1e-3, schedule(8 * HOUR, 4 * HOUR))
+    start = 4 * HOUR * 100_000
+    ends = [Ring.fresh(header, config, start, block=block).ends - start for block in range(4)]
+    assert ends == [4 * HOUR, HOUR, 2 * HOUR, 3 * HOUR]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_rotation_by_hand_opens_one_and_forgets_the_oldest_of_g(order: str) -> None:
+    ring = fresh(order, schedule=schedule(3 * DAY, DAY))
+    for expected in ([1, 0], [2, 1, 0], [3, 2, 1]):
+        ring = ring.rotate(NOW)
+        assert numbers(ring) == expected
+    assert len({ring.period(generation) for generation in ring.generations}) == 1
+
+
+def test_without_a_window_again_nothing_is_forgotten_that_is_there() -> None:
+    ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY).advance(NOW + 2 * DAY)
+    lasting = ring.reconfigure(replace(ring.config, schedule=None), NOW)
+    assert lasting.layers == ring.layers
+    assert lasting.advance(NOW + 50 * YEAR) is lasting
+    assert lasting.tested == ring.tested
+
+
+def test_rotation_by_hand_counts_as_a_run_where_runs_count() -> None:
+    ring = fresh(schedule=schedule(2, 1, RUNS)).rotate(NOW).rotate(NOW)
+    assert [ring.period(generation) for generation in ring.generations] == [2, 1]
+
+
+# -- orders --
+
+
+def test_write_newest_writes_the_active_layer_and_tests_all() -> None:
+    ring = fresh(schedule=schedule(2 * DAY, DAY)).rotate(NOW)
+    ring = ring.grow(NOW, all_full(ring))
+    assert [layer.name for layer in ring.written] == ["1.1"]
+    assert [layer.name for layer in ring.tested] == ["1.0", "1.1", "0.0"]
+
+
+def test_write_all_writes_every_generation_and_tests_the_oldest() -> None:
+    ring = fresh(WRITE_ALL, schedule=schedule(2 * DAY, DAY)).rotate(NOW)
+    ring = ring.grow(NOW, {"0.0": ring.layers[-1].capacity})
+    assert [layer.name for layer in ring.written] == ["0.1", "1.0"]
+    assert [layer.name for layer in ring.tested] == ["0.0", "0.1"]
+
+
+def test_the_oldest_generation_alone_is_counted_where_all_are_written() -> None:
+    ring = fresh(WRITE_ALL, schedule=schedule(2 * DAY, DAY)).rotate(NOW)
+    assert ring.count({"0.0": 10, "1.0": 3}) == 10
+    ring = fresh(WRITE_NEWEST, schedule=schedule(2 * DAY, DAY)).rotate(NOW)
+    assert ring.count({"0.0": 10, "1.0": 3}) == 13
+
+
+# -- sizes --
+
+
+def test_a_fresh_ring_has_one_empty_layer_of_the_planned_size() -> None:
+    planned = plan(1_000, 1e-3, blocks=4, num_hashes=20)
+    ring = fresh()
+    assert ring.layers == (Layer(0, 0, planned.num_bits, planned.block_capacity),)
+    assert ring.layers[0].name == "0.0"
+    assert ring.active == Generation(0, NOW, NOW, 0, ring.layers)
+    assert ring.memory == ring.layers[0].memory == planned.memory // 4
+
+
+@pytest.mark.parametrize(("order", "tested"), [(WRITE_NEWEST, 6), (WRITE_ALL, 1)])
+def test_each_generation_that_is_tested_has_its_share_of_the_error_rate(
+    order: str, tested: int
+) -> None:
+    ring = fresh(order, schedule=schedule(6 * DAY, DAY), growth=0)
+    assert ring.error_bound <= 1e-3 / tested < ring.error_bound * 1.01
+    for _ in range(5):
+        ring = ring.rotate(NOW)
+    assert ring.error_bound <= 1e-3 < ring.error_bound * 1.01
+
+
+def test_without_growth_a_filter_takes_less_memory() -> None:
+    assert fresh(growth=0).memory < fresh().memory
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("growth", [1, 1.5, 2, 5])
+def test_layers_grow_by_the_factor_within_one_error_budget(order: str, growth: float) -> None:
+    ring = fresh(order, growth=growth, schedule=schedule(6 * DAY, DAY))
+    for index in range(1, 6):
+        ring = ring.grow(NOW, all_full(ring))
+        assert [layer.index for layer in ring.active.layers] == list(range(index + 1))
+        assert ring.layers[-1].capacity >= 1_000 / 4 * growth**index
+    assert ring.error_bound <= 1e-3 / ring.config.tested(order)
+
+
+def test_only_what_is_full_grows() -> None:
+    ring = fresh()
+    assert ring.grow(NOW, {"0.0": ring.layers[0].capacity - 1}) is ring
+    assert len(ring.grow(NOW, {"0.0": ring.layers[0].capacity}).layers) == 2
+
+
+@pytest.mark.parametrize("growth", [1.1, 1.5, 64])
+@pytest.mark.parametrize("counting", [False, True])
+def test_no_layer_is_added_above_32_mib(growth: float, counting: bool) -> None:
+    config = Config(2_000_000 if counting else 8_000_000, 1e-6, growth=growth)
+    ring = Ring.fresh(replace(HEADER, blocks=1, counting=counting), config, NOW)
+    for _ in range(5):
+        ring = ring.grow(NOW, all_full(ring))
+    sizes = [8 * layer.memory for layer in ring.layers]
+    assert max(sizes[1:]) == sizes[-1] == MAX_GROWN_BITS
+    assert ring.error_bound <= 1e-6
+
+
+def test_a_raised_capacity_is_reached_by_the_next_layer() -> None:
+    ring = fresh(growth=1.5)
+    raised = ring.reconfigure(replace(ring.config, capacity=100_000), NOW)
+    assert raised.layers == ring.layers
+    grown = raised.grow(NOW, all_full(raised))
+    share = plan(100_000, 1e-3, blocks=4, num_hashes=20).block_capacity
+    assert sum(layer.capacity for layer in grown.layers) == share
+
+
+def test_a_generation_has_64_layers_at_most() -> None:
+    ring = fresh(growth=1, capacity=10)
+    for _ in range(MAX_LAYERS - 1):
+        ring = ring.grow(NOW, all_full(ring))
+    assert len(ring.layers) == MAX_LAYERS
+    assert ring.grow(NOW, all_full(ring)) is ring
+
+
+def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
+    """Not even if it gets further generations when it has grown as far as it may."""
+    ring = fresh(growth=1, capacity=10, schedule=schedule(8 * DAY, DAY))
+    for day in range(8):
+        ring = ring.advance(NOW + day * DAY)
+        for _ in range(40):
+            grown = ring.grow(NOW + day * DAY, all_full(ring))
+            ring = grown if grown.active.number == ring.active.number else ring
+    assert len(ring.layers) - len(ring.generations) == MAX_FURTHER_LAYERS
+    ring = ring.reconfigure(
+        replace(ring.config, schedule=schedule(MAX_GENERATIONS * DAY, DAY)), NOW
+    )
+    for _ in range(MAX_GENERATIONS - len(ring.generations)):
+        ring = ring.rotate(NOW + 8 * DAY)
+    assert len(ring.layers) == 255
+    assert ring_codec.parse(ring_codec.dump(ring)) == ring
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_new_generation_is_as_large_as_the_one_it_replaces_had_to_be(order: str) -> None:
+    """Else it would grow through the same layers again, each period."""
+    ring = fresh(order, schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
+    rotated = ring.advance(NOW + 2 * DAY, {"0.0": 5_000})
+    # With 4 leading bits, so that generations have sizes in common.
+    assert rotated.active.layers[0].capacity == 5_120
+    assert rotated.advance(NOW + 3 * DAY, {"1.0": 3}).active.layers == (
+        replace(ring.active.layers[0], generation=3),
+    )
+    fixed = fresh(order, schedule=schedule(2 * DAY, DAY), growth=0).advance(NOW + DAY)
+    assert fixed.advance(NOW + 2 * DAY, {"0.0": 5_000}).active.layers[0].num_bits == (
+        fixed.layers[0].num_bits
+    )
+
+
+def test_memory_is_kept_for_the_generations_to_come() -> None:
+    base = fresh(schedule=schedule(3 * DAY, DAY)).memory
+    limit = 4 * (3 * base + 2 * base)  # blocks * (three generations, and something to grow)
+    ring = fresh(schedule=schedule(3 * DAY, DAY), growth=1.2, max_memory=limit)
+    grown = ring.grow(NOW, all_full(ring))
+    assert len(grown.layers) == 2
+    again = grown.grow(NOW, all_full(grown))
+    assert again.active.number == 1, "it rotates early rather than grow"
+    full = again.advance(NOW + DAY).advance(NOW + 2 * DAY)
+    assert full.memory * 4 <= limit
+
+
+def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
+    needed = 3 * 4 * fresh(schedule=schedule(3 * DAY, DAY)).memory
+    message = f"BLOOM_MAX_MEMORY = .* is less than the {needed:,} bytes .* in 3 generation"
+    config = {"schedule": schedule(3 * DAY, DAY), "max_memory": needed - 1}
+    with pytest.raises(ConfigurationError, match=message):
+        fresh(**config)
+    with pytest.raises(ConfigurationError, match=message):
+        fresh().reconfigure(Config(1_000, 1e-3, **config), NOW)
+    assert fresh(**{**config, "max_memory": needed})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [(Config(10**12, 1e-3), "512 MiB"), (Config(1_000, 1e-15), "contradict")],
+)
+def test_settings_that_are_impossible_are_refused_before_they_are_stored(
+    config: Config, message: str
+) -> None:
+    """And not in the middle of a crawl, when a generation is to be made by them."""
+    ring = Ring.fresh(replace(HEADER, seeds=(5, 7, 11)), Config(1_000, 1e-1), NOW)
+    with pytest.raises(ConfigurationError, match=message):
+        ring.reconfigure(config, NOW)
+    with pytest.raises(ConfigurationError, match=message):
+        Ring.fresh(ring.header, config, NOW)
+
+
+# -- full, and unable to grow --
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(ORDERS), st.integers(1, 6), st.lists(st.sampled_from([0, 1]), max_size=20))
+@example(WRITE_NEWEST, 3, [0, 0, 0, 0])
+@example(WRITE_ALL, 3, [1, 1, 1, 0, 0, 0])
+def test_early_rotation_forgets_nothing_of_the_current_period(
+    order: str, window: int, days: list[int]
+) -> None:
+    ring, now = fresh(order, growth=0, schedule=schedule(window * DAY, DAY)), NOW
+    for days_passed in days:
+        now += days_passed * DAY
+        ring = ring.advance(now, all_full(ring))
+        current = ring.period(ring.active)
+        kept = {g.number for g in ring.generations if ring.period(g) == current}
+        counts = {layer.name: layer.capacity for layer in ring.written}
+        rotated = ring.grow(now, counts)
+        assert kept <= set(numbers(rotated))
+        if rotated is not ring:
+            assert rotated.active.number > ring.active.number
+            assert not full_layers(until_it_stays(rotated, now, counts), counts)
+
+
+def test_a_full_filter_rotates_early_until_all_is_of_this_period() -> None:
+    ring = fresh(growth=0, schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY)
+    for expected in ([2, 1, 0], [3, 2, 1]):
+        ring = ring.grow(NOW + DAY, all_full(ring))
+        assert numbers(ring) == expected
+    assert ring.grow(NOW + DAY, all_full(ring)) is ring
+    assert numbers(ring.advance(NOW + 2 * DAY)) == [4, 3, 2]
+
+
+def test_where_all_are_written_the_oldest_goes_and_only_if_it_is_older() -> None:
+    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY))
+    assert ring.grow(NOW, all_full(ring)) is ring
+    ring = ring.advance(NOW + DAY)
+    rotated = ring.grow(NOW + DAY, {"0.0": ring.layers[-1].capacity})
+    assert numbers(rotated) == [2, 1]
+
+
+def test_nothing_is_forgotten_where_that_would_make_no_room() -> None:
+    """Under write-all: all generations are full, and this period's cannot be forgotten."""
+    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY))
+    ring = ring.advance(NOW + DAY).advance(NOW + 2 * DAY)
+    assert ring.grow(NOW + 2 * DAY, all_full(ring)) is ring
+    younger = Counter(all_full(ring))
+    del younger["2.0"]
+    left = until_it_stays(ring, NOW + 2 * DAY, younger)
+    assert numbers(left)[-1] == 2
+    assert not full_layers(left, younger)
+
+
+def test_without_a_window_a_full_filter_stays_as_it_is() -> None:
+    ring = fresh(growth=0)
+    assert ring.grow(NOW, all_full(ring)) is ring
+
+
+# -- changed settings, losses, clearing --
+
+
+def test_a_shorter_window_forgets_what_is_older_at_once() -> None:
+    ring = fresh(schedule=schedule(4 * DAY, DAY))
+    for day in range(1, 4):
+        ring = ring.advance(NOW + day * DAY)
+    assert numbers(
+        ring.reconfigure(replace(ring.config, schedule=schedule(2 * DAY, DAY)), NOW)
+    ) == [
+        3,
+        2,
+    ]
+
+
+def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:
+    """It has taken in URLs until now, whenever it was opened."""
+    ring = fresh()
+    later = NOW + 400 * DAY
+    ring = ring.reconfigure(replace(ring.config, schedule=schedule(5, 1, MONTHS)), later)
+    (generation,) = ring.generations
+    assert generation.opened == NOW
+    assert ring.closes(generation) > later
+    assert ring.forgotten(generation) >= later + 4 * 28 * DAY
+    assert numbers(ring.advance(ring.forgotten(generation) - 1)) == [1, 0]
+    assert numbers(ring.advance(ring.forgotten(generation))) == [1]
+
+
+def test_a_longer_period_forgets_nothing_of_the_window() -> None:
+    """The generations made before it do not count against the number of the new ones."""
+    ring = fresh(schedule=schedule(6 * DAY, DAY))
+    start = ring.closes(ring.active) // (2 * DAY) * 2 * DAY
+    for day in range(1, 6):
+        ring = ring.advance(start + day * DAY)
+    now = start + 5 * DAY + HOUR
+    changed = ring.reconfigure(replace(ring.config, schedule=schedule(6 * DAY, 2 * DAY)), now)
+    assert numbers(changed) == numbers(ring)
+    for generation in ring.generations[1:]:
+        last_write = ring.closes(generation) - 1
+        assert last_write + 4 * DAY <= changed.forgotten(generation) <= last_write + 6 * DAY + 1
+
+
+def test_growth_that_is_impossible_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under "write-all", with many generations full: the number of steps is linear in them."""
+    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(60 * HOUR, HOUR))
+    for hour in range(1, 40):
+        ring = ring.advance(NOW + hour * HOUR)
+    steps = 0
+    make_room = Ring._make_room
+
+    def counted(*args: object) -> Ring:
+        nonlocal steps
+        steps += 1
+        return make_room(*args)
+
+    monkeypatch.setattr(Ring, "_make_room", counted)
+    assert ring.grow(NOW + 39 * HOUR, all_full(ring)) is ring
+    assert steps <= 42
+
+
+def test_a_longer_window_remembers_what_is_there_for_longer() -> None:
+    ring = fresh(schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
+    longer = ring.reconfigure(replace(ring.config, schedule=schedule(4 * DAY, DAY)), NOW)
+    assert longer.layers == ring.layers
+    assert longer.expiry == ring.expiry + 2 * DAY
+    assert numbers(longer.advance(NOW + 3 * DAY)) == [2, 1, 0]
+
+
+def test_a_lost_layer_of_an_older_generation_goes_alone() -> None:
+    ring = fresh(schedule=schedule(2 * DAY, DAY))
+    ring = ring.grow(NOW, all_full(ring)).advance(NOW + DAY)
+    assert [layer.name for layer in ring.without({"0.0"}).layers] == ["1.0", "0.1"]
+    assert [layer.name for layer in ring.without({"0.0", "0.1"}).layers] == ["1.0"]
+
+
+def test_the_layer_that_is_written_is_never_missing() -> None:
+    ring = fresh()
+    grown = ring.grow(NOW, all_full(ring))
+    assert ring.without({"0.0"}).layers == ring.layers
+    assert [layer.name for layer in grown.without({"0.0", "0.1"}).layers] == ["0.1"]
+    assert [layer.name for layer in grown.without({"0.0"}).layers] == ["0.1"]
+
+
+def test_where_all_are_written_a_generation_with_a_loss_goes_as_a_whole() -> None:
+    """Tested alone one day, it would not know what the younger ones know."""
+    ring = fresh(WRITE_ALL, schedule=schedule(3 * DAY, DAY))
+    ring = ring.grow(NOW, all_full(ring)).rotate(NOW).rotate(NOW)
+    assert numbers(ring.without({"0.0"})) == [2, 1]
+    assert numbers(ring.without({"0.1", "1.0"})) == [2]
+
+
+def test_where_all_are_written_the_active_generation_stays_whatever_it_has_lost() -> None:
+    ring = fresh(WRITE_ALL)
+    grown = ring.grow(NOW, all_full(ring))
+    assert [layer.name for layer in grown.without({"0.0"}).layers] == ["0.1"]
+    assert [layer.name for layer in grown.without({"0.1"}).layers] == ["0.0", "0.1"]
+    assert [layer.name for layer in grown.without({"0.0", "0.1"}).layers] == ["0.1"]
+
+
+def test_a_cleared_ring_never_reuses_a_generation_number() -> None:
+    """So a stale client cannot take a new bitmap for the one it knew."""
+    ring = fresh(schedule=schedule(2 * DAY, DAY)).rotate(NOW)
+    cleared = ring.cleared(NOW + 5)
+    assert [layer.name for layer in cleared.layers] == ["2.0"]
+    assert (cleared.header, cleared.config) == (ring.header, ring.config)
+    assert cleared.active.opened == NOW + 5
+    assert numbers(cleared.cleared(NOW)) == [3]
+
+
+def test_a_cleared_ring_knows_the_runs_it_was_shown() -> None:
+    """Else the next worker of the same run would rotate it."""
+    ring = fresh(schedule=schedule(2, 1, RUNS)).advance(NOW, run="a").cleared(NOW)
+    assert ring.advance(NOW, run="a") is ring

@@ -1,0 +1,530 @@
+"""Spans and schedules: against a calendar walked by other means, and what users are told."""
+
+import re
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from dateutil.relativedelta import relativedelta
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.schedule import (
+    MAX_GENERATIONS,
+    MAX_YEARS,
+    MONTHS,
+    RUNS,
+    SECONDS,
+    Schedule,
+    Span,
+    parse_span,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800
+CENTURY = 36_525 * DAY
+MOST = {MONTHS: 12 * MAX_YEARS, SECONDS: CENTURY, RUNS: 1_000_000}
+NAME = "BLOOM_RECRAWL_AFTER"
+
+spans = st.sampled_from([MONTHS, SECONDS, RUNS]).flatmap(
+    lambda unit: st.builds(Span, st.integers(1, MOST[unit]), st.just(unit))
+)
+times = st.integers(0, 2**37) | st.integers(0, 2**32)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise OSError("no repr")
+
+
+@st.composite
+def schedules(draw: st.DrawFn, units: tuple[str, ...] = (MONTHS, SECONDS)) -> Schedule:
+    unit = draw(st.sampled_from(units))
+    generations = draw(st.integers(1, MAX_GENERATIONS))
+    period = draw(st.integers(1, MOST[unit] // generations))
+    return Schedule(Span(period * generations, unit), Span(period, unit))
+
+
+@st.composite
+def shifts(draw: st.DrawFn) -> tuple[int, int]:
+    parts = draw(st.integers(1, 16_384))
+    return draw(st.integers(0, parts - 1)), parts
+
+
+def months(window: int, period: int) -> Schedule:
+    return Schedule(Span(window, MONTHS), Span(period, MONTHS))
+
+
+def seconds(window: int, period: int) -> Schedule:
+    return Schedule(Span(window, SECONDS), Span(period, SECONDS))
+
+
+def unix(*fields: int) -> int:
+    moment = datetime(*fields, tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
+    return (moment - EPOCH) // timedelta(seconds=1)
+
+
+def refusal(value: object) -> str:
+    """Return the message that a bad span gives, without the part that all have."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_span(NAME, value)
+    message = str(caught.value)
+    head = (
+        f'{NAME} is a length of time or a number of runs, such as "5 months", "6 weeks", '
+        '"36 hours" or "2 runs"; got '
+    )
+    assert message.startswith(head)
+    return message.removeprefix(head)
+
+
+def advice(window: Span, period: Span | None) -> tuple[str, list[Span], list[Span]]:
+    """Return a message about a bad schedule, and the periods and the windows that it suggests."""
+    with pytest.raises(ConfigurationError) as caught:
+        Schedule.of(window, period)
+    message = str(caught.value)
+    shown = period or Span(1, window.unit)
+    assert f'BLOOM_RECRAWL_AFTER = "{window}"' in message
+    assert f'BLOOM_ROTATE_EVERY = "{shown}"' in message
+    told = message.split("set BLOOM_ROTATE_EVERY to ")[1]
+    told_periods, _, told_windows = told.partition(" BLOOM_RECRAWL_AFTER to ")
+    periods, windows = (
+        [parse_span("suggestion", text) for text in re.findall(r'"([^"]+)"', part)]
+        for part in (told_periods, told_windows)
+    )
+    return message, periods, windows
+
+
+# --- spans
+
+
+@pytest.mark.parametrize(
+    ("value", "span"),
+    [
+        ("5 months", Span(5, MONTHS)),
+        ("1 month", Span(1, MONTHS)),
+        ("1 year", Span(12, MONTHS)),
+        ("2y", Span(24, MONTHS)),
+        ("2 yr", Span(24, MONTHS)),
+        ("2.0 years", Span(24, MONTHS)),
+        ("100 years", Span(1200, MONTHS)),
+        ("6 weeks", Span(6 * WEEK, SECONDS)),
+        ("1w", Span(WEEK, SECONDS)),
+        ("3 Days", Span(3 * DAY, SECONDS)),
+        ("1.5 days", Span(36 * HOUR, SECONDS)),
+        ("0.1 min", Span(6, SECONDS)),
+        ("36h", Span(36 * HOUR, SECONDS)),
+        ("36 hours", Span(36 * HOUR, SECONDS)),
+        ("  36   HOURS ", Span(36 * HOUR, SECONDS)),
+        ("5 min", Span(300, SECONDS)),
+        ("1 minute", Span(60, SECONDS)),
+        ("1_000 s", Span(1000, SECONDS)),
+        ("7 sec", Span(7, SECONDS)),
+        ("1 second", Span(1, SECONDS)),
+        ("90", Span(90, SECONDS)),
+        ("90.0", Span(90, SECONDS)),
+        ("0090", Span(90, SECONDS)),
+        ("2 runs", Span(2, RUNS)),
+        ("1run", Span(1, RUNS)),
+        ("1_000_000 runs", Span(1_000_000, RUNS)),
+        (90, Span(90, SECONDS)),
+        (9e1, Span(90, SECONDS)),
+        (CENTURY, Span(CENTURY, SECONDS)),
+        (timedelta(weeks=6), Span(6 * WEEK, SECONDS)),
+        (timedelta(milliseconds=2000), Span(2, SECONDS)),
+        (Span(7, RUNS), Span(7, RUNS)),
+    ],
+)
+def test_what_is_a_span(value: object, span: Span) -> None:
+    assert parse_span(NAME, value) == span
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (Span(5, MONTHS), "5 months"),
+        (Span(1, MONTHS), "1 month"),
+        (Span(12, MONTHS), "1 year"),
+        (Span(18, MONTHS), "18 months"),
+        (Span(24, MONTHS), "2 years"),
+        (Span(6 * WEEK, SECONDS), "6 weeks"),
+        (Span(7 * DAY, SECONDS), "1 week"),
+        (Span(8 * DAY, SECONDS), "8 days"),
+        (Span(36 * HOUR, SECONDS), "36 hours"),
+        (Span(90 * MINUTE, SECONDS), "90 minutes"),
+        (Span(90, SECONDS), "90 seconds"),
+        (Span(1, SECONDS), "1 second"),
+        (Span(1, RUNS), "1 run"),
+        (Span(12, RUNS), "12 runs"),
+        (Span(CENTURY, SECONDS), "36525 days"),
+    ],
+)
+def test_how_a_span_is_written(span: Span, text: str) -> None:
+    assert str(span) == text
+
+
+@given(spans)
+def test_the_text_of_a_span_is_read_back(span: Span) -> None:
+    assert parse_span(NAME, str(span)) == span
+    assert parse_span(NAME, str(span).replace(" ", "").upper()) == span
+
+
+@given(
+    st.decimals(0, 10**6, places=3),
+    st.sampled_from([("s", 1), ("min", MINUTE), ("h", HOUR), ("days", DAY), ("week", WEEK)]),
+)
+@example(Decimal("0.1"), ("min", MINUTE))
+def test_fractions_are_exact(number: Decimal, unit: tuple[str, int]) -> None:
+    exact = Fraction(number) * unit[1]
+    if exact.denominator == 1 and 1 <= exact <= CENTURY:
+        assert parse_span(NAME, f"{number} {unit[0]}") == Span(int(exact), SECONDS)
+    else:
+        refusal(f"{number} {unit[0]}")
+
+
+@pytest.mark.parametrize("text", ["5m", "5 M", "5 mo", "1.5 m"])
+def test_m_is_refused_because_it_may_mean_two_things(text: str) -> None:
+    assert refusal(text).startswith(f"{text!r}: does ")
+    assert "mean minutes or months?" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "month", "m", "five months", "5 fortnights", "-5 days", "+5 days", "5 days ago"),
+        *("1e6", "nan", "inf", "1.", ".5 days", "1,5 days", "_1 s", "1_ s", "1__0 s", "1 000 s"),
+        *("5\n5", "5 days\0", "٣ days", "³ s", "0x10", "None", "9" * 41, "9" * 5000 + " runs"),
+        *("1" + " " * 100 + "x", "P5M", "5 months 2 days"),
+    ],
+)
+def test_text_that_is_no_number_with_a_unit(text: str) -> None:
+    message = refusal(text)
+    assert message.startswith(f"{text!r:.100}: it should be a number in digits and then ")
+    units = '"years", "months", "weeks", "days", "hours", "minutes", "seconds" or "runs"'
+    assert message.endswith(units)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, 1.5, float("nan"), float("inf"), -float("inf"), timedelta(seconds=5, microseconds=1)],
+)
+def test_a_number_is_whole_seconds(value: object) -> None:
+    assert refusal(value) == f"{value!r}: it should come to whole seconds"
+
+
+@pytest.mark.parametrize("text", ["1.5 months", "1.5 years", "0.5 runs", "0.5 s", "1.0001 days"])
+def test_fractions_come_to_whole_seconds(text: str) -> None:
+    message = "it should come to whole seconds, months, years or runs"
+    assert refusal(text) == f"{text!r}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [
+        *((value, SECONDS) for value in (0, -1, -0.0, 1e300, CENTURY + 1, "0", "0 days", 2**70)),
+        *((value, SECONDS) for value in ("5218 weeks", "9" * 40, timedelta(0), timedelta.max)),
+        *((value, SECONDS) for value in (timedelta(days=-1), f"{CENTURY + 1} s")),
+        *((value, MONTHS) for value in ("0 months", "0 years", "1201 months", "101 years")),
+        *((value, RUNS) for value in ("0 runs", "1000001 runs")),
+    ],
+)
+def test_a_span_is_neither_nothing_nor_absurd(value: object, unit: str) -> None:
+    assert refusal(value) == f"{value!r}: it has to come to 1 to {MOST[unit]:,} whole {unit}"
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, False, b"5 months", 5j, Decimal(5), ["5 months"], {}]
+)
+def test_other_types_are_refused(value: object) -> None:
+    told = "it should be text, a number of seconds or a timedelta"
+    assert refusal(value) == f"{value!r}: {told}"
+
+
+def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
+    assert refusal(Unprintable()).startswith("something of type Unprintable: ")
+    assert refusal(10**5000).startswith("something of type int: ")
+    assert len(refusal(["x" * 10**6])) < 200
+
+
+anything = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.binary(), st.complex_numbers(), st.decimals()),
+        *(st.integers(), st.floats(), st.text(), st.timedeltas(), st.datetimes(), st.fractions()),
+        *(st.builds(object), st.builds(Unprintable), spans),
+        st.from_regex(r"\s*-?[0-9_.]{1,6} ?[a-zA-Z]{0,7}", fullmatch=True),
+        st.builds(
+            "{}{}".format,
+            st.decimals(-1, 10**9) | st.integers(),
+            st.sampled_from(["s", "m", "mo", "min", "h", "d", "w", "months", "years", "runs", "x"]),
+        ),
+    ),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
+    max_leaves=3,
+)
+
+
+@given(anything)
+def test_any_value_is_a_span_or_a_configuration_error(value: object) -> None:
+    try:
+        span = parse_span("BLOOM_SOME", value)
+    except ConfigurationError as error:
+        assert str(error).startswith("BLOOM_SOME is ")  # noqa: PT017 - either is right
+    else:
+        assert 1 <= span.count <= MOST[span.unit]
+        assert parse_span("BLOOM_SOME", span) is span
+
+
+@pytest.mark.parametrize("count", [0, -1, 1201, 1.0, True, "1"])
+def test_a_span_has_a_count(count: int) -> None:
+    with pytest.raises(ConfigurationError, match="it has to come to 1 to 1,200 whole months"):
+        Span(count, MONTHS)
+
+
+def test_a_span_has_a_unit() -> None:
+    with pytest.raises(ConfigurationError, match='unit is "months", "seconds" or "runs"'):
+        Span(1, "days")
+
+
+# --- which windows and periods go together
+
+
+@pytest.mark.parametrize(
+    ("window", "period", "generations"),
+    [
+        ("5 months", "1 month", 5),
+        ("2 months", "1 month", 2),
+        ("1 month", "1 month", 1),
+        ("1 year", "1 month", 12),
+        ("6 weeks", "6 weeks", 1),
+        ("90 s", "90 s", 1),
+        ("7 runs", "1 run", 7),
+        ("1 run", "1 run", 1),
+    ],
+)
+def test_default_periods(window: str, period: str, generations: int) -> None:
+    schedule = Schedule.of(parse_span(NAME, window))
+    assert schedule.window == parse_span(NAME, window)
+    assert schedule.period == parse_span(NAME, period)
+    assert schedule.generations == generations
+
+
+def test_schedule_in_words() -> None:
+    assert str(months(5, 1)) == "5 months (rotated every 1 month)"
+    assert str(seconds(6 * WEEK, WEEK)) == "6 weeks (rotated every 1 week)"
+
+
+def test_what_counts_runs() -> None:
+    assert Schedule.of(Span(3, RUNS)).counts_runs
+    assert not Schedule.of(Span(3, MONTHS)).counts_runs
+    assert not Schedule.of(Span(3, SECONDS)).counts_runs
+
+
+@given(schedules((MONTHS, SECONDS, RUNS)))
+def test_whole_multiples_up_to_64_go_together(schedule: Schedule) -> None:
+    assert schedule.generations * schedule.period.count == schedule.window.count
+    assert 1 <= schedule.generations <= MAX_GENERATIONS
+    assert Schedule.of(schedule.window, schedule.period) == schedule
+
+
+@pytest.mark.parametrize(
+    ("window", "period", "problem"),
+    [
+        (
+            "5 months",
+            "4 weeks",
+            'give both in months, say set BLOOM_ROTATE_EVERY to "5 months" or "1 month"',
+        ),
+        (
+            "6 weeks",
+            "1 month",
+            (
+                "give both in seconds, say set BLOOM_ROTATE_EVERY to "
+                '"6 weeks", "3 weeks", "2 weeks" or "1 week"'
+            ),
+        ),
+        ("3 runs", "1 day", 'both in runs, say set BLOOM_ROTATE_EVERY to "3 runs" or "1 run"'),
+        (
+            "5 months",
+            "2 months",
+            (
+                'a multiple of the period; set BLOOM_ROTATE_EVERY to "1 month" or "5 months", '
+                'or BLOOM_RECRAWL_AFTER to "4 months" or "6 months"'
+            ),
+        ),
+        (
+            "1 week",
+            "5 hours",
+            (
+                'BLOOM_ROTATE_EVERY to "4 hours" or "6 hours", '
+                'or BLOOM_RECRAWL_AFTER to "165 hours" or "170 hours"'
+            ),
+        ),
+        (
+            "1 month",
+            "5 months",
+            'set BLOOM_ROTATE_EVERY to "1 month", or BLOOM_RECRAWL_AFTER to "5 months"',
+        ),
+        ("10 years", None, '64 times the period; set BLOOM_ROTATE_EVERY to "2 months"'),
+        ("90 days", "1 s", '64 times the period; set BLOOM_ROTATE_EVERY to "36 hours"'),
+        ("1 week", "1 min", '64 times the period; set BLOOM_ROTATE_EVERY to "3 hours"'),
+        ("67 runs", None, '64 times the period; set BLOOM_ROTATE_EVERY to "67 runs"'),
+        ("128 runs", None, '64 times the period; set BLOOM_ROTATE_EVERY to "2 runs"'),
+        ("65 runs", None, '64 times the period; set BLOOM_ROTATE_EVERY to "5 runs"'),
+    ],
+)
+def test_what_does_not_go_together_and_what_would(
+    window: str, period: str | None, problem: str
+) -> None:
+    message, *_ = advice(parse_span(NAME, window), period and parse_span(NAME, period))
+    assert message.endswith(problem)
+
+
+@given(spans, st.none() | spans)
+@example(Span(1195, MONTHS), Span(399, MONTHS))
+@example(Span(7919, SECONDS), Span(7907, SECONDS))
+@example(Span(1_000_000, RUNS), Span(999_999, RUNS))
+@example(Span(1, MONTHS), Span(1, SECONDS))
+def test_every_suggestion_works(window: Span, period: Span | None) -> None:
+    wanted = period or (window if window.unit == SECONDS else Span(1, window.unit))
+    fits = window.unit == wanted.unit and window.count % wanted.count == 0
+    if fits and window.count // wanted.count <= MAX_GENERATIONS:
+        assert Schedule.of(window, period).period == wanted
+        return
+    _, periods, windows = advice(window, period)
+    assert periods
+    for other in periods:
+        assert Schedule.of(window, other).generations <= MAX_GENERATIONS
+    for other in windows:
+        assert Schedule.of(other, wanted).generations <= MAX_GENERATIONS
+
+
+@given(st.integers(1, 600), st.integers(1, 600))
+def test_suggested_windows_are_the_nearest_multiples(window: int, period: int) -> None:
+    if window > MAX_GENERATIONS * period or window % period == 0:
+        return
+    _, _, windows = advice(Span(window, MONTHS), Span(period, MONTHS))
+    below, above = window - window % period, window + period - window % period
+    assert [span.count for span in windows] == [count for count in (below, above) if count]
+
+
+# --- periods
+
+
+@pytest.mark.parametrize(
+    ("period", "moment", "start", "end"),
+    [
+        (1, (2028, 2, 29, 12), (2028, 2, 1), (2028, 3, 1)),
+        (1, (2027, 2, 28, 23, 59, 59), (2027, 2, 1), (2027, 3, 1)),
+        (1, (2026, 10, 31, 23, 59, 59), (2026, 10, 1), (2026, 11, 1)),
+        (1, (2026, 12, 31, 23, 59, 59), (2026, 12, 1), (2027, 1, 1)),
+        (1, (2027, 1, 1), (2027, 1, 1), (2027, 2, 1)),
+        (1, (1970, 1, 1), (1970, 1, 1), (1970, 2, 1)),
+        (1, (2100, 2, 28, 23, 59, 59), (2100, 2, 1), (2100, 3, 1)),
+        # Clocks go forward in Europe on 29 March 2026 at 01:00 UTC; a period in UTC does not care.
+        (1, (2026, 3, 29, 1), (2026, 3, 1), (2026, 4, 1)),
+        (6, (2026, 6, 30, 23, 59, 59), (2026, 1, 1), (2026, 7, 1)),
+        (6, (2026, 7, 1), (2026, 7, 1), (2027, 1, 1)),
+        (12, (2026, 7, 1), (2026, 1, 1), (2027, 1, 1)),
+        (5, (1971, 1, 1), (1970, 11, 1), (1971, 4, 1)),
+        (1200, (2026, 1, 1), (1970, 1, 1), (2070, 1, 1)),
+    ],
+)
+def test_periods_in_months(
+    period: int, moment: tuple[int, ...], start: tuple[int, ...], end: tuple[int, ...]
+) -> None:
+    schedule = months(period, period)
+    index = schedule.index(unix(*moment))
+    assert schedule.start(index) == unix(*start)
+    assert schedule.start(index + 1) == unix(*end)
+
+
+def test_periods_are_counted_from_1970() -> None:
+    assert months(5, 1).index(0) == seconds(WEEK, DAY).index(0) == 0
+    assert months(5, 1).index(unix(2026, 3, 15)) == 56 * 12 + 2
+    assert months(5, 1).start(-1) == unix(1969, 12, 1)
+    assert seconds(WEEK, DAY).start(-1) == -DAY
+
+
+@given(schedules(), times)
+@example(months(5, 1), unix(2028, 2, 29))
+@example(months(12, 12), 2**37)
+@example(months(1200, 1200), 2**37)
+def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> None:
+    """Walking from 1970 by relativedelta, from the number of the period that was returned."""
+    index, count = schedule.index(time), schedule.period.count
+    step = relativedelta(months=count) if schedule.period.unit == MONTHS else timedelta(0, count)
+    for number in (index, index + 1, index + schedule.generations):
+        assert EPOCH + timedelta(seconds=schedule.start(number)) == EPOCH + step * number
+    assert EPOCH + step * index <= EPOCH + timedelta(seconds=time) < EPOCH + step * (index + 1)
+
+
+@given(schedules(), times, shifts())
+@example(months(1, 1), 0, (1, 2))
+@example(months(1200, 1200), 0, (16_383, 16_384))
+@example(months(1200, 1200), 2**37, (16_383, 16_384))
+@example(seconds(1, 1), 0, (3, 7))
+def test_every_time_lies_in_its_period(
+    schedule: Schedule, time: int, shift: tuple[int, int]
+) -> None:
+    index = schedule.index(time, *shift)
+    assert schedule.start(index, *shift) <= time < schedule.start(index + 1, *shift)
+    assert index in {schedule.index(time), schedule.index(time) - 1}
+
+
+@given(schedules(), times, shifts())
+def test_a_period_begins_at_its_start(
+    schedule: Schedule, time: int, shift: tuple[int, int]
+) -> None:
+    index = schedule.index(time, *shift) + 1
+    start = schedule.start(index, *shift)
+    assert schedule.index(start, *shift) == index
+    assert schedule.index(start - 1, *shift) == index - 1
+
+
+@given(schedules(), times, shifts())
+def test_a_part_begins_later_by_its_share_of_the_period(
+    schedule: Schedule, time: int, shift: tuple[int, int]
+) -> None:
+    part, parts = shift
+    index = schedule.index(time)
+    start, end = schedule.start(index), schedule.start(index + 1)
+    late = Fraction(schedule.start(index, part, parts) - start)
+    assert 0 <= Fraction((end - start) * part, parts) - late < 1
+    assert start <= schedule.start(index, part, parts) < end
+
+
+def test_parts_of_a_leap_february() -> None:
+    schedule = months(5, 1)
+    february = schedule.index(unix(2028, 2, 1))
+    starts = [schedule.start(february, part, 29) for part in range(29)]
+    assert starts == [unix(2028, 2, day) for day in range(1, 30)]
+    assert schedule.index(unix(2028, 2, 28, 23, 59, 59), 28, 29) == february - 1
+    assert schedule.index(unix(2028, 2, 29), 28, 29) == february
+
+
+def test_at_time_0_a_late_part_is_still_in_the_period_before() -> None:
+    assert months(1, 1).index(0, 1, 2) == -1
+    assert months(1, 1).start(-1, 1, 2) == unix(1969, 12, 16, 12)
+    assert seconds(DAY, DAY).start(-1, 1, 2) == -DAY // 2
+
+
+@given(schedules(), times, shifts())
+def test_a_url_is_forgotten_after_the_window_at_most(
+    schedule: Schedule, time: int, shift: tuple[int, int]
+) -> None:
+    """Measured in boundaries: months and shifts are not all equally long."""
+    index = schedule.index(time, *shift)
+    forgotten = schedule.start(index + schedule.generations, *shift)
+    assert schedule.index(forgotten, *shift) - index == schedule.generations
+    if schedule.period.unit == SECONDS:
+        window, period = schedule.window.count, schedule.period.count
+        assert window - period < forgotten - time <= window
+
+
+def test_runs_have_no_times() -> None:
+    schedule = Schedule.of(Span(3, RUNS))
+    with pytest.raises(ValueError, match="no time tells"):
+        schedule.index(0)
+    with pytest.raises(ValueError, match="no time tells"):
+        schedule.start(0)

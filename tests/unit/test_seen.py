@@ -1,0 +1,108 @@
+"""Reading requests.seen: of every version of Scrapy, and what is no fingerprint in it."""
+
+import hashlib
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_bloom.migrate import requests_seen
+from scrapy_bloom.migrate.requests_seen import MAX_WIDTH, read_seen
+
+FORMS = ["text", "binary"]
+fingerprints = st.integers(0, 10**9).map(lambda n: hashlib.sha1(str(n).encode()).digest())
+#: As other fingerprinters make them.
+odd_fingerprints = st.binary(min_size=1, max_size=300)
+
+
+def digests(count: int) -> list[bytes]:
+    return [hashlib.sha1(str(number).encode()).digest() for number in range(count)]
+
+
+def write(form: str, *entries: bytes, newline: bytes = b"\n") -> bytes:
+    if form == "text":
+        return b"".join(entry.hex().encode() + newline for entry in entries)
+    return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+
+
+def read(data: bytes) -> list[bytes]:
+    return list(read_seen(io.BytesIO(data)))
+
+
+@given(st.lists(fingerprints, max_size=9), st.lists(odd_fingerprints, max_size=9))
+@pytest.mark.parametrize("form", FORMS)
+def test_what_was_written_is_read(form: str, usual: list[bytes], odd: list[bytes]) -> None:
+    assert read(write(form, *usual)) == usual
+    assert read(write(form, b"no SHA-1", *odd, *usual)) == [b"no SHA-1", *odd, *usual]
+
+
+def test_the_file_of_the_installed_scrapy(tmp_path: Path) -> None:
+    requests = [Request(f"https://example.com/{number}") for number in range(1_000)]
+    fingerprinter = RequestFingerprinter()
+    scrapys = RFPDupeFilter(str(tmp_path), fingerprinter=fingerprinter)
+    assert not any(map(scrapys.request_seen, requests))
+    scrapys.close("finished")
+    found = read((tmp_path / "requests.seen").read_bytes())
+    assert found == [fingerprinter.fingerprint(request) for request in requests]
+
+
+def test_scrapy_2_19_appends_to_the_lines_of_an_older_version() -> None:
+    first, second = digests(20)[:10], digests(20)[10:]
+    assert read(write("text", *first) + write("binary", *second)) == first + second
+
+
+@pytest.mark.parametrize("chunk", [1, 7, MAX_WIDTH, 10_000])
+def test_a_binary_file_is_read_in_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(requests_seen, "_CHUNK_BYTES", chunk)
+    for entries in (digests(1_000), [entry[:9] * 40 for entry in digests(100)]):
+        assert read(write("binary", *entries)) == entries
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kept", [1, 3, 15])
+def test_a_kill_costs_a_few_entries(form: str, kept: int) -> None:
+    """The last entry is cut off, and the next crawl appends to it."""
+    entries = digests(30)
+    half = write(form, *entries[:15])[:-kept]
+    assert read(half)[:14] == entries[:14]
+    found = read(half + write(form, *entries[15:]))
+    assert found[:14] == entries[:14]
+    assert found[-13:] == entries[-13:]
+    assert b"" in found
+
+
+@pytest.mark.parametrize("rubbish", [b"# a comment\n", b"xyz\n", b"0123\n", b"012\n", b"\xff\n"])
+def test_a_line_that_is_no_fingerprint_is_skipped(rubbish: bytes) -> None:
+    first, *others = digests(3)
+    data = write("text", first) + rubbish + b"\n \n" + write("text", *others, newline=b"\r\n")
+    assert read(data) == [first, b"", *others]
+
+
+@pytest.mark.parametrize("rubbish", [b"\0\0", b"\0\x13" + b"x" * 19, b"\xff\xff", b"x" * 99])
+def test_a_binary_entry_that_is_none_is_skipped(rubbish: bytes) -> None:
+    first, *others = digests(3)
+    assert read(write("binary", first) + rubbish + write("binary", *others)) == [
+        *(first, b"", *others)
+    ]
+
+
+def test_what_is_too_long_is_no_fingerprint() -> None:
+    for form in FORMS:
+        assert read(write(form, b"x" * (MAX_WIDTH + 1)))[0] == b""
+        assert read(write(form, b"x" * MAX_WIDTH)) == [b"x" * MAX_WIDTH]
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_to_their_end(data: bytes) -> None:
+    assert all(len(fingerprint) <= MAX_WIDTH for fingerprint in read(data))
+
+
+@pytest.mark.parametrize("data", [b"z" * 500_000, b'{"url": "https://a.example"}', b"\x1f\x8b\x08"])
+def test_other_files_have_no_fingerprints(data: bytes) -> None:
+    assert set(read(data)) == {b""}
+    assert read(b"") == []

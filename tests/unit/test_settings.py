@@ -1,0 +1,264 @@
+"""Settings: every one of them parses what people write and refuses the rest by name."""
+
+from datetime import timedelta
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_bloom import ConfigurationError
+from scrapy_bloom.bloom.model.schedule import MONTHS, SECONDS, Span
+from scrapy_bloom.settings import SETTINGS, BloomSettings, NamedWindow
+
+
+def parse(**settings: object) -> BloomSettings:
+    return BloomSettings.from_scrapy(Settings(settings), "shop")
+
+
+def test_defaults() -> None:
+    assert parse() == BloomSettings(
+        redis_url=None,
+        redis_params={},
+        key="shop:bloom",
+        capacity=None,
+        error_rate=None,
+        blocks=None,
+        seeds=None,
+        recrawl_after=None,
+        rotate_every=None,
+        run=None,
+        windows={},
+        window_rules=(),
+        start_window="run",
+        ring=None,
+        stagger=None,
+        counting=None,
+        growth=None,
+        max_memory=None,
+        pending_memory=512 << 20,
+        remember="crawled",
+        heartbeat=30,
+        retry_after=86_400,
+        crawled_statuses=frozenset(range(200, 400)),
+        on_redis_error="degrade",
+        flush="never",
+        timeout=2.0,
+        batch=64,
+        cache_size=200_000,
+    )
+
+
+@pytest.mark.parametrize("unset", [None, "", "None", " "])
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_unset_is_the_default(name: str, unset: object) -> None:
+    assert parse(**{name: unset}) == parse()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "parsed"),
+    [
+        ("BLOOM_CAPACITY", 5, "capacity", 5),
+        ("BLOOM_CAPACITY", "5_000", "capacity", 5000),
+        ("BLOOM_CAPACITY", "1e6", "capacity", 1_000_000),
+        ("BLOOM_CAPACITY", 1e6, "capacity", 1_000_000),
+        ("BLOOM_ERROR_RATE", "1e-4", "error_rate", 1e-4),
+        ("BLOOM_ERROR_RATE", 0.5, "error_rate", 0.5),
+        ("BLOOM_BLOCKS", "4", "blocks", 4),
+        ("BLOOM_SEEDS", "7", "seeds", 7),
+        ("BLOOM_SEEDS", 7, "seeds", 7),
+        ("BLOOM_SEEDS", "[5, 7, 11]", "seeds", (5, 7, 11)),
+        ("BLOOM_SEEDS", "5,7,11", "seeds", (5, 7, 11)),
+        ("BLOOM_SEEDS", [5, 7, 11], "seeds", (5, 7, 11)),
+        ("BLOOM_REDIS_URL", " redis://h ", "redis_url", "redis://h"),
+        ("BLOOM_REDIS_PARAMS", '{"username": "u"}', "redis_params", {"username": "u"}),
+        ("BLOOM_REDIS_PARAMS", {"db": 1}, "redis_params", {"db": 1}),
+        ("BLOOM_KEY", "all", "key", "all"),
+        ("BLOOM_KEY", "100%", "key", "100%"),
+        ("BLOOM_KEY", "x:%(spider)s", "key", "x:shop"),
+        ("BLOOM_START_WINDOW", "lasting", "start_window", "lasting"),
+        ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(5, MONTHS)),
+        ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
+        ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
+        ("BLOOM_RECRAWL_AFTER", "never", "recrawl_after", "never"),
+        ("BLOOM_RECRAWL_AFTER", False, "recrawl_after", "never"),
+        ("BLOOM_ROTATE_EVERY", "1 month", "rotate_every", Span(1, MONTHS)),
+        ("BLOOM_RUN", "2027-01-31", "run", "2027-01-31"),
+        ("BLOOM_RUN", 7, "run", "7"),
+        ("BLOOM_RING", "write-all", "ring", "write-all"),
+        ("BLOOM_STAGGER", "True", "stagger", True),
+        ("BLOOM_STAGGER", 0, "stagger", False),
+        ("BLOOM_COUNTING", "1", "counting", True),
+        ("BLOOM_COUNTING", False, "counting", False),
+        ("BLOOM_GROWTH", "0", "growth", 0),
+        ("BLOOM_GROWTH", 1.5, "growth", 1.5),
+        ("BLOOM_MAX_MEMORY", "1e9", "max_memory", 1_000_000_000),
+        ("BLOOM_WINDOWS", {"a": "1 day"}, "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
+        ("BLOOM_WINDOWS", '{"a": "1 day"}', "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
+        (
+            "BLOOM_WINDOWS",
+            {"a": {"recrawl_after": "2 days", "rotate_every": "1 day", "capacity": 5}},
+            "windows",
+            {"a": NamedWindow(Span(172_800, SECONDS), Span(86_400, SECONDS), 5)},
+        ),
+        ("BLOOM_REMEMBER", "scheduled", "remember", "scheduled"),
+        ("BLOOM_HEARTBEAT", "1", "heartbeat", 1),
+        ("BLOOM_RETRY_AFTER", "6 hours", "retry_after", 21_600),
+        ("BLOOM_RETRY_AFTER", timedelta(days=2), "retry_after", 172_800),
+        ("BLOOM_CRAWLED_STATUSES", "200, 404-405", "crawled_statuses", {200, 404, 405}),
+        ("BLOOM_CRAWLED_STATUSES", [200, "301-302"], "crawled_statuses", {200, 301, 302}),
+        ("BLOOM_CRAWLED_STATUSES", 200, "crawled_statuses", {200}),
+        ("BLOOM_ON_REDIS_ERROR", "close", "on_redis_error", "close"),
+        ("BLOOM_FLUSH", "always", "flush", "always"),
+        ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
+        ("BLOOM_BATCH", 0, "batch", 0),
+        ("BLOOM_BATCH", "1", "batch", 1),
+        ("BLOOM_BATCH", "4096", "batch", 4_096),
+        ("BLOOM_CACHE_SIZE", "0", "cache_size", 0),
+        ("BLOOM_CACHE_SIZE", "1e6", "cache_size", 1_000_000),
+    ],
+)
+def test_what_people_write_is_parsed(
+    name: str, value: object, attribute: str, parsed: object
+) -> None:
+    assert getattr(parse(**{name: value}), attribute) == parsed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("BLOOM_CAPACITY", value)
+            for value in (0, -1, "many", "0", 1.5, True, [1], float("inf"))
+        ),
+        *(("BLOOM_ERROR_RATE", value) for value in (0, 1, 2, -1, "high", "1", float("nan"), True)),
+        *(("BLOOM_BLOCKS", value) for value in (0, -4, "x", 10**6, 2.5)),
+        *(("BLOOM_SEEDS", value) for value in (0, -1, "x", 1000, "[{}, []]x")),
+        *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%(spider)99999999999s", 7)),
+        *(("BLOOM_FLUSH", value) for value in ("sometimes", True)),
+        *(("BLOOM_REMEMBER", value) for value in ("never", True)),
+        *(("BLOOM_HEARTBEAT", value) for value in (0, 0.5, 4_000, "often")),
+        *(("BLOOM_RETRY_AFTER", value) for value in (0, "1 month", "2 runs", "soon")),
+        *(("BLOOM_CRAWLED_STATUSES", v) for v in ("20", "300-200", "600", "all", [], 7, {}, True)),
+        *(("BLOOM_ON_REDIS_ERROR", value) for value in ("ignore", True)),
+        ("BLOOM_START_WINDOW", "weekly"),
+        *(("BLOOM_RECRAWL_AFTER", v) for v in (0, -1, "soon", "5 m", "2 fortnights", True, [])),
+        *(("BLOOM_ROTATE_EVERY", value) for value in (0, "monthly", "1.5 s")),
+        *(("BLOOM_RUN", value) for value in (True, 1.5, "x" * 101)),
+        *(("BLOOM_RING", value) for value in ("newest", 1)),
+        *(("BLOOM_STAGGER", value) for value in ("perhaps", 2)),
+        *(("BLOOM_COUNTING", value) for value in ("perhaps", 4)),
+        *(("BLOOM_GROWTH", value) for value in (-1, 0.5, 65, "fast", True)),
+        *(("BLOOM_MAX_MEMORY", value) for value in (-1, "1 GB", 1.5)),
+        *(("BLOOM_WINDOWS", {name: "1 day"}) for name in ("run", "lasting", "", "7", "a b")),
+        *(("BLOOM_WINDOWS", {"a": value}) for value in ("soon", {}, {"capacity": 1}, None)),
+        ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "capacity": 0}}),
+        ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "size": 0}}),
+        *(("BLOOM_WINDOW_RULES", [rule]) for rule in (("(", "run"), ("a",), (1, "run"), 7)),
+        *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
+        *(("BLOOM_BATCH", value) for value in (-1, 4_097, 1.5, "many", True, [64])),
+        *(("BLOOM_CACHE_SIZE", value) for value in (-1, 10**9, 0.5, "big", True, float("inf"))),
+        ("BLOOM_REDIS_URL", 7),
+    ],
+)
+def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(**{name: value})
+    message = str(caught.value)
+    assert name in message
+    inner = [*value.values(), *value] if isinstance(value, dict) else value
+    shown = [value, *(inner if isinstance(inner, list) else [])]
+    assert any(repr(part)[:20] in message for part in shown) or "got int" in message
+
+
+@pytest.mark.parametrize("value", ["{", "[1]", 5, {1: 2}])
+def test_client_arguments_that_are_no_dict_are_refused_without_showing_them(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_REDIS_PARAMS is a dict") as caught:
+        parse(BLOOM_REDIS_PARAMS=value)
+    assert "got something else" in str(caught.value)
+
+
+def test_a_misspelt_setting_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(
+        ConfigurationError, match="BLOOM_CAPACTY is no .* did you mean BLOOM_CAPACI"
+    ):
+        parse(BLOOM_CAPACTY=5)
+
+
+def test_a_misspelt_setting_may_hold_a_password_and_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_REDIS_UR is no setting") as caught:
+        parse(BLOOM_REDIS_UR="redis://:s3cret@host")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    settings = parse(
+        BLOOM_REDIS_URL="redis://:s3cret@host",
+        BLOOM_REDIS_PARAMS={"password": "s3cret"},
+        BLOOM_SEEDS=[123456789],
+    )
+    assert "s3cret" not in repr(settings)
+    assert "123456789" not in repr(settings)
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "9" * 400,
+        "{[]: 1}",
+        "[" * 5_000,
+        "\0",
+        "-",
+        10**400,
+        float("nan"),
+        object(),
+        b"x",
+        {1},
+        -1.5,
+    ],
+)
+def test_garbage_is_refused_or_taken_and_never_another_error(name: str, garbage: object) -> None:
+    try:
+        parse(**{name: garbage})
+    except ConfigurationError as error:
+        assert name in str(error)  # noqa: PT017 - either outcome is fine
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_ROTATE_EVERY": "2 months"},
+            'set BLOOM_ROTATE_EVERY to "1 month" or "5 months", or BLOOM_RECRAWL_AFTER to "4 mon',
+        ),
+        ({"BLOOM_RECRAWL_AFTER": "1 run"}, '"1 run" counts runs, and BLOOM_RUN is not set'),
+        ({"BLOOM_WINDOWS": {"a": "2 runs"}}, r"BLOOM_WINDOWS\['a'\] = \"2 runs\" counts runs"),
+        ({"BLOOM_START_WINDOW": "daily"}, "BLOOM_START_WINDOW names the window 'daily', and there"),
+        ({"BLOOM_WINDOW_RULES": [("x", "daily")]}, "BLOOM_WINDOW_RULES names the window 'daily'"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse(**settings)
+
+
+def test_rules_are_compiled_in_their_order() -> None:
+    rules = parse(
+        BLOOM_WINDOWS={"a": "1 day"}, BLOOM_WINDOW_RULES='[["/a", "a"], ["/", "run"]]'
+    ).window_rules
+    assert [(pattern.pattern, name) for pattern, name in rules] == [("/a", "a"), ("/", "run")]
+
+
+def test_words_are_read_in_any_case() -> None:
+    assert parse(BLOOM_FLUSH=" Never ").flush == "never"
+
+
+def test_a_setting_of_another_version_is_refused_and_not_ignored() -> None:
+    """A window that is silently never applied would be found out after months."""
+    with pytest.raises(ConfigurationError, match="BLOOM_XYZZY"):
+        parse(BLOOM_XYZZY="5 months")
+
+
+def test_settings_of_other_packages_are_none_of_our_business() -> None:
+    assert parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h") == parse()

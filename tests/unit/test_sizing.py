@@ -1,0 +1,266 @@
+"""Sizing: exact inversion, published values, and what users are told about a plan."""
+
+import math
+import random
+from collections import Counter
+from decimal import Decimal, getcontext
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.sizing import (
+    COMFORTABLE_LAYER_BYTES,
+    MAX_GROWN_BITS,
+    MAX_LAYER_BITS,
+    any_of,
+    block_capacity,
+    default_blocks,
+    layer_bytes,
+    layer_capacity,
+    layer_error_rate,
+    lost_by_discard,
+    optimal_hashes,
+    plan,
+    predicted_error_rate,
+    required_bits,
+    saturated_counters,
+)
+
+capacities = st.integers(1, 10**9)
+rates = st.floats(1e-12, 0.999999)
+hash_counts = st.integers(1, 40)
+
+
+@pytest.mark.parametrize(
+    ("bits_per_item", "k", "rate"),
+    # L. Fan et al., Summary Cache, ToN 8(3), 2000; table at
+    # https://pages.cs.wisc.edu/~cao/papers/summary-cache/node8.html
+    [(23, 7, 8.56e-5), (10, 7, 8.2e-3), (8, 5, 2.17e-2), (16, 11, 4.59e-4)],
+)
+def test_predicted_rate_agrees_with_published_values(
+    bits_per_item: int, k: int, rate: float
+) -> None:
+    n = 10_000_000
+    assert predicted_error_rate(n, bits_per_item * n, k) == pytest.approx(rate, rel=6e-3)
+
+
+@given(capacities, rates, hash_counts)
+@example(1, 0.9, 1)
+def test_required_bits_keep_the_rate_and_one_bit_less_does_not(n: int, p: float, k: int) -> None:
+    bits = required_bits(n, p, k)
+    assume(bits < 2**45)  # beyond, floats do not tell m from m - 1
+    assert predicted_error_rate(n, bits, k) <= p
+    if bits > 2:
+        assert predicted_error_rate(n, bits - 2, k) > p * (1 - 1e-9)
+
+
+@given(st.integers(1, 10**6), st.integers(2, 10**8), hash_counts)
+def test_predicted_rate_is_exact(n: int, bits: int, k: int) -> None:
+    """Against 60-digit arithmetic, where the naive formula would cancel."""
+    getcontext().prec = 60
+    exact = (1 - (1 - 1 / Decimal(bits)) ** (k * n)) ** k
+    assert predicted_error_rate(n, bits, k) == pytest.approx(float(exact), rel=1e-11)
+
+
+@given(capacities, capacities, rates, hash_counts)
+def test_more_urls_never_need_fewer_bits(n1: int, n2: int, p: float, k: int) -> None:
+    low, high = sorted((n1, n2))
+    assert required_bits(low, p, k) <= required_bits(high, p, k)
+
+
+@given(capacities, rates, rates, hash_counts)
+def test_a_stricter_rate_never_needs_fewer_bits(n: int, p1: float, p2: float, k: int) -> None:
+    low, high = sorted((p1, p2))
+    assert required_bits(n, low, k) >= required_bits(n, high, k)
+
+
+@given(capacities, capacities, st.integers(2, MAX_LAYER_BITS), hash_counts)
+def test_predicted_rate_grows_with_the_count(n1: int, n2: int, bits: int, k: int) -> None:
+    low, high = sorted((n1, n2))
+    assert predicted_error_rate(low, bits, k) <= predicted_error_rate(high, bits, k)
+
+
+@given(capacities, rates)
+def test_optimal_hashes_need_the_fewest_bits(n: int, p: float) -> None:
+    best = optimal_hashes(n, p)
+    assume(n > 100)  # tiny filters: rounding up to whole bits decides
+    for k in range(max(1, best - 3), best + 4):
+        assert required_bits(n, p, best) <= required_bits(n, p, k) * (1 + 1e-6) + k
+
+
+@given(
+    st.integers(1, 10**7),
+    st.floats(1e-9, 0.5),
+    st.integers(1, 300),
+    st.integers(1, 64),
+    st.booleans(),
+)
+def test_plan_keeps_the_error_rate(
+    n: int, p: float, blocks: int, tested: int, growing: bool
+) -> None:
+    """Of all generations that are tested; where layers may follow, half of it is theirs."""
+    planned = plan(n, p, tested=tested, growing=growing, blocks=blocks)
+    share = p / 2 if growing else p
+    assert planned.predicted_error_rate <= share * (1 + 1e-9)
+    full = predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes)
+    assert full <= share / tested
+    assert (planned.tested, planned.growing) == (tested, growing)
+    assert planned.blocks * planned.block_capacity >= n
+    assert planned.memory == blocks * math.ceil(planned.num_bits / 8)
+    assert planned.bits_per_url == pytest.approx(planned.memory * 8 / n)
+
+
+def test_default_plan() -> None:
+    """The numbers that the README quotes."""
+    planned = plan(1_000_000, 1e-5)
+    assert (planned.blocks, planned.num_hashes) == (16, 18)
+    assert planned.bits_per_url < 26
+    fixed = plan(1_000_000, 1e-5, growing=False)
+    assert (fixed.blocks, fixed.num_hashes) == (16, 17)
+    assert fixed.bits_per_url < 24.5
+
+
+def test_counters_take_four_times_the_memory() -> None:
+    bits = plan(1_000_000, 1e-5)
+    counters = plan(1_000_000, 1e-5, counting=True)
+    assert (counters.num_bits, counters.num_hashes) == (bits.num_bits, bits.num_hashes)
+    assert counters.memory == pytest.approx(4 * bits.memory, rel=1e-5)
+    assert counters.bits_per_url == pytest.approx(4 * bits.bits_per_url, rel=1e-5)
+    assert [layer_bytes(n, counting=True) for n in (1, 2, 3)] == [1, 1, 2]
+
+
+def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
+    bits, counters = (default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (0, 1))
+    assert counters == 4 * bits
+    assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
+    assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
+    with pytest.raises(ConfigurationError, match=r"in 1 blocks needs 1,\d\d\d MiB a layer"):
+        plan(10**8, 1e-5, blocks=1, counting=True)
+
+
+@given(st.integers(1, 10**6), st.integers(20, 10**7), st.integers(1, 24))
+def test_hardly_any_counter_is_saturated_at_the_load_that_filters_have(
+    n: int, m: int, k: int
+) -> None:
+    """Fan's bound holds up to that load; beyond, there are at most as many as there are."""
+    found = saturated_counters(n, m, k)
+    assert 0 <= found <= m
+    if k * n / m <= math.log(2):
+        assert found <= m * (math.e * math.log(2) / 15) ** 15
+
+
+@pytest.mark.parametrize(("load", "expected"), [(1, 3.0e-13), (10, 0.083458), (60, 1.0)])
+def test_saturated_counters_are_the_tail_of_poisson(load: int, expected: float) -> None:
+    assert saturated_counters(load * 1_000, 1_000, 1) / 1_000 == pytest.approx(expected, rel=0.01)
+
+
+def test_an_empty_layer_has_nothing_to_lose() -> None:
+    assert saturated_counters(0, 100, 5) == lost_by_discard(0, 100, 5) == 0
+
+
+def test_a_discard_of_an_absent_url_costs_as_many_others_as_are_alone_at_its_counters() -> None:
+    """Simulated: m counters, n URLs, and absent URLs that test as present."""
+    m, n, k = 400, 60, 4
+    rng, lost, trials = random.Random(3), 0, 0
+    for _ in range(300):
+        urls = [[rng.randrange(m) for _ in range(k)] for _ in range(n)]
+        counters = Counter(place for url in urls for place in url)
+        for _ in range(200):
+            absent = [rng.randrange(m) for _ in range(k)]
+            trials += 1
+            if all(counters[place] for place in absent):
+                left = counters - Counter(absent)
+                lost += sum(not all(left[place] for place in url) for url in urls)
+    assert lost / trials == pytest.approx(lost_by_discard(n, m, k), rel=0.1)
+
+
+def test_blocks_grow_until_a_layer_is_comfortable() -> None:
+    assert default_blocks(1_000_000, 1e-5, 17) == 16
+    blocks = default_blocks(1_000_000_000, 1e-5, 17)
+    assert blocks == 512
+    assert layer_bytes(plan(1_000_000_000, 1e-5).num_bits) <= COMFORTABLE_LAYER_BYTES
+
+
+@given(st.integers(1, 10**9), st.integers(1, 4096))
+def test_block_capacity_is_at_least_the_mean_and_at_most_all(n: int, blocks: int) -> None:
+    assert n / blocks <= block_capacity(n, blocks) <= n
+
+
+def test_block_capacity_costs_little_for_large_filters() -> None:
+    assert block_capacity(1_000_000, 16) / (1_000_000 / 16) < 1.02
+    assert block_capacity(1, 16) == 1
+
+
+def test_layer_over_512_mib_is_an_error_that_names_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match=r"512 MiB: set more blocks \(BLOOM_BLOCKS\)"):
+        plan(1_000_000_000, 1e-5, blocks=1)
+
+
+def test_layer_of_exactly_512_mib_is_allowed() -> None:
+    n, k = 178_000_000, 17
+    assert plan(n, 1e-5, growing=False, blocks=1, num_hashes=k).num_bits <= MAX_LAYER_BITS
+
+
+def test_a_bitmap_of_one_bit() -> None:
+    assert predicted_error_rate(0, 1, 3) == 0
+    assert predicted_error_rate(1, 1, 3) == 1
+
+
+# -- generations and layers --
+
+
+@given(st.floats(1e-12, 0.999), st.integers(1, 64), st.integers(1, 64))
+def test_layers_of_all_generations_share_one_error_rate(p: float, tested: int, layers: int) -> None:
+    """However many layers there are: the sum of their shares is what was asked for, at most."""
+    rates = [layer_error_rate(p, tested, index, growing=True) for index in range(layers)]
+    assert rates == sorted(rates, reverse=True)
+    assert math.fsum(rates) * tested == pytest.approx(p * layers / (layers + 1))
+    assert any_of(rates * tested) <= p
+
+
+def test_a_generation_that_never_grows_has_its_whole_share() -> None:
+    assert layer_error_rate(1e-3, 4, 0, growing=False) == 1e-3 / 4
+    assert layer_error_rate(1e-3, 4, 0, growing=True) == 1e-3 / 8
+
+
+def test_more_generations_to_test_need_more_bits() -> None:
+    sizes = [plan(100_000, 1e-4, tested=tested).bits_per_url for tested in (1, 2, 6, 64)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] - sizes[0] < 1.6 * math.log2(64)  # 1.44 bits a halving, and head room
+
+
+@given(st.integers(1, 10**8), st.floats(1e-9, 0.9), st.integers(1, 40))
+def test_layer_capacity_turns_required_bits_round(n: int, p: float, k: int) -> None:
+    bits = required_bits(n, p, k)
+    assume(bits < 2**45)
+    most = layer_capacity(bits, p, k)
+    assert most >= n * (1 - 1e-6) - 1
+    assert most == 1 or required_bits(most, p, k) <= bits * (1 + 1e-9) + 1
+
+
+@given(st.integers(2, MAX_GROWN_BITS), st.floats(1e-9, 0.9), st.integers(1, 20))
+def test_a_layer_of_a_given_size_keeps_its_rate(bits: int, p: float, k: int) -> None:
+    n = layer_capacity(bits, p, k)
+    assume(n > 1)  # it has to take one, whatever that costs
+    assert predicted_error_rate(n, bits, k) <= p * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rates", "chance"), [([], 0), ([0, 0], 0), ([0.5, 0.5], 0.75), ([1, 0.1], 1), ([1e-20], 1e-20)]
+)
+def test_chance_of_any(rates: list[float], chance: float) -> None:
+    assert any_of(rates) == pytest.approx(chance, rel=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_chance_of_any_is_between_the_largest_and_the_sum(rates: list[float]) -> None:
+    assert max(rates, default=0) * (1 - 1e-12) <= any_of(rates) <= min(1, sum(rates)) + 1e-12
+
+
+def test_seeds_that_contradict_the_error_rate_of_a_layer_are_refused() -> None:
+    """The more generations are tested, the less a layer may have, and the more seeds it needs."""
+    assert plan(1_000_000, 1e-3, num_hashes=2)
+    with pytest.raises(ConfigurationError, match=r"2 seeds .* 7.8125e-06 a layer .* take about 17"):
+        plan(1_000_000, 1e-3, tested=64, num_hashes=2)

@@ -1,0 +1,348 @@
+"""Headers and rings as text: what is written is read back, and what was damaged is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Config, Layer
+from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
+
+NOW = 1_700_000_000
+HEADER = Header(id="0" * 32, blocks=16, seeds=(5, 7, 11), fingerprinter="a.B")
+SCHEDULE = Schedule(Span(6, MONTHS), Span(1, MONTHS))
+CONFIG = Config(100_000, 1e-3, SCHEDULE, growth=1.5, max_memory=1 << 30)
+RING = Ring.fresh(HEADER, CONFIG, NOW, block=3, run="monday")
+
+headers = st.builds(
+    Header,
+    id=st.text("0123456789abcdef", min_size=32, max_size=32),
+    blocks=st.integers(4, 64),
+    seeds=st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=20, unique=True).map(tuple),
+    fingerprinter=st.text(max_size=50),
+    order=st.sampled_from([WRITE_NEWEST, WRITE_ALL]),
+    stagger=st.booleans(),
+)
+# A counting filter writes the newest generation only.
+headers |= headers.map(lambda header: replace(header, order=WRITE_NEWEST, counting=True))
+configs = st.builds(
+    Config,
+    capacity=st.integers(1, 10**6),
+    error_rate=st.floats(1e-4, 0.5),
+    schedule=st.sampled_from(
+        [
+            None,
+            SCHEDULE,
+            Schedule(Span(2, "runs"), Span(1, "runs")),
+            Schedule(Span(90, "seconds"), Span(30, "seconds")),
+        ]
+    ),
+    growth=st.just(0) | st.integers(1, 64) | st.floats(1, 64),
+    max_memory=st.none() | st.integers(1 << 40, 1 << 50),
+)
+
+
+def stored(**damage: object) -> str:
+    return json.dumps({**json.loads(ring_codec.dump(RING)), **damage})
+
+
+# -- headers --
+
+
+@given(headers)
+def test_a_header_survives_being_written_down(header: Header) -> None:
+    assert Header.from_fields(header.to_fields()) == header
+
+
+def test_unknown_format_is_refused_by_number() -> None:
+    fields = {**HEADER.to_fields(), "format": "9"}
+    with pytest.raises(ValueError, match=f"format is '9', and this version reads {FORMAT}"):
+        Header.from_fields(fields)
+
+
+@pytest.mark.parametrize("old", ["1", "2"])
+def test_an_older_format_is_refused_by_number(old: str) -> None:
+    with pytest.raises(ValueError, match=f"format is '{old}', and this version reads 3"):
+        Header.from_fields({**HEADER.to_fields(), "format": old})
+
+
+def test_unknown_hash_scheme_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="hash scheme is 'md5'"):
+        Header.from_fields({**HEADER.to_fields(), "scheme": "md5"})
+
+
+def test_layers_of_counters_are_as_small_as_those_of_bits() -> None:
+    header = replace(HEADER, counting=True)
+    fields = json.loads(ring_codec.dump(replace(RING, header=header)))
+    assert all(layer.counting for layer in ring_codec.parse(json.dumps(fields)).layers)
+    fields["generations"][0]["layers"][0]["num_bits"] = 2**30 + 1
+    with pytest.raises(ValueError, match="num_bits"):
+        ring_codec.parse(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"id": "x"},
+        {"id": ""},
+        {"blocks": "0"},
+        {"blocks": "-1"},
+        {"blocks": "1e3"},
+        {"blocks": "99999999"},
+        {"seeds": "[]"},
+        {"seeds": "[1,1]"},
+        {"seeds": "[-1]"},
+        {"seeds": "[4294967296]"},
+        {"seeds": "[true]"},
+        {"seeds": "{}"},
+        {"seeds": "nonsense"},
+        {"seeds": "[" * 100_000},
+        {"seeds": str(list(range(65)))},
+        {"order": ""},
+        {"order": "write-some"},
+        {"stagger": ""},
+        {"stagger": "2"},
+        {"stagger": "True"},
+        {"counting": ""},
+        {"counting": "2"},
+        {"counting": "1", "order": WRITE_ALL},
+    ],
+)
+def test_damaged_header_is_refused(damage: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"damaged|Expecting value"):
+        Header.from_fields({**HEADER.to_fields(), **damage})
+
+
+@pytest.mark.parametrize("missing", sorted(set(HEADER.to_fields()) - {"fingerprinter"}))
+def test_incomplete_header_is_refused(missing: str) -> None:
+    fields = HEADER.to_fields()
+    del fields[missing]
+    with pytest.raises(ValueError, match=missing):
+        Header.from_fields(fields)
+
+
+# -- rings --
+
+
+@given(headers, configs, st.integers(0, 2**37), st.none() | st.text(max_size=100))
+def test_a_ring_survives_being_written_down(
+    header: Header, config: Config, now: int, run: str | None
+) -> None:
+    ring = Ring.fresh(header, config, now, block=3, run=run)
+    assert ring_codec.parse(ring_codec.dump(ring)) == ring
+
+
+def test_the_state_is_json_with_a_full_copy_of_the_header() -> None:
+    assert json.loads(ring_codec.dump(RING))["header"] == HEADER.to_fields()
+
+
+def test_header_takes_part_in_equality() -> None:
+    assert replace(RING, header=replace(HEADER, id="1" * 32)) != RING
+
+
+LAYER = {"generation": 0, "index": 0, "num_bits": 8, "capacity": 1}
+BARE = {"number": 0, "opened": 0, "dated": 0, "run": 0, "layers": [LAYER]}
+STORED_CONFIG = json.loads(ring_codec.dump(RING))["config"]
+
+
+@pytest.mark.parametrize("missing", sorted(json.loads(ring_codec.dump(RING))))
+def test_incomplete_ring_is_refused(missing: str) -> None:
+    value = json.loads(ring_codec.dump(RING))
+    del value[missing]
+    with pytest.raises(ValueError, match=f"damaged.*{missing}"):
+        ring_codec.parse(json.dumps(value))
+
+
+@pytest.mark.parametrize("missing", sorted(STORED_CONFIG))
+def test_incomplete_config_is_refused(missing: str) -> None:
+    config = {name: value for name, value in STORED_CONFIG.items() if name != missing}
+    with pytest.raises(ValueError, match=f"damaged.*{missing}"):
+        ring_codec.parse(stored(config=config))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("capacity", 0),
+        ("capacity", "1"),
+        ("capacity", 1.5),
+        ("capacity", True),
+        ("capacity", 2**63),
+        ("error_rate", 0),
+        ("error_rate", 1),
+        ("error_rate", 1.5),
+        ("error_rate", "0.1"),
+        ("error_rate", float("nan")),
+        ("window", "soon"),
+        ("window", 0),
+        ("window", "5 months"),  # goes with the period, but with no number of generations
+        ("period", None),
+        ("period", "4 months"),
+        ("period", "1 day"),
+        ("growth", None),
+        ("growth", -1),
+        ("growth", 0.5),  # would shrink to nothing
+        ("growth", 65),
+        ("growth", True),
+        ("growth", float("nan")),
+        ("max_memory", 0),
+        ("max_memory", "1"),
+        ("max_memory", 1.5),
+    ],
+)
+def test_damaged_config_is_refused(name: str, value: object) -> None:
+    if (name, value) == ("window", "5 months"):
+        config = {**STORED_CONFIG, "window": value, "period": "2 months"}
+    else:
+        config = {**STORED_CONFIG, name: value}
+    with pytest.raises(ValueError, match="damaged"):
+        ring_codec.parse(stored(config=config))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("number", -1),
+        ("number", 1),  # its layer is of another
+        ("number", False),
+        ("opened", -1),
+        ("opened", 2**38),  # no calendar goes so far
+        ("opened", None),
+        ("dated", -1),
+        ("dated", None),
+        ("run", -1),
+        ("run", "1"),
+        ("layers", []),
+        ("layers", None),
+        ("layers", [None]),
+        ("layers", [LAYER, LAYER]),
+        ("layers", [{**LAYER, "index": 1}, LAYER]),
+        ("layers", [{**LAYER, "generation": 1}]),
+        ("layers", [{**LAYER, "generation": False}]),
+        ("layers", [{**LAYER, "num_bits": 2**40}]),
+        ("layers", [{**LAYER, "num_bits": 0}]),
+        ("layers", [{**LAYER, "capacity": "1"}]),
+        ("layers", [{**LAYER, "capacity": 0}]),
+        ("layers", [{**LAYER, "index": -1}]),
+        ("layers", [{**LAYER, "index": MAX_LAYERS}]),
+        ("layers", [{**LAYER, "more": 1}]),
+        ("layers", [{"generation": 0}]),
+    ],
+)
+def test_damaged_generation_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        ring_codec.parse(stored(generations=[{**BARE, name: value}]))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"config": {}},
+        {"config": None},
+        {"generations": []},
+        {"generations": None},
+        {"generations": [None]},
+        {"generations": [BARE, BARE]},
+        {"generations": [BARE, {**BARE, "number": 1, "layers": [{**LAYER, "generation": 1}]}]},
+        {"header": None},
+        {"header": "x"},
+        {"header": {}},
+        {"block": -1},
+        {"block": 16},
+        {"block": "3"},
+        {"block": None},
+        {"run": -1},
+        {"run": "1"},
+        {"run": None},
+        {"runs": None},
+        {"runs": "monday"},
+        {"runs": [1]},
+        {"runs": [None]},
+        {"runs": ["x"] * (RUNS_KEPT + 1)},
+    ],
+)
+def test_damaged_ring_is_refused(damage: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"damaged|format"):
+        ring_codec.parse(stored(**damage))
+
+
+def test_a_ring_has_as_many_generations_and_layers_as_calls_can_name() -> None:
+    """One byte tells which of the ring's sizes a layer has (calls.py)."""
+    first, *others = (generation(number) for number in reversed(range(MAX_GENERATIONS)))
+    wide = [{**first, "layers": layers_of(first["number"], MAX_LAYERS)}]
+    for other in others:
+        room = 1 + MAX_FURTHER_LAYERS - sum(len(g["layers"]) - 1 for g in wide)
+        wide.append({**other, "layers": layers_of(other["number"], min(room, MAX_LAYERS))})
+    assert len(ring_codec.parse(stored(generations=wide)).layers) == 255
+    wide[-1]["layers"] = layers_of(0, 2)
+    with pytest.raises(ValueError, match="layers = 256"):
+        ring_codec.parse(stored(generations=wide))
+    many = [generation(number) for number in reversed(range(MAX_GENERATIONS + 1))]
+    with pytest.raises(ValueError, match="generations = 65"):
+        ring_codec.parse(stored(generations=many))
+
+
+def generation(number: int) -> dict:
+    return {**BARE, "number": number, "layers": layers_of(number, 1)}
+
+
+def layers_of(number: int, count: int) -> list[dict]:
+    return [{**LAYER, "generation": number, "index": index} for index in range(count)]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda x: (
+            st.lists(x)
+            | st.dictionaries(
+                st.sampled_from(["header", "config", "generations", "layers", "block", "runs"]), x
+            )
+        ),
+    )
+)
+def test_any_json_is_a_value_error_at_worst(value: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
+        ring_codec.parse(json.dumps(value))
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+anything = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(), scalars, max_size=3)
+
+
+@given(st.data())
+def test_any_damage_to_one_place_is_a_value_error_at_worst(data: st.DataObject) -> None:
+    """Whatever stands in one place of a ring: it is refused, or it is a ring like any other."""
+    value = json.loads(ring_codec.dump(RING))
+    place = value
+    while True:
+        keys = sorted(place) if isinstance(place, dict) else range(len(place))
+        key = data.draw(st.sampled_from(keys))
+        if not place[key] or not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(anything)
+    try:
+        ring = ring_codec.parse(json.dumps(value))
+        later = ring.advance(NOW + 10**7, {layer.name: layer.capacity for layer in ring.layers})
+    except ValueError:  # as ConfigurationError is
+        return
+    assert ring_codec.parse(ring_codec.dump(later)) == later
+    assert all(isinstance(layer, Layer) for layer in later.layers)
+
+
+@given(st.text())
+def test_any_text_is_a_value_error_at_worst(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
+        ring_codec.parse(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"header":' * 100_000, "1" * 5_000])
+def test_deeply_nested_and_long_text_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"damaged|digits"):
+        ring_codec.parse(text)

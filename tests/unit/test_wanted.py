@@ -1,0 +1,152 @@
+"""What a user asks for beside what is stored: unset is as stored, given is what is meant."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
+from scrapy_bloom.bloom.options import NEVER, FilterOptions
+
+SIX_MONTHS = Schedule(Span(6, MONTHS), Span(2, MONTHS))
+STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)
+HEADER = Header("0" * 32, 4, (5, 7, 11))
+
+
+def test_what_is_unset_is_as_stored() -> None:
+    assert FilterOptions().config(STORED) == STORED
+    assert FilterOptions().config(replace(STORED, schedule=None)) == replace(STORED, schedule=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("capacity", 7), ("error_rate", 0.5), ("growth", 0), ("growth", 1.5), ("max_memory", 9)],
+)
+def test_what_is_given_counts_and_the_rest_is_as_stored(name: str, value: float) -> None:
+    assert FilterOptions(**{name: value}).config(STORED) == replace(STORED, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("window", "period", "expected"),
+    [
+        (None, None, SIX_MONTHS),
+        (Span(6, MONTHS), None, SIX_MONTHS),
+        (None, Span(3, MONTHS), Schedule(Span(6, MONTHS), Span(3, MONTHS))),
+        # The stored period need not divide another window.
+        (Span(5, MONTHS), None, Schedule(Span(5, MONTHS), Span(1, MONTHS))),
+        (Span(2, RUNS), None, Schedule(Span(2, RUNS), Span(1, RUNS))),
+        (Span(8, MONTHS), Span(4, MONTHS), Schedule(Span(8, MONTHS), Span(4, MONTHS))),
+        (NEVER, None, None),
+    ],
+)
+def test_window_and_period_of_a_filter_that_has_some(
+    window: Span | str | None, period: Span | None, expected: Schedule | None
+) -> None:
+    assert FilterOptions(window=window, period=period).config(STORED).schedule == expected
+
+
+@pytest.mark.parametrize("window", [None, NEVER])
+def test_a_period_without_a_window_is_refused(window: str | None) -> None:
+    wanted = FilterOptions(window=window, period=Span(1, MONTHS))
+    with pytest.raises(ConfigurationError, match=r'BLOOM_ROTATE_EVERY = "1 month"'):
+        wanted.config(replace(STORED, schedule=None))
+
+
+@pytest.mark.parametrize(
+    ("window", "period"), [(Span(5, MONTHS), Span(2, MONTHS)), (None, Span(1, RUNS))]
+)
+def test_a_window_and_a_period_that_do_not_go_together_are_refused(
+    window: Span | None, period: Span
+) -> None:
+    with pytest.raises(ConfigurationError, match="does not go together"):
+        FilterOptions(window=window, period=period).config(STORED)
+
+
+@given(
+    st.none() | st.integers(1, 100),
+    st.none() | st.sampled_from([WRITE_NEWEST, WRITE_ALL]),
+    st.none() | st.booleans(),
+    st.none() | st.lists(st.integers(0, 9), min_size=5, max_size=9, unique=True).map(tuple),
+)
+def test_a_new_filter_is_what_was_asked_for(
+    blocks: int | None, order: str | None, stagger: bool | None, seeds: tuple[int, ...] | None
+) -> None:
+    wanted = FilterOptions(
+        blocks=blocks, order=order, stagger=stagger, seeds=seeds, fingerprinter="a.B"
+    )
+    header = wanted.new_header(STORED)
+    assert header.blocks == (blocks or 16)
+    assert header.order == (order or WRITE_NEWEST)
+    assert header.stagger is bool(stagger)
+    assert header.fingerprinter == "a.B"
+    assert seeds in (None, header.seeds)
+    wanted.check(header, "k")  # and is found to be
+
+
+def test_each_new_filter_has_an_id_and_seeds_of_its_own() -> None:
+    first, second = FilterOptions().new_header(STORED), FilterOptions().new_header(STORED)
+    assert first.id != second.id
+    assert set(first.seeds) != set(second.seeds)
+
+
+def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
+    config = Config(1_000, 1e-3, Schedule(Span(64, MONTHS), Span(1, MONTHS)), growth=0)
+    counts = [
+        len(FilterOptions(order=order).new_header(config).seeds)
+        for order in (WRITE_NEWEST, WRITE_ALL)
+    ]
+    assert counts == [16, 10]
+    assert len(FilterOptions(num_hashes=12).new_header(config).seeds) == 12
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"blocks": 8}, "stored with 4 blocks, but BLOOM_BLOCKS is 8: remove BLOOM_BLOCKS"),
+        ({"num_hashes": 4}, "stored with 3 seeds, but BLOOM_SEEDS is 4"),
+        ({"seeds": (5, 7, 12)}, "stored with 3 other seeds, but BLOOM_SEEDS is a list of 3"),
+        ({"order": WRITE_ALL}, "the ring order 'write-newest', but BLOOM_RING is 'write-all'"),
+        ({"stagger": True}, "stagger = False, but BLOOM_STAGGER is True"),
+        ({"counting": True}, "counting = False, but BLOOM_COUNTING is True: remove"),
+    ],
+)
+def test_another_filter_than_the_stored_one_is_refused(
+    asked: dict[str, object], message: str
+) -> None:
+    with pytest.raises(FilterMismatchError, match=message):
+        FilterOptions(**asked).check(HEADER, "k")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"blocks": 4, "num_hashes": 3, "seeds": (5, 7, 11), "order": WRITE_NEWEST},
+        {"stagger": False},
+        {"counting": False},
+        {"fingerprinter": "another.One"},
+        {"capacity": 1, "error_rate": 0.9, "growth": 0, "max_memory": 1, "window": NEVER},
+    ],
+)
+def test_what_may_change_or_is_as_stored_is_no_mismatch(asked: dict[str, object]) -> None:
+    FilterOptions(**asked).check(HEADER, "k")
+
+
+def test_a_counting_filter_is_created_as_one_and_found_to_be() -> None:
+    wanted = FilterOptions(counting=True, blocks=16)
+    header = wanted.new_header(STORED)
+    assert header.counting
+    wanted.check(header, "k")
+    assert not FilterOptions(blocks=16).new_header(STORED).counting
+    FilterOptions().check(header, "k")  # unset is as stored
+    with pytest.raises(FilterMismatchError, match="counting = True, but BLOOM_COUNTING is False"):
+        FilterOptions(counting=False).check(header, "k")
+
+
+def test_counters_are_not_written_to_all_generations() -> None:
+    with pytest.raises(ConfigurationError, match=r'BLOOM_RING = "write-all" do not go together'):
+        FilterOptions(counting=True, order=WRITE_ALL).new_header(STORED)

@@ -1,0 +1,148 @@
+"""What is put around the engine's methods: nothing is changed by it, whatever their form."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
+
+from scrapy_bloom import ConfigurationError
+from scrapy_bloom.crawl.engine_hooks import watch
+
+REQUEST, REDIRECT = Request("https://example.com/"), Request("https://example.com/to")
+RESPONSE = Response("https://example.com/")
+
+
+class RequestListener:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.events.append((name, *arguments))
+
+
+class Scheduler:
+    def enqueue_request(self, request: Request) -> bool:
+        return True
+
+    def next_request(self) -> None:
+        return None
+
+
+class Scraper:
+    def enqueue_scrape(self, result: Any, request: Request) -> Deferred[Any]:
+        if isinstance(result, Failure):
+            result.raiseException()
+        return succeed(None)
+
+    def handle_spider_error(self, _failure: Failure, request: Request, response: Any) -> None: ...
+
+
+class Downloader:
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def fetch(self, request: Request, spider: object = None) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def make(**parts: Any) -> Any:
+    """Return an engine with an open spider."""
+    parts = {"downloader": Downloader(None), "scraper": Scraper(), **parts}
+    slot = SimpleNamespace(scheduler=parts.pop("scheduler", Scheduler()))
+    return SimpleNamespace(_slot=slot, **parts)
+
+
+def fetch(result: Any) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Return what a watched downloader returns, and what the listener was told."""
+    engine, listener = make(downloader=Downloader(result)), RequestListener()
+    watch(engine, listener)
+    return engine.downloader.fetch(REQUEST), listener.events
+
+
+@pytest.mark.parametrize("result", [RESPONSE, REDIRECT, "not a response", None])
+def test_a_downloader_may_answer_at_once(result: object) -> None:
+    fetched, events = fetch(result)
+    assert fetched is result
+    assert events == ([("turned_into", REQUEST, REDIRECT)] if result is REDIRECT else [])
+
+
+def test_a_downloader_may_raise_at_once() -> None:
+    with pytest.raises(ValueError, match="of the downloader"):
+        fetch(ValueError("of the downloader"))
+
+
+def test_a_downloader_may_return_a_deferred() -> None:
+    fetched, events = fetch(succeed(REDIRECT))
+    assert fetched.result is REDIRECT
+    assert events == [("turned_into", REQUEST, REDIRECT)]
+
+
+def test_a_downloader_may_be_asynchronous() -> None:
+    async def answer() -> Request:
+        return REDIRECT
+
+    fetched, events = fetch(answer())
+    assert asyncio.run(fetched) is REDIRECT
+    assert events == [("turned_into", REQUEST, REDIRECT)]
+
+
+def test_a_page_that_the_scraper_refuses_has_failed() -> None:
+    engine, listener = make(), RequestListener()
+    watch(engine, listener)
+    error = ValueError("of the scraper")
+    failure = Failure(error)
+    with pytest.raises(ValueError, match="of the scraper"):
+        engine.scraper.enqueue_scrape(failure, REQUEST)
+    assert listener.events == [("raised", REQUEST, error), ("finished", REQUEST, failure)]
+
+
+class AsyncScheduler(Scheduler):
+    async def enqueue_request(self, request: Request) -> bool:  # type: ignore[override]
+        return True
+
+
+class SlowScheduler(Scheduler):
+    async def next_request(self) -> None:  # type: ignore[override]
+        return None
+
+
+class AsyncScraper(Scraper):
+    async def enqueue_scrape(self, result: Any, request: Request) -> None:  # type: ignore[override]
+        ...
+
+
+class OtherScraper(Scraper):
+    def enqueue_scrape(self, pair: tuple[Any, Request]) -> Deferred[Any]:  # type: ignore[override]
+        return succeed(None)
+
+
+class SwappedScraper(Scraper):
+    def handle_spider_error(self, request: Request, failure: Failure) -> None:  # type: ignore[override]
+        ...
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ({"scheduler": AsyncScheduler()}, "AsyncScheduler.enqueue_request is a coroutine"),
+        ({"scheduler": SlowScheduler()}, "SlowScheduler.next_request is a coroutine"),
+        ({"scheduler": object()}, "has no attribute 'enqueue_request'"),
+        ({"scraper": AsyncScraper()}, "AsyncScraper.enqueue_scrape is a coroutine"),
+        ({"scraper": OtherScraper()}, "OtherScraper.enqueue_scrape takes"),
+        ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value.split(" ")[0],
+)
+def test_an_unknown_form_is_an_error_before_the_first_page(parts: Any, what: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot follow requests through this engine") as e:
+        watch(make(**parts), RequestListener())
+    assert what in str(e.value)

@@ -1,0 +1,149 @@
+"""Workers: what is stored of them, and who is dead."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.workers import Process, Worker, may_be_dead, parse_all
+
+FAR = Process("far", 7, "another machine", 99)
+WORKER = Worker("w-1", 1_000, 30.0, FAR)
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+def entry(worker: Worker) -> str:
+    return f"{worker.until} {worker.describe()}"
+
+
+@given(
+    st.integers(0, 10**11),
+    st.floats(1, 3600),
+    st.text(max_size=50),
+    st.integers(0, 2**31),
+    st.text(max_size=50),
+)
+def test_what_is_stored_is_read_back(
+    until: int, heartbeat: float, host: str, pid: int, queue: str
+) -> None:
+    worker = Worker("w", until, heartbeat, Process(host, pid, "p", 5), queue)
+    assert Worker.parse("w", entry(worker)) == worker
+
+
+GOOD = json.loads(WORKER.describe())
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "",
+        "x",
+        "-1 {}",
+        "1",
+        "1 {}",
+        "1 []",
+        "1 null",
+        "1 " + "[" * 1_000,
+        f"1 {json.dumps(GOOD | {'pid': '7'})}",
+        f"1 {json.dumps(GOOD | {'pid': -1})}",
+        f"1 {json.dumps(GOOD | {'pid': True})}",
+        f"1 {json.dumps(GOOD | {'started': 1.5})}",
+        f"1 {json.dumps(GOOD | {'host': 7})}",
+        f"1 {json.dumps(GOOD | {'queue': None})}",
+        f"1 {json.dumps(GOOD | {'heartbeat': 0})}",
+        f"1 {json.dumps(GOOD | {'heartbeat': float('nan')})}",
+        f"1 {json.dumps(GOOD | {'heartbeat': 'often'})}",
+        f"1 {json.dumps(GOOD | {'more': 1})}",
+        f"1 {json.dumps(GOOD | {'host': 'x' * 3_000})}",
+        f"{'9' * 13} {WORKER.describe()}",
+    ],
+)
+def test_an_entry_that_is_damaged_is_left_out(stored: str) -> None:
+    assert parse_all({"bad": stored, "good": entry(WORKER)}) == {"good": replace(WORKER, id="good")}
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_left_out(text: str) -> None:
+    assert Worker.parse("w", text) is None or text
+
+
+@linux
+def test_this_process_is_near_and_not_gone() -> None:
+    me = Process.own()
+    assert (me.pid, me.is_near, me.is_gone) == (os.getpid(), True, False)
+
+
+@linux
+def test_a_process_that_ended_is_gone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = replace(Process.own(), pid=child.pid, started=workers._started(child.pid))
+        assert not process.is_gone
+        child.kill()
+        child.wait()
+    assert process.is_gone
+
+
+@linux
+def test_a_zombie_is_gone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = replace(Process.own(), pid=child.pid, started=workers._started(child.pid))
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert process.is_gone
+
+
+@linux
+def test_another_process_with_the_same_number_is_not_it() -> None:
+    me = Process.own()
+    assert replace(me, started=me.started - 1).is_gone
+
+
+def test_of_a_process_elsewhere_nothing_is_known() -> None:
+    assert not FAR.is_near
+    assert not FAR.is_gone
+
+
+def test_where_nothing_can_be_told_nobody_is_gone() -> None:
+    with patch.object(workers, "_place", lambda: ""):
+        here = Process("h", os.getpid(), "", 0)
+        assert not here.is_near
+        assert not here.is_gone
+
+
+def test_a_sign_of_life_is_good_for_two_heartbeats() -> None:
+    assert WORKER.life == 61
+    assert replace(WORKER, heartbeat=0.5).life == 2
+    assert WORKER.silent(1_000 - 61) == 0
+    assert WORKER.silent(1_000) == 61
+    assert replace(WORKER, until=0).silent(1_000) == 0
+
+
+def test_who_has_not_beaten_since_may_be_dead() -> None:
+    assert may_be_dead(WORKER, {"w-1": 1_000})
+    assert not may_be_dead(WORKER, {"w-1": 970})
+    assert not may_be_dead(WORKER, {})
+    assert not may_be_dead(replace(WORKER, until=0), {"w-1": 0})
+
+
+@linux
+def test_who_can_be_seen_is_not_waited_for() -> None:
+    assert not may_be_dead(replace(WORKER, process=Process.own()), {"w-1": 1_000})
+
+
+def test_owners_say_what_they_are_and_whose_spiders() -> None:
+    worker, queue = workers.worker_id("shop"), workers.queue_id("shop", "redis shop:requests")
+    failed = workers.failed_id("shop")
+    assert (worker[0], queue[0], failed[0]) == ("w", "q", "-")
+    for owner in (worker, queue, failed):
+        assert workers.is_of(owner, "shop")
+        assert not workers.is_of(owner, "other")
+    assert workers.worker_id("shop") != worker
+    assert workers.queue_id("shop", "redis shop:requests") == queue
+    assert workers.queue_id("shop", "redis other") != queue
