@@ -55,7 +55,7 @@ class Model:
         self.generations[0][item] += 1
         return verdict
 
-    def claim(self, item: bytes) -> bool:
+    def add_if_absent(self, item: bytes) -> bool:
         return item not in self and self.add(item) == NEW
 
     def discard(self, item: bytes) -> str:
@@ -113,8 +113,9 @@ class CountingMachine(RuleBasedStateMachine):
         assert verdicts == "".join(map(self.model.add, kept))
 
     @rule(who=clients, batch=batches)
-    def claim(self, who: int, batch: list[bytes]) -> None:
-        assert self.filters[who].add_many(batch) == [self.model.add_many(item) for item in batch]
+    def add_if_absent(self, who: int, batch: list[bytes]) -> None:
+        new = [self.model.add_if_absent(item) for item in batch]
+        assert self.filters[who].add_many(batch, if_absent=True) == new
 
     @rule(who=clients, batch=batches)
     def discard(self, who: int, batch: list[bytes]) -> None:
