@@ -1,7 +1,6 @@
 """The filters of a crawl: the lasting one and one for each named window, on one connection."""
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.crawl.runtime import Runtime
 from scrapy_bloom.settings import LASTING, BloomSettings, NamedWindow
 
 logger = logging.getLogger(__name__)
@@ -88,13 +88,19 @@ class Opening:
 
     Args:
         patience: seconds that all calls may take together before the last attempt.
-        is_over: whether there is to be no further attempt.
+        is_over: whether there is no further attempt.
+        runtime: time.
     """
 
     def __init__(
-        self, patience: float = OPENING_TIMEOUT, is_over: Callable[[], bool] = bool
+        self,
+        patience: float = OPENING_TIMEOUT,
+        is_over: Callable[[], bool] = bool,
+        *,
+        runtime: Runtime | None = None,
     ) -> None:
-        self._begun = time.monotonic()
+        self._runtime = runtime or Runtime()
+        self._begun = self._runtime.monotonic()
         self._patience, self._is_over = patience, is_over
         self._is_logged = False
 
@@ -108,7 +114,7 @@ class Opening:
             try:
                 return call()
             except NotReadyError as error:
-                waited = time.monotonic() - self._begun
+                waited = self._runtime.monotonic() - self._begun
                 if waited >= self._patience or self._is_over():
                     raise
                 if waited >= LOGGED_AFTER and not self._is_logged:
@@ -116,7 +122,7 @@ class Opening:
                     logger.warning(
                         "Bloom filter: %s. Waiting for it, up to %g s", error, self._patience
                     )
-            time.sleep(ATTEMPT_INTERVAL)
+            self._runtime.sleep(ATTEMPT_INTERVAL)
 
 
 def connect_filters(
