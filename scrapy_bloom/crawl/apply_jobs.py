@@ -8,12 +8,13 @@ from typing import Any
 from scrapy_bloom.bloom.client.deadline import within
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.claims import RetryPolicy
-from scrapy_bloom.bloom.protocol.membership import UNRECORDED, add
+from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.crawl.failover import ServerState
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
+from scrapy_bloom.crawl.server_state import ServerState
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
 FOREVER = 1_000_000_000
@@ -130,5 +131,7 @@ class JobApplier:
             self._restarted(self._server.restarted)
 
 
-def _unrecorded(items: Sequence[bytes], verdicts: str) -> list[bytes]:
-    return [item for item, verdict in zip(items, verdicts, strict=True) if verdict == UNRECORDED]
+def _unrecorded(items: Sequence[bytes], verdicts: Sequence[Verdict]) -> list[bytes]:
+    return [
+        item for item, verdict in zip(items, verdicts, strict=True) if verdict is Verdict.UNRECORDED
+    ]

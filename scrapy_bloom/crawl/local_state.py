@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.identity import Key
 
 #: Seconds after its block's last reply that an entry counts: how late a rotation, or a ``clear``
@@ -49,7 +50,7 @@ class Reserved:
         length: characters of the request stored with its claim.
     """
 
-    verdict: str
+    verdict: Verdict
     length: int
 
 
@@ -112,7 +113,7 @@ class LocalState:
 
     # -- verdicts that the scheduler has not been offered --
 
-    def reserve(self, key: Key, verdict: str, length: int) -> None:
+    def reserve(self, key: Key, verdict: Verdict, length: int) -> None:
         """Keep the verdict of a lookup until the scheduler is offered the request."""
         self._reserved[key] = Reserved(verdict, length)
 
@@ -124,7 +125,7 @@ class LocalState:
         """Return the verdict for a request, and remove it."""
         return self._reserved.pop(key, None)
 
-    def pop_oldest_reserved(self, most: int = MAX_RESERVED) -> Iterator[tuple[Key, Reserved]]:
+    def pop_oldest_reserved(self, most: int) -> Iterator[tuple[Key, Reserved]]:
         """Remove the oldest verdicts until at most so many are left: dropped on their way."""
         while len(self._reserved) > most:
             key = next(iter(self._reserved))

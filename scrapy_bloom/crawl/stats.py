@@ -16,8 +16,8 @@ from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.claims.queues import Queue
-from scrapy_bloom.crawl.filters import Filters, Opening
-from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.settings import LASTING, SCHEDULED
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Report:
 
     def __init__(self, stats: Any) -> None:
         self._stats = stats
-        self._inc_value = stats.inc_value  # see BloomDupeFilter
+        self._inc_value = stats.inc_value  # Scrapy 2.19 takes longer to look it up than to run it
         self._said: set[object] = set()
         #: What was said last of why the server cannot be used.
         self._trouble = ""
@@ -119,9 +119,9 @@ class Report:
             self._trouble = str(error)
             logger.warning("Bloom filter: %s", error)
 
-    def server_back(self) -> None:
-        """Say that it does again."""
-        logger.info("Bloom filter: the server is back, and has been told what was taken meanwhile")
+    def server_back(self, replayed: int) -> None:
+        """Log that it does again."""
+        logger.info("Bloom filter: reconnected; %s pending writes replayed", f"{replayed:,}")
 
     def windows_left(self, claims: Mapping[str, int]) -> None:
         """Say that requests of windows that are no longer set are crawled now."""
@@ -175,9 +175,9 @@ class Report:
         """Say that a filter was cleared."""
         logger.info("%r cleared (BLOOM_FLUSH)", bloom)
 
-    def closed(self, writer: WriteBehind, left: int) -> None:
-        """Take down what was written in the background, and say what was not."""
-        self._stats.set_value("bloom/background_round_trips", writer.round_trips)
+    def closed(self, round_trips: int, left: int) -> None:
+        """Set what the background thread did; log how many queued writes were not applied."""
+        self._stats.set_value("bloom/background_round_trips", round_trips)
         if left:
             logger.warning(
                 "Bloom filter: %s records could not be written, because the server did not answer: "

@@ -16,10 +16,11 @@ from typing import Protocol
 
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier
-from scrapy_bloom.crawl.failover import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
-from scrapy_bloom.crawl.filters import OPENING_TIMEOUT, Filters, Opening
+from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind, first_batch, freeing_first, group
+from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.runtime import InMain, Runtime
+from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ FLUSH_SECONDS = 0.1
 MAX_BATCH = 500
 #: Seconds between runs of the thread without a periodic task.
 LONG_SECONDS = 3600.0
+
+
 class Events(Protocol):
     """Receives what happens; always in the crawl's thread."""
 
@@ -283,7 +286,7 @@ class WriteBehind:
     def _open(self) -> Filters:
         filters = self._connect()
         # During an outage, there is another attempt soon.
-        patience = 0.0 if self.server.is_down else OPENING_TIMEOUT
+        patience = 0.0 if self.server.is_down else OPENING_SECONDS
         opening = Opening(
             patience,
             lambda: self.server.is_down or self._stopping.is_set(),

@@ -9,7 +9,7 @@ from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
@@ -43,6 +43,8 @@ class BlockBatch:
 Found = tuple[Ring, Generation | None]
 #: Makes the call for a batch.
 MakeCall = Callable[[BlockBatch], Call]
+#: Makes the call for one item, of its ring and its packed offsets.
+MakeOneCall = Callable[[CachedRing, bytes], Call]
 
 
 def add(
@@ -50,7 +52,6 @@ def add(
     items: Sequence[bytes],
     *,
     if_absent: bool = True,
-    on_full: bool = False,
 ) -> Operation[list[Verdict]]:
     """Test and set: NEW, SEEN, UNRECORDED or UNCOUNTED per item.
 
@@ -60,12 +61,10 @@ def add(
         if_absent: a counting filter counts new items only. Otherwise it counts each item, also one
             that seems to be seen (UNCOUNTED if there is no room): if a false positive were not
             counted, others would lose what is discarded for it.
-        on_full: whether a server without memory does it too; the bits are allocated already.
     """
 
     def make_call(batch: BlockBatch) -> Call:
-        call = batch.held.add(batch.packed, if_absent=if_absent)
-        return call._replace(script=on_full_server(call.script)) if on_full else call
+        return batch.held.add(batch.packed, if_absent=if_absent)
 
     return to_verdicts((yield from ask(session, items, make_call)))
 

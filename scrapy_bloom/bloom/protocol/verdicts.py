@@ -22,16 +22,18 @@ class Verdict(str, Enum):
     UNKEPT = "6"
     #: Claimed by the same owner before, without its request.
     MINE_UNKEPT = "7"
+    #: Not confirmed: it is no longer claimed, or its page has failed.
+    NOT_CLAIMED = "8"
     #: No script answers this: the server did not reply.
     UNKNOWN = "?"
 
     @property
     def is_new(self) -> bool:
-        """Whether the script found the item neither recorded nor claimed."""
+        """Whether the item counts as new: it is, or the server did not say."""
         return self in _NEW
 
 
-_NEW = frozenset((Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT))
+_NEW = frozenset((Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN))
 #: Verdicts for lack of room in a layer.
 NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
 #: Characters in replies -> verdicts.
