@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -16,8 +15,9 @@ from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
-from scrapy_bloom.crawl.stats import Report
+from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.settings import (
     FLUSH_ALWAYS,
     FLUSH_START,
@@ -61,11 +61,9 @@ class BloomDupeFilter(BaseDupeFilter):
         self._closed = self._is_command or is_shell(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
-        self._spider_opened = False
-        self._stats: Any = crawler.stats
-        # Scrapy 2.19 takes longer to look the method up than to run it.
-        self._inc_value = self._stats.inc_value
-        self._report = Report(crawler.stats)
+        self._is_open = self._spider_opened = False
+        self._stats = Stats(crawler.stats)
+        self._report = Report(self._stats)
         self._deduplicator = Deduplicator(crawler, self.settings, self._report, spider)
         self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
@@ -115,6 +113,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._closed = True
             self._deduplicator.close()
             raise
+        self._is_open = True
         return filters
 
     def request_seen(self, request: Request) -> bool:
@@ -125,7 +124,7 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         if self._closed:
             return self._is_command and self._was_parsed(request)
-        if not self._deduplicator.is_open:
+        if not self._is_open:
             # The scheduler has not opened it, and the crawl is under way.
             self._open(patience=0)
         return not self._deduplicator.decide(request).is_new
@@ -150,7 +149,7 @@ class BloomDupeFilter(BaseDupeFilter):
             args = {"request": request, "referer": referer_str(request)}
             logger.debug(message, args, extra={"spider": spider})
             self._log_next = False
-        self._inc_value("dupefilter/filtered")
+        self._stats.inc_value("dupefilter/filtered")
 
     def clear(self) -> None:
         """Forget everything, where ``BLOOM_FLUSH`` allows scrapy-redis to ask for it.
@@ -212,6 +211,6 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _count_round_trips(self) -> None:
         connections = self._deduplicator.connections
-        self._stats.set_value("bloom/round_trips", connections.round_trips)
+        self._stats.set("round_trips", connections.round_trips)
         if connections.async_round_trips:
-            self._stats.set_value("bloom/async_round_trips", connections.async_round_trips)
+            self._stats.set("async_round_trips", connections.async_round_trips)

@@ -96,7 +96,10 @@ class BaseFilter(ABC):
         self.key = key
         if notify is not None and not callable(notify):
             raise ConfigurationError(f"notify is a function; got {shown(notify)}")
-        self._session = FilterSession(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
+        #: This client's session of the filter.
+        self.session = self._session = FilterSession(
+            Keys(key), wanted, DEFAULTS, notify or (lambda *_: None)
+        )
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
         self._client, self._given_label = client, label
@@ -188,11 +191,6 @@ class BaseFilter(ABC):
         return save(self._session.keys, ArchiveWriter(file), progress)
 
     # -- what this client knows --
-
-    @property
-    def session(self) -> FilterSession:
-        """This client's session of the filter."""
-        return self._session
 
     def new_session(self) -> FilterSession:
         """Return another session of the same filter, for operations of another driver."""

@@ -160,8 +160,8 @@ class BloomFilter(BaseFilter):
             StorageError: the outcome is unknown.
         """
         session = self._session
-        if session.complete:
-            held, packed = locate(session, item)
+        held, packed = locate(session, item)
+        if held is not None:
             verdict = verdict_on_one(session, held, self._driver.call(make_call(held, packed)))
             if verdict is not None:
                 return verdict

@@ -12,8 +12,8 @@ from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
 from scrapy_bloom.crawl.opening import Opening, claims_left, count_claims, open_filters
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
-from scrapy_bloom.crawl.stats import Report
 from scrapy_bloom.settings import CRAWLED, BloomSettings
 
 
@@ -87,6 +87,8 @@ class Connections:
             self._round_trips += self.filters.round_trips
             self.filters.close()
         filters.stay_quick()
+        for window, bloom in filters.by_window.items():
+            self._local.connected(window, bloom.session.now)
         before, self.filters = self.lookups, filters
         self.lookups = LookupBatcher(
             filters,
@@ -112,8 +114,9 @@ class Connections:
 
     def forget(self, key: Key) -> None:
         """Look a URL up the next time."""
-        if self.lookups is not None:
-            self.lookups.forget(key)
+        if self.filters is not None:
+            block = self.filters.by_window[key[0]].session.hasher.block(key[1])
+            self._local.discard(key, block)
 
     async def close_lookups(self) -> None:
         """Wait for the round that is under way, and close the connections that do not block."""

@@ -15,10 +15,16 @@ from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity, Key
-from scrapy_bloom.crawl.local_state import MAX_RESERVED, LocalState, Reserved
+from scrapy_bloom.crawl.local_state import (
+    ANY_AGE,
+    FRESH_SECONDS,
+    MAX_RESERVED,
+    LocalState,
+    Reserved,
+)
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
-from scrapy_bloom.crawl.stats import Report
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.settings import CRAWLED, RUN, BloomSettings
 
@@ -66,6 +72,8 @@ class Deduplicator:
             forget=self.connections.forget,
         )
         self._policy: Policy
+        self._clock = self._runtime.monotonic
+        self._inc_value, self._names = report.stats.inc_value, report.stats.names
         #: None before the filters are opened, and after they are closed.
         self._write_behind: WriteBehind | None = None
 
@@ -207,10 +215,9 @@ class Deduplicator:
             return None
         if self._local.has_taken(key[1]):
             return Lookup((RUN, key[1]), request, Verdict.SEEN)
-        lookups = self.connections.lookups
-        if key[0] == RUN or lookups is None or not self._failover.is_up:
+        if key[0] == RUN or self.connections.filters is None or not self._failover.is_up:
             return None
-        return Lookup(key, request, Verdict.SEEN if lookups.is_seen(key) else None)
+        return Lookup(key, request, Verdict.SEEN if self._is_seen(key, FRESH_SECONDS) else None)
 
     async def decide_many(self, lookups: Sequence[Lookup]) -> None:
         """Give lookups their verdicts, if possible without blocking; ``decide`` will know them.
@@ -235,46 +242,50 @@ class Deduplicator:
             # What was kept in another run may have been taken in this one; not what failed in it.
             is_new = window != RUN or self._policy.has_to_repeat(request) or self._local.take(item)
             return Verdict.NEW if is_new else Verdict.SEEN
-        reserved = self._local.pop_reserved(key)
-        if self._local.has_taken(item):
-            return self._judge((RUN, item), Verdict.SEEN, "seen")
+        known = self._local.pop(key)
+        if known is not None:
+            return self._use_known(known, key, request)
         if window == RUN:
             self._local.take(item)
             self._policy.let_pass(request)
-            return self._judge(key, Verdict.NEW, "new")
-        if reserved is not None:
-            return self._use_reserved(reserved, key, request)
+            return self._judge(key, Verdict.NEW)
         return self._look_up(key, request)
 
     def _look_up(self, key: Key, request: Request) -> Verdict:
-        if not self._failover.is_up:
-            return self._decide_alone(key, request, "offline")
-        lookups = self.connections.lookups
-        assert lookups is not None  # noqa: S101 - it is open
-        if lookups.is_seen(key):
-            return self._judge(key, Verdict.SEEN, "seen")
+        connections = self.connections
+        assert connections.filters is not None  # noqa: S101 - they are open
+        bloom, sent = connections.filters.by_window[key[0]], self._clock()
+        block = bloom.session.hasher.block(key[1])
+        is_up = self._failover.is_up
+        if self._local.get(key, block, FRESH_SECONDS if is_up else ANY_AGE):
+            return self._judge(key, Verdict.SEEN)
+        if not is_up:
+            return self._record_alone(key, request, "offline")
         try:
-            verdict = lookups.look_up_one(key, request)
+            verdict = self._policy.look_up_one(bloom, key, request)
         except BloomError as error:
             # Do not retry: if the call succeeded, a retry would answer "seen" to the owner.
             self._fail(error)
-            return self._decide_alone(key, request, "unknown")
-        return self._judge(key, verdict, "new" if verdict.is_new else "seen")
+            if self._local.get(key, block, ANY_AGE):
+                return self._judge(key, Verdict.SEEN)
+            return self._record_alone(key, request, "unknown")
+        is_in_flight = connections.lookups is not None and key in connections.lookups.in_flight
+        if not is_in_flight and verdict is not Verdict.UNRECORDED:
+            # Else it may be "seen" because of that lookup, whose outcome may turn out unknown.
+            held = bloom.session.held.get(block)
+            self._local.put(key, held, sent, is_certain=verdict in self._policy.certain)
+        return self._judge(key, verdict)
 
-    def _use_reserved(self, reserved: Reserved, key: Key, request: Request) -> Verdict:
-        """Return the verdict of an earlier lookup."""
-        verdict = reserved.verdict
+    def _use_known(self, known: Reserved, key: Key, request: Request) -> Verdict:
+        """Return the verdict of an earlier lookup, or SEEN of a URL that is recorded here."""
+        verdict = known.verdict
         if verdict is Verdict.UNKNOWN:
             return self._record_alone(key, request, "unknown")
+        if verdict is Verdict.SEEN:
+            return self._judge((RUN, key[1]), verdict)
         if verdict.is_new:
-            self._policy.attach_claim(request, key, reserved.length)
-        return self._judge(key, verdict, "new" if verdict.is_new else "seen")
-
-    def _decide_alone(self, key: Key, request: Request, stat: str) -> Verdict:
-        """Decide without the server; ``stat`` says why."""
-        if self._was_seen(key):
-            return self._judge(key, Verdict.SEEN, "seen")
-        return self._record_alone(key, request, stat)
+            self._policy.attach_claim(request, key, known.length)
+        return self._judge(key, verdict)
 
     def _record_alone(self, key: Key, request: Request, stat: str) -> Verdict:
         self._local.take(key[1])
@@ -283,14 +294,14 @@ class Deduplicator:
             self._failover.limit(self._write_behind.backlog)
         return self._judge(key, Verdict.UNKNOWN, stat)
 
-    def _judge(self, key: Key, verdict: Verdict, stat: str) -> Verdict:
+    def _judge(self, key: Key, verdict: Verdict, stat: str = "") -> Verdict:
         """Count and note a verdict."""
         window, item = key
         if verdict is Verdict.UNRECORDED:
             # Else pages that link each other would be fetched for ever.
             self._local.take(item)
             self._report.count("unrecorded", window)
-        self._report.count(stat, window)
+        self._inc_value(self._names[window, stat or ("new" if verdict.is_new else "seen")])
         self._policy.decided(key, verdict)
         return verdict
 
@@ -299,7 +310,7 @@ class Deduplicator:
         for lookup in lookups:
             key, verdict = lookup.key, lookup.verdict
             is_taken = self._local.has_taken(key[1])  # since the lookup began
-            if is_taken or (verdict is Verdict.UNKNOWN and self._was_seen(key)):
+            if is_taken or (verdict is Verdict.UNKNOWN and self._is_seen(key, ANY_AGE)):
                 # Do not retry an unknown one: a retry would answer "seen" to the owner.
                 lookup.verdict = Verdict.SEEN
             elif verdict is Verdict.MINE_UNKEPT and self._local.is_reserved(key):
@@ -308,9 +319,12 @@ class Deduplicator:
                 self._local.reserve(key, lookup.verdict, lookup.length)
         self._give_back(MAX_RESERVED)
 
-    def _was_seen(self, key: Key) -> bool:
-        lookups = self.connections.lookups
-        return lookups is not None and lookups.was_seen(key)
+    def _is_seen(self, key: Key, max_age: float) -> bool:
+        filters = self.connections.filters
+        if filters is None:
+            return False
+        block = filters.by_window[key[0]].session.hasher.block(key[1])
+        return self._local.get(key, block, max_age)
 
     def _give_back(self, most: int) -> None:
         """Give up the oldest requests that are new and were not scheduled; keep so many."""

@@ -9,7 +9,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.local_state import LocalState
-from scrapy_bloom.crawl.stats import Report
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.settings import CLOSE
 
 #: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".

@@ -9,12 +9,17 @@ from scrapy.crawler import Crawler
 from scrapy.spiders import SitemapSpider
 from scrapy.utils.python import global_object_name
 
-from scrapy_bloom.crawl.stats import Report
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, bounded
 from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: A window, and a fingerprint: what is looked up, claimed and recorded.
 Key = tuple[str, bytes]
+
+
+def name_of(key: Key) -> str:
+    """Return a key as text, for ``meta``."""
+    return f"{key[0]}:{key[1].hex()}"
 
 
 class Identity:

@@ -54,6 +54,10 @@ class Reserved:
     length: int
 
 
+#: What is known of a URL that is recorded here.
+_TAKEN = Reserved(Verdict.SEEN, 0)
+
+
 class LocalState:
     """The cache of verdicts, the URLs recorded only here, and the verdicts not used yet.
 
@@ -77,6 +81,8 @@ class LocalState:
         self._forget_after = forget_after
         self._clock = clock
         self._blocks: dict[BlockId, _Block] = {}
+        #: Per window, offset from server time to the local clock, at most 1 s too early.
+        self._offsets: dict[str, float] = {}
         #: Fingerprints of the window "run", and those that are not recorded in a filter.
         self._taken: set[bytes] = set()
         #: Those of them that a filter has recorded since, while lookups still went without it.
@@ -121,9 +127,10 @@ class LocalState:
         """Whether there is a verdict for a request."""
         return key in self._reserved
 
-    def pop_reserved(self, key: Key) -> Reserved | None:
-        """Return the verdict for a request, and remove it."""
-        return self._reserved.pop(key, None)
+    def pop(self, key: Key) -> Reserved | None:
+        """Return what is known of a URL beside the cache; its reserved verdict is used up."""
+        reserved = self._reserved.pop(key, None)
+        return _TAKEN if key[1] in self._taken else reserved
 
     def pop_oldest_reserved(self, most: int) -> Iterator[tuple[Key, Reserved]]:
         """Remove the oldest verdicts until at most so many are left: dropped on their way."""
@@ -152,19 +159,23 @@ class LocalState:
         now = self._clock()
         return now < known.ends and now - known.replied <= max_age
 
-    def put(
-        self, key: Key, held: CachedRing, sent: float, ends: float, *, is_certain: bool
-    ) -> None:
+    def connected(self, window: str, server_time: int) -> None:
+        """Note the server's time now, in seconds; a call's reply took up to a second."""
+        self._offsets[window] = self._clock() - server_time - 1
+
+    def put(self, key: Key, held: CachedRing | None, sent: float, *, is_certain: bool) -> None:
         """Note the reply of a block about a URL that is seen from now on.
 
         Args:
             key: the URL's key.
-            held: the ring that replied.
+            held: the ring that replied; None if it is not known.
             sent: when the call was sent, on the local clock.
-            ends: when the ring ends, on the local clock.
             is_certain: whether it stays seen; otherwise the entry counts for ANY_AGE only.
         """
+        if held is None:
+            return
         window, item = key
+        ends = self._offsets[window] + held.ends if held.ends else ANY_AGE
         block = self._replied((window, held.ring.block), held.version, ends, sent)
         if self._sets:
             self._add(block.salt if is_certain else ~block.salt, item)

@@ -5,15 +5,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from scrapy import Request
-
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
+from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.runtime import Runtime, has_asyncio
 
 
@@ -52,52 +50,7 @@ class LookupBatcher:
         self._waiting: list[Lookup] = []
         self._round: asyncio.Task[None] | None = None
         #: What is being looked up without blocking.
-        self._in_flight: set[Key] = set()
-        now = self._clock()
-        #: Offset from server time to the local monotonic clock, at most 1 s too early.
-        self._offsets = {
-            window: now - bloom.session.now - 1 for window, bloom in self._blooms.items()
-        }
-
-    # -- the cache --
-
-    def is_seen(self, key: Key, max_age: float = FRESH_SECONDS) -> bool:
-        """Whether the cache knows a URL as seen: see ``LocalState.get``."""
-        return self._local.get(key, self._block(key), max_age)
-
-    def was_seen(self, key: Key) -> bool:
-        """Whether a URL was ever looked up, for the time without a server."""
-        return self.is_seen(key, ANY_AGE)
-
-    def forget(self, key: Key) -> None:
-        """Look a URL up the next time."""
-        self._local.discard(key, self._block(key))
-
-    def _block(self, key: Key) -> int:
-        return self._blooms[key[0]].session.hasher.block(key[1])
-
-    def _note(self, session: FilterSession, key: Key, verdict: Verdict | None, sent: float) -> None:
-        """Cache a verdict; for certain, only if no other worker may change it soon."""
-        held = session.held.get(session.hasher.block(key[1]))
-        if held is None or verdict is None or verdict is Verdict.UNRECORDED:
-            return
-        ends = self._offsets[key[0]] + held.ends if held.ends else ANY_AGE
-        self._local.put(key, held, sent, ends, is_certain=verdict in self._policy.certain)
-
-    # -- looking up --
-
-    def look_up_one(self, key: Key, request: Request) -> Verdict:
-        """Look a request up, and return the verdict.
-
-        Raises:
-            BloomError: it is unknown.
-        """
-        bloom, sent = self._blooms[key[0]], self._clock()
-        verdict = self._policy.look_up_one(bloom, key, request)
-        if key not in self._in_flight:
-            # Else it may be "seen" because of that lookup, whose outcome may turn out unknown.
-            self._note(bloom.session, key, verdict, sent)
-        return verdict
+        self.in_flight: set[Key] = set()
 
     async def look_up(self, lookups: Sequence[Lookup]) -> None:
         """Look requests up: one round at a time, for all that have come together.
@@ -133,7 +86,7 @@ class LookupBatcher:
 
     async def _run_round(self, driver: AsyncDriver) -> None:
         lookups, self._waiting = self._waiting, []
-        self._in_flight = {lookup.key for lookup in lookups}
+        self.in_flight = {lookup.key for lookup in lookups}
         try:
             for window, same in _by_window(lookups).items():
                 session, sent = self._sessions[window], self._clock()
@@ -146,7 +99,7 @@ class LookupBatcher:
             raise
         finally:
             self._round = None
-            self._in_flight.clear()
+            self.in_flight.clear()
             self._finish(lookups)
 
     def _answer(
@@ -158,7 +111,10 @@ class LookupBatcher:
     ) -> None:
         for lookup, verdict in zip(lookups, verdicts, strict=True):
             lookup.verdict = verdict
-            self._note(session, lookup.key, verdict, sent)
+            if verdict is not Verdict.UNRECORDED:
+                held = session.held.get(session.hasher.block(lookup.key[1]))
+                is_certain = verdict in self._policy.certain
+                self._local.put(lookup.key, held, sent, is_certain=is_certain)
         self._policy.answered(lookups)
 
     def _finish(self, lookups: Sequence[Lookup]) -> None:

@@ -74,11 +74,13 @@ def to_verdicts(codes: str) -> list[Verdict]:
     return [BY_CODE[code] for code in codes]
 
 
-def locate(session: FilterSession, item: bytes) -> tuple[CachedRing, bytes]:
-    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
+def locate(session: FilterSession, item: bytes) -> tuple[CachedRing | None, bytes]:
+    """Return the ring of an item's block, None if it is not known; packed offsets in its layers."""
+    if session.header is None:
+        return None, b""
     block, hashes = session.hasher.hashes(item)
-    held = session.held[block]
-    return held, held.pack(hashes)
+    held = session.held.get(block)
+    return held, held.pack(hashes) if held is not None else b""
 
 
 def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
@@ -205,6 +207,7 @@ def _batches(
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
         held, packed = locate(session, items[place])
+        assert held is not None  # noqa: S101 - the session is complete
         by_block[held.ring.block].append((place, packed))
     return [
         BlockBatch(

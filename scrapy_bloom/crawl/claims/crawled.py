@@ -16,20 +16,21 @@ from scrapy_bloom.bloom.protocol.claims import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl.claims.in_flight import OpenClaims
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimed, Reclaimer, ReclaimerStatus
-from scrapy_bloom.crawl.claims.tracker import META, NO_ROOM, ClaimTracker, claim_name
+from scrapy_bloom.crawl.claims.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Key, is_start
+from scrapy_bloom.crawl.identity import Key, is_start, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.opening import Opening
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
-from scrapy_bloom.crawl.stats import Report
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.settings import LASTING, BloomSettings
 
@@ -74,6 +75,8 @@ class RecordWhenCrawled(Policy):
         self._engine, self._failover, self._report = engine, failover, report
         self._take, self._forget = take, forget
         self._token = runtime.token
+        self._open = OpenClaims()
+        self._max_length = settings.pending_memory // 4
         shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
         me = Worker(
             workers.worker_id(spider.name),
@@ -113,13 +116,13 @@ class RecordWhenCrawled(Policy):
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
         self._put, self._post = write_behind.put, write_behind.post
+        self._write_behind = write_behind
         self._ledger = ClaimLedger(
             is_queues=self._queue.is_shared,
             put=self._put,
-            backlog=lambda: write_behind.backlog_length,
             take=self._take,
             forget=self._forget,
-            memory=self._settings.pending_memory,
+            claims=self._open,
             report=self._report,
         )
         self._tracker = ClaimTracker(
@@ -156,7 +159,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.attach_claim(request, key, 0)
             text, self._tracker.not_kept_reason = "", NO_ROOM
         if verdict in (Verdict.NEW, Verdict.UNKEPT):
-            self._ledger.add(1, len(text))
+            self._count(1, len(text))
         return verdict
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
@@ -175,7 +178,7 @@ class RecordWhenCrawled(Policy):
         claimed = [one for one in lookups if one.verdict in (Verdict.NEW, Verdict.UNKEPT)]
         for lookup in lookups:
             lookup.length *= lookup.verdict is Verdict.NEW
-        self._ledger.add(len(claimed), sum(lookup.length for lookup in claimed))
+        self._count(len(claimed), sum(lookup.length for lookup in claimed))
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
@@ -205,7 +208,7 @@ class RecordWhenCrawled(Policy):
     def give_back(self, key: Key, verdict: Verdict, length: int) -> None:
         """See ``Policy``."""
         if verdict in (Verdict.NEW, Verdict.UNKEPT, Verdict.UNKNOWN):
-            self._ledger.add(verdict is Verdict.UNKNOWN, 0)  # it may be claimed
+            self._count(verdict is Verdict.UNKNOWN, 0)  # it may be claimed
             self._ledger.settle({key: length}, JobKind.RELEASE)
 
     def let_pass(self, request: Request) -> None:
@@ -220,28 +223,37 @@ class RecordWhenCrawled(Policy):
         if text:
             self._claim_later(Job(JobKind.KEEP, *key, text), request)
         else:
-            self._ledger.add(1, 0)
+            self._count(1, 0)
+
+    def _count(self, claims: int, length: int) -> None:
+        """Count new claims, and the length of their requests together."""
+        if not self._queue.is_shared:
+            self._open.count += claims
+            self._open.length += length
 
     def _claim_later(self, job: Job, request: Request) -> None:
         self._put(job)
-        self._ledger.add(1, len(job.request))
+        self._count(1, len(job.request))
         self._tracker.claim_later(request)
 
     def _mark(self, request: Request, key: Key) -> str:
         """Give a request its claims; return it as JSON, "" if it cannot be stored."""
+        name = name_of(key)
         if self._tracker.offer.inherited:
             self._tracker.attach_claim(request, key, 0)
         else:
-            request.meta[META] = {claim_name(key): 0}
+            request.meta[META] = {name: 0}
         try:
             text = request_codec.dump(request, self._spider)
         except request_codec.NotKeepableError as error:
             self._tracker.not_kept_reason = f"{request} cannot be written as JSON: {error}"
             return ""
-        if not self._ledger.has_room_for(text):
+        # Of a shared queue, other workers settle what this one has claimed.
+        length = self._write_behind.backlog_length if self._queue.is_shared else self._open.length
+        if self._max_length and length + len(text) > self._max_length:
             self._tracker.not_kept_reason = NO_ROOM
             return ""
-        request.meta[META][claim_name(key)] = len(text)
+        request.meta[META][name] = len(text)
         return text
 
     # -- pages --

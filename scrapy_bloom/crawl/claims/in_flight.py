@@ -15,6 +15,22 @@ from scrapy_bloom.crawl.jobs import JobKind
 #: Claims, and the lengths in characters of the requests stored with them; 0 for one not stored.
 Claims = dict[Key, int]
 
+
+@dataclass(slots=True)
+class OpenClaims:
+    """The claims that this worker has made or taken over, and not settled.
+
+    If they are its queue's: those of requests that were handed out, and that it will not settle.
+
+    Args:
+        count: how many.
+        length: characters of their requests together.
+    """
+
+    count: int = 0
+    length: int = 0
+
+
 #: Requests not kept that pages wait for, at most: about 50 MB with their pages.
 MAX_UNKEPT = 100_000
 

@@ -8,11 +8,12 @@ from scrapy_bloom.crawl.claims.in_flight import (
     MAX_UNKEPT,
     Claims,
     InFlightRequest,
+    OpenClaims,
     UnkeptRequests,
 )
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import Job, JobKind
-from scrapy_bloom.crawl.stats import Report
+from scrapy_bloom.crawl.report import Report
 
 #: The stat that counts a settled claim.
 _STATS = {
@@ -29,10 +30,9 @@ class ClaimLedger:
     Args:
         is_queues: whether claims are the shared queue's until a request is handed out.
         put: queues a job.
-        backlog: returns the characters of the requests in jobs that are queued.
         take: records a fingerprint in this process for this run.
         forget: removes a key from the local cache.
-        memory: bytes that the claims on a filter take at most; a quarter of it for this process.
+        claims: counts them.
         report: counts and warns.
     """
 
@@ -41,20 +41,14 @@ class ClaimLedger:
         *,
         is_queues: bool,
         put: Callable[[Job], None],
-        backlog: Callable[[], int],
         take: Callable[[bytes], object],
         forget: Callable[[Key], None],
-        memory: int,
+        claims: OpenClaims,
         report: Report,
     ) -> None:
         self._is_queues = is_queues
-        self._put, self._backlog = put, backlog
+        self._put, self._open = put, claims
         self._take, self._forget, self._report = take, forget, report
-        self._max_length = memory // 4
-        #: Claims that are this worker's, made or taken over and not settled, and the characters of
-        #: their requests; not if they are its queue's: then, those of requests that were handed
-        #: out, and that this worker will not settle.
-        self._unsettled = self._length = 0
         self._unkept = UnkeptRequests()
         #: Claims of this run's window "run" that will be taken up again: the local state has them.
         self.to_repeat: set[Key] = set()
@@ -62,23 +56,17 @@ class ClaimLedger:
     def add(self, count: int, length: int) -> None:
         """Count new claims, and the length of their requests together."""
         if not self._is_queues:
-            self._unsettled += count
-            self._length += length
-
-    def has_room_for(self, text: str) -> bool:
-        """Whether a request may be stored with its claim."""
-        # Of a shared queue, other workers settle what this one has claimed.
-        length = self._backlog() if self._is_queues else self._length
-        return not self._max_length or length + len(text) <= self._max_length
+            self._open.count += count
+            self._open.length += length
 
     @property
     def has_open_claims(self) -> bool:
         """Whether there are claims that this worker would leave behind now."""
-        return self._unsettled > 0 or (self._is_queues and bool(self._unkept))
+        return self._open.count > 0 or (self._is_queues and bool(self._unkept))
 
     def leave(self, page: InFlightRequest) -> None:
         """Leave the claims of a page as they are, for the next run."""
-        self._unsettled += len(page.claims) * self._is_queues
+        self._open.count += len(page.claims) * self._is_queues
 
     def ignore(self, claims: Claims) -> None:
         """Note requests that a middleware has dropped: it would drop them again in this run."""
@@ -117,8 +105,8 @@ class ClaimLedger:
         if kind is not JobKind.CONFIRM:
             self._forget(claim)
         if not self._is_queues:
-            self._unsettled -= 1
-            self._length -= length
+            self._open.count -= 1
+            self._open.length -= length
         self._report.count(_STATS[kind], window)
 
     # -- requests that are not stored: see in_flight.py --

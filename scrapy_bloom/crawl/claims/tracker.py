@@ -28,9 +28,9 @@ from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimed
-from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
-from scrapy_bloom.crawl.stats import Report
+from scrapy_bloom.crawl.report import Report
 
 logger = logging.getLogger(__name__)
 
@@ -352,9 +352,4 @@ class ClaimTracker:
 
 def set_claims(request: Request, claims: Claims) -> None:
     """Write claims into a request's ``meta``."""
-    request.meta[META] = {claim_name(key): length for key, length in claims.items()}
-
-
-def claim_name(key: Key) -> str:
-    """Return a claim's name in ``meta``."""
-    return f"{key[0]}:{key[1].hex()}"
+    request.meta[META] = {name_of(key): length for key, length in claims.items()}
