@@ -28,8 +28,9 @@ help:
 demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py
 
+# For example TESTS="tests/unit -k ring": coverage, which has a floor, is measured for all tests only.
 test: $(VENV)/dev
-	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(TESTS),$(TESTS),--cov --cov-report=term)
 
 test-lowest: $(VENV)-lowest/dev
 	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
