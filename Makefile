@@ -14,13 +14,13 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # process has servers of its own. In the order of their names, the longest ones come early.
 PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-lowest chaos lint format bench bench-full clean
+.PHONY: help demo test test-lowest chaos lint lint-lua format bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
 	@echo "make test         run the tests on every server that is installed"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make lint         ruff and mypy"
+	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make bench        run the benchmarks (25 minutes) and write docs/performance.md"
 	@echo "make bench-full   the same with the largest filters and slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
@@ -44,6 +44,14 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(MAKE) --no-print-directory lint-lua
+
+# luacheck is no Python package: apt-get install lua-check, brew install luacheck.
+lint-lua:
+	@if [ -n "$$CI" ] || command -v luacheck >/dev/null; \
+	then luacheck --quiet --no-color scrapy_bloom; \
+	else echo "luacheck is not installed: the Lua scripts are not checked"; fi
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
