@@ -14,13 +14,14 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # process has servers of its own. In the order of their names, the longest ones come early.
 PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-lowest chaos lint lint-lua format bench bench-full clean
+.PHONY: help demo test test-lowest chaos lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
 	@echo "make test         run the tests on every server that is installed"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
+	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (25 minutes) and write docs/performance.md"
 	@echo "make bench-full   the same with the largest filters and slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
@@ -57,6 +58,13 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+dist: $(VENV)/dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist
+	$(BIN)/python tools/check_dist.py dist
+
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
 
@@ -64,7 +72,7 @@ bench-full: $(VENV)/bench
 	$(BIN)/python -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest .*_cache .coverage .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest dist .*_cache .coverage .hypothesis
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV) ..."
@@ -78,6 +86,11 @@ $(VENV)/demo: $(BIN)/python pyproject.toml
 $(VENV)/dev: $(BIN)/python pyproject.toml
 	@echo "Installing scrapy-bloom and what its tests need (a minute or two) ..."
 	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/dist: $(BIN)/python pyproject.toml
+	@echo "Installing what builds and checks the packages ..."
+	@$(PIP) -e ".[dist]"
 	@touch $@
 
 $(VENV)/bench: $(VENV)/dev
