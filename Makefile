@@ -14,11 +14,12 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # process has servers of its own. In the order of their names, the longest ones come early.
 PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-lowest chaos lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-lowest chaos lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
 	@echo "make test         run the tests on every server that is installed"
+	@echo "make test-fast    run the tests that need no server"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
@@ -28,6 +29,10 @@ help:
 
 demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py
+
+# No server is needed.
+test-fast: $(VENV)/dev
+	$(BIN)/python -m pytest --numprocesses 2 tests/unit
 
 # For example TESTS="tests/unit -k ring": coverage, which has a floor, is measured for all tests only.
 test: $(VENV)/dev
