@@ -23,17 +23,10 @@ from scrapy_bloom.bloom.model.schedule import RUNS, Span, parse_span, plain
 from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol import counting
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.bloom.protocol.membership import (
-    NEW,
-    NO_ROOM,
-    PRESENT,
-    UNRECORDED,
-    add,
-    contains,
-    find,
-)
+from scrapy_bloom.bloom.protocol.membership import add, contains, find
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
 
 T = TypeVar("T")
 S = TypeVar("S", bound="BaseFilter")
@@ -131,17 +124,15 @@ class BaseFilter(ABC):
         encoded = [to_bytes(item) for item in items]
         return self._judge((yield from add(self._session, encoded, if_absent=if_absent)))
 
-    def _judge(self, verdicts: str) -> list[bool]:
+    def _judge(self, verdicts: Sequence[Verdict]) -> list[bool]:
         self.unrecorded += sum(map(verdicts.count, NO_ROOM))
-        return [verdict in (NEW, UNRECORDED) for verdict in verdicts]
+        return [verdict.is_new for verdict in verdicts]
 
     def _discard(self, item: Item) -> Operation[bool]:
-        verdict = yield from counting.discard(self._session, [to_bytes(item)])
-        return verdict == PRESENT
+        return (yield from counting.discard(self._session, [to_bytes(item)]))[0]
 
     def _contains(self, items: Sequence[Item]) -> Operation[list[bool]]:
-        verdicts = yield from contains(self._session, [to_bytes(item) for item in items])
-        return [verdict == PRESENT for verdict in verdicts]
+        return (yield from contains(self._session, [to_bytes(item) for item in items]))
 
     def _find(self, items: Sequence[Item]) -> Operation[list[ItemInfo]]:
         found = yield from find(self._session, [to_bytes(item) for item in items])

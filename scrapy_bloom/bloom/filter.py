@@ -139,7 +139,7 @@ class BloomFilter(BaseFilter):
             reply = self._driver.call(held.add(packed, if_absent=if_absent))
             verdict = verdict_on_one(self._session, held, reply)
             if verdict is not None:
-                return self._judge(verdict)[0]
+                return self._judge([verdict])[0]
         return self._driver.run(self._add([item], if_absent=if_absent))[0]
 
     def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:

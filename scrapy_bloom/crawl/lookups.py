@@ -16,6 +16,7 @@ from scrapy_bloom.bloom.protocol.claims import MINE_UNKEPT, UNKEPT
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN, UNRECORDED, add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims.in_flight import ClaimKey
 from scrapy_bloom.crawl.claims.tracker import ClaimTracker
 from scrapy_bloom.crawl.filters import Filters
@@ -207,7 +208,9 @@ class LookupBatcher:
             with suppress(Exception):  # nobody needs it any more
                 await self._driver.close()
 
-    def _operation(self, questions: Sequence[Lookup]) -> Callable[[FilterSession], Operation[str]]:
+    def _operation(
+        self, questions: Sequence[Lookup]
+    ) -> Callable[[FilterSession], Operation[list[Verdict]]]:
         items = [question.item for question in questions]
         if self._crawled is None:
             return lambda session: add(session, items)
@@ -217,7 +220,11 @@ class LookupBatcher:
         return self._crawled.taking(items, texts)
 
     def _answer(
-        self, session: FilterSession, questions: Sequence[Lookup], verdicts: str, asked: float
+        self,
+        session: FilterSession,
+        questions: Sequence[Lookup],
+        verdicts: Sequence[Verdict],
+        asked: float,
     ) -> None:
         for question, verdict in zip(questions, verdicts, strict=True):
             question.verdict = verdict

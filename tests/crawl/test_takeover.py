@@ -306,7 +306,7 @@ def test_what_a_queue_has_lost_is_found_when_it_is_empty(
     assert not crawl.found
     crawl.wait()
     assert set(crawl.found) == fields
-    assert bloom.run(lambda v: claim_protocol.claim(v, [b"new"], ["{}"], QUEUE, "m")) == "1"
+    assert bloom.run(lambda v: claim_protocol.claim(v, [b"new"], ["{}"], QUEUE, "m")) == ["1"]
 
 
 def test_failures_that_are_due_are_taken_up_and_those_without_a_request_forgotten(

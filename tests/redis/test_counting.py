@@ -18,19 +18,17 @@ from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol import counting, membership
 from scrapy_bloom.bloom.protocol.membership import (
-    ABSENT,
     NEW,
-    PRESENT,
     SEEN,
     UNCOUNTED,
     UNRECORDED,
-    claim,
     locate,
     verdict_on_one,
 )
 
 A, B, C = b"a", b"b", b"c"
 MANY = [f"item {number}".encode() for number in range(500)]
+PRESENT, ABSENT = [True], [False]
 SEEDS = (3, 1_415, 92_653, 589_793)
 Connect = Callable[..., BloomFilter]
 
@@ -51,20 +49,21 @@ def bloom(connect: Connect) -> BloomFilter:
 
 
 def add(bloom: BloomFilter, *items: bytes) -> str:
-    return bloom.run(lambda session: membership.add(session, items, if_absent=False))
+    return "".join(bloom.run(lambda session: membership.add(session, items, if_absent=False)))
 
 
 def claims(bloom: BloomFilter, *items: bytes) -> str:
-    return bloom.run(lambda session: claim(session, items))
+    return "".join(bloom.run(lambda session: membership.add(session, items)))
 
 
-def discard(bloom: BloomFilter, *items: bytes) -> str:
+def discard(bloom: BloomFilter, *items: bytes) -> list[bool]:
     return bloom.run(lambda session: counting.discard(session, items))
 
 
 def take(bloom: BloomFilter, *items: bytes) -> str:
-    return bloom.run(
-        lambda session: claim_protocol.take(session, items, [""] * len(items), "w", "nonce")
+    texts = [""] * len(items)
+    return "".join(
+        bloom.run(lambda session: claim_protocol.claim(session, items, texts, "w", "nonce"))
     )
 
 
@@ -320,10 +319,16 @@ def test_one_addition_in_a_full_layer_is_made_again_when_there_is_room(
     bloom = connect(blocks=1, capacity=5)
     add(bloom, *[A] * 5)
     held, packed = locate(bloom.session, item)
-    assert verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed))) is None
+    assert (
+        verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed, if_absent=False)))
+        is None
+    )
     assert add(bloom, item) == (SEEN if item == A else NEW)
     held, packed = locate(bloom.session, item)
-    assert verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed))) == SEEN
+    assert (
+        verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed, if_absent=False)))
+        == SEEN
+    )
 
 
 def test_a_layer_that_is_nearly_full_is_told(client: redis.Redis) -> None:

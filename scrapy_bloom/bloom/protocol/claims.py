@@ -14,19 +14,16 @@ from scrapy_bloom.bloom.protocol.membership import (
     ask,
     is_answer,
     locate,
+    to_verdicts,
     verdict_on_one,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
-#: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
-#: failed and is not due yet.
-MINE, OTHERS = "3", "4"
-#: Verdict of ``take``: new, and claimed without its request, because the block has no room for it.
-UNKEPT = "6"
-#: Verdict of ``take``: the owner has it already, without its request.
-MINE_UNKEPT = "7"
+MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
+UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT
 #: Claims ended in one call.
 MAX_ENDED_PER_CALL = 256
 #: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
@@ -121,7 +118,7 @@ def claim(
     *,
     memory: int = 0,
     tested: bool = True,
-) -> Operation[str]:
+) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
     Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT or OTHERS.
@@ -143,13 +140,13 @@ def claim(
         )
 
     fields = [field_of(item) for item in items]
-    return (yield from ask(session, items, make_call))
+    return to_verdicts((yield from ask(session, items, make_call)))
 
 
 def claim_one(
     session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int = 0
-) -> Operation[str]:
-    """Do as ``take`` with one item, without the bookkeeping of a batch."""
+) -> Operation[Verdict]:
+    """Claim one item, without the bookkeeping of a batch."""
     if session.complete:
         held, packed = locate(session, item)
         (reply,) = yield [
@@ -158,7 +155,7 @@ def claim_one(
         verdict = verdict_on_one(session, held, reply)
         if verdict is not None:
             return verdict
-    return (yield from claim(session, [item], [request], owner, nonce, memory=memory))
+    return (yield from claim(session, [item], [request], owner, nonce, memory=memory))[0]
 
 
 def _room(session: FilterSession, memory: int) -> int:

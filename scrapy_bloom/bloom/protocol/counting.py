@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.protocol.membership import BlockBatch, ask
+from scrapy_bloom.bloom.protocol.membership import PRESENT, BlockBatch, ask
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 
-def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
-    """Take items out of the newest layers they are in, once each: PRESENT or ABSENT per item.
+def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bool]]:
+    """Take items out of the newest layers they are in, once each: True if it was there.
 
     Raises:
         ConfigurationError: the filter does not count.
@@ -24,4 +24,5 @@ def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
             )
         return batch.held.discard(batch.packed)
 
-    return (yield from ask(session, items, make_call))
+    codes = yield from ask(session, items, make_call)
+    return [code == PRESENT for code in codes]

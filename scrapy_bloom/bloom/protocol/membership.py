@@ -11,20 +11,17 @@ from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
 #: URLs whose calls are sent together.
 MAX_URLS_PER_ROUND = 8_192
 
-#: Verdicts of ``add``.
-NEW, SEEN, UNRECORDED = "1", "0", "2"
-#: Verdict of an addition to a counting filter: seen, but not counted, because there is no room.
-UNCOUNTED = "5"
-#: Verdicts for want of room.
-NO_ROOM = frozenset((UNRECORDED, UNCOUNTED))
-#: All verdicts there are, with those on claims in ``claims.py``.
-VERDICTS = "01234567"
-#: Verdicts of contains.
-PRESENT, ABSENT = "1", "0"
+NEW, SEEN, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNRECORDED
+UNCOUNTED = Verdict.UNCOUNTED
+#: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
+VERDICTS = "".join(BY_CODE)
+#: Character in a reply of ``contains`` or ``discard``: the item seems to be there.
+PRESENT = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,8 @@ def add(
     *,
     if_absent: bool = True,
     on_full: bool = False,
-) -> Operation[str]:
-    """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item.
+) -> Operation[list[Verdict]]:
+    """Test and set: NEW, SEEN, UNRECORDED or UNCOUNTED per item.
 
     Args:
         session: the filter.
@@ -70,7 +67,12 @@ def add(
         call = batch.held.add(batch.packed, if_absent=if_absent)
         return call._replace(script=on_full_server(call.script)) if on_full else call
 
-    return (yield from ask(session, items, make_call))
+    return to_verdicts((yield from ask(session, items, make_call)))
+
+
+def to_verdicts(codes: str) -> list[Verdict]:
+    """Return a verdict for each character of a reply."""
+    return [BY_CODE[code] for code in codes]
 
 
 def locate(session: FilterSession, item: bytes) -> tuple[CachedRing, bytes]:
@@ -80,7 +82,7 @@ def locate(session: FilterSession, item: bytes) -> tuple[CachedRing, bytes]:
     return held, held.pack(hashes)
 
 
-def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> str | None:
+def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
     """Return the verdict in the reply to an addition, or a claim, of one item.
 
     None if there is none, and ``add`` has to do what is needed; nothing has changed then.
@@ -91,7 +93,7 @@ def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> st
         return None
     if reply.mark == FILLING:
         session.notify(FILLING, held.ring)
-    return reply.verdicts
+    return BY_CODE[reply.verdicts]
 
 
 def is_answer(reply: Reply, items: int) -> bool:
@@ -107,9 +109,10 @@ def is_answer(reply: Reply, items: int) -> bool:
     return True
 
 
-def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
-    """Test only: PRESENT or ABSENT per item."""
-    return (yield from ask(session, items, lambda batch: batch.held.contains(batch.packed)))
+def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bool]]:
+    """Test without recording: True is "seen"."""
+    codes = yield from ask(session, items, lambda batch: batch.held.contains(batch.packed))
+    return [code == PRESENT for code in codes]
 
 
 def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found]]:
@@ -143,7 +146,7 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
 
 
 def ask(session: FilterSession, items: Sequence[bytes], make_call: MakeCall) -> Operation[str]:
-    """Return a verdict per item: in rounds, and again where a block has changed or is full."""
+    """Return a character per item: in rounds, and again where a block has changed or is full."""
     answers = []
     for start in range(0, len(items), MAX_URLS_PER_ROUND):
         part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))

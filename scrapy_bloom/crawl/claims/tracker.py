@@ -32,6 +32,7 @@ from scrapy_bloom.bloom.protocol.claims import KEPT, UNKEPT, field_of
 from scrapy_bloom.bloom.protocol.membership import NEW
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.in_flight import (
     MAX_UNKEPT,
@@ -176,7 +177,7 @@ class ClaimTracker:
 
     def taking(
         self, items: Sequence[bytes], texts: Sequence[str]
-    ) -> Callable[[FilterSession], Operation[str]]:
+    ) -> Callable[[FilterSession], Operation[list[Verdict]]]:
         """Return the operation that claims many requests, which are marked; then say ``took``."""
         nonce = next(self._nonces)
         return lambda session: claim_protocol.claim(
