@@ -97,7 +97,7 @@ class Installer(RingStore):
     def fill(self, layer: Layer, offset: int, data: bytes) -> Operation[None]:
         """Write a part of a bitmap of the block that was begun last."""
         ring = next(reversed(self._blocks.values())).ring
-        self._waiting.append(self._call("fill", ring, layer, layer.memory, offset, data))
+        self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
         if len(self._waiting) == BATCH:
             yield from self._send()
 
@@ -139,7 +139,7 @@ class Installer(RingStore):
     def _look(self) -> Operation[None]:
         """Make sure that all bitmaps are there."""
         looks = (
-            self._call("fill", block.ring, layer, layer.memory, 0, b"")
+            self._call("write_range", block.ring, layer, layer.memory, 0, b"")
             for block in self._blocks.values()
             for layer in block.ring.layers
         )
