@@ -15,7 +15,8 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts
 from scrapy_bloom.bloom.model.header import Header, check
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import SLACK, Ring
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.timetable import SLACK_SECONDS
 from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
 
@@ -272,14 +273,14 @@ class RingStore:
 
     def _create_call(self, header: Header, version: str, expiry: int) -> Call:
         """Return the call that writes the header, where block 0's ring has the nonce."""
-        arguments: list[Argument] = [version, expiry and expiry + SLACK]
+        arguments: list[Argument] = [version, expiry and expiry + SLACK_SECONDS]
         for pair in header.to_fields().items():
             arguments += pair
         return Call(load("create"), (self.keys.header(), self.keys.ring(0)), tuple(arguments))
 
     def _touch_header(self, expiry: int) -> Operation[None]:
         """Make sure that the header lives longer than a ring that expires then (0 is never)."""
-        yield from self._read_header(expiry and expiry + SLACK)
+        yield from self._read_header(expiry and expiry + SLACK_SECONDS)
         self._header_expiry = expiry
 
     # -- trouble --
