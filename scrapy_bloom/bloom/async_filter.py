@@ -14,6 +14,7 @@ from scrapy_bloom.bloom.extras.streams import Place, reading, writing
 from scrapy_bloom.bloom.model.hashing import Item
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
@@ -192,11 +193,11 @@ class AsyncBloomFilter(BaseFilter):
 
     async def delete(self) -> bool:
         """See ``BloomFilter.delete``."""
-        return await self._run(self._session.delete(), on_all_blocks=True)
+        return await self._run(self._delete(), on_all_blocks=True)
 
     async def keys(self) -> list[str]:
         """See ``BloomFilter.keys``."""
-        return await self._run(self._session.all_keys(), on_all_blocks=True)
+        return await self._run(deletion.all_keys(self._session), on_all_blocks=True)
 
     async def info(self, block: int | None = None) -> FilterInfo:
         """See ``BloomFilter.info``."""

@@ -21,7 +21,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import RUNS, Span, parse_span, plain
 from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol import counting
+from scrapy_bloom.bloom.protocol import counting, deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
 from scrapy_bloom.bloom.protocol.membership import add, contains, find
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -159,6 +159,11 @@ class BaseFilter(ABC):
                 "to rotate: set one, or clear the filter"
             )
         yield from self._session.rotate()
+
+    def _delete(self) -> Operation[bool]:
+        was_there = yield from deletion.delete(self._session)
+        self._session.forget()
+        return was_there
 
     def _approx_len(self) -> Operation[int]:
         return sets.approx_len(self._session)

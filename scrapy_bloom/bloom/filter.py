@@ -15,6 +15,7 @@ from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
 from scrapy_bloom.bloom.protocol.membership import MakeOneCall, add, locate, verdict_on_one
@@ -406,7 +407,7 @@ class BloomFilter(BaseFilter):
         Raises:
             StorageError: the server did not answer; some blocks may be gone already.
         """
-        return self._driver.run(self._session.delete(), on_all_blocks=True)
+        return self._driver.run(self._delete(), on_all_blocks=True)
 
     def keys(self) -> list[str]:
         """Return the Redis keys that it has.
@@ -414,7 +415,7 @@ class BloomFilter(BaseFilter):
         Raises:
             StorageError: the server did not answer.
         """
-        return self._driver.run(self._session.all_keys(), on_all_blocks=True)
+        return self._driver.run(deletion.all_keys(self._session), on_all_blocks=True)
 
     def rotate(self) -> None:
         """Open a new generation now; if there are as many as the window has, the oldest goes.

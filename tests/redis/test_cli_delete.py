@@ -10,7 +10,7 @@ from support.servers import Server, contents
 from test_cli import KEY, URLS, Call, everything, fingerprints
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.claims import take
+from scrapy_bloom.bloom.protocol.claims import claim
 
 call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 
@@ -21,7 +21,7 @@ def bloom(client: redis.Redis) -> BloomFilter:
     BloomFilter(client, "other").add("kept")
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
-    bloom.run(lambda session: take(session, [b"claimed"], ["{}"], "me", "nonce"))
+    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
     return bloom
 
 

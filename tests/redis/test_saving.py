@@ -23,7 +23,7 @@ from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, RING, ArchiveWriter
 from scrapy_bloom.bloom.extras.saver import Saved, Saver, save
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.claims import take
+from scrapy_bloom.bloom.protocol.claims import claim
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 
@@ -157,7 +157,7 @@ def test_it_is_the_same_file_on_asyncio(server: Server, client: redis.Redis, dec
 def test_claims_are_not_saved(client: redis.Redis) -> None:
     bloom = make(client)
     bloom.extend(URLS[:10])
-    bloom.run(lambda session: take(session, [b"claimed"], ["{}"], "me", "nonce"))
+    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
     assert urls_in(read(saved(bloom))) == 10
 
 
@@ -219,7 +219,7 @@ def test_a_block_that_grows_is_saved_as_it_was(client: redis.Redis) -> None:
     done: list[int] = []
 
     def grow(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch" and calls[0].args[3] and not done:
+        if calls[0].script.name == "read_range" and calls[0].args[3] and not done:
             done.append(make(client).extend(URLS))
 
     data = saved(bloom, grow)
@@ -238,7 +238,7 @@ def test_a_block_that_forgets_what_is_being_read_is_read_again(client: redis.Red
     seen = []
 
     def rotate(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch" and calls[0].args[3]:
+        if calls[0].script.name == "read_range" and calls[0].args[3]:
             seen.append(calls)
             if len(seen) == 3:
                 make(client).rotate()
@@ -272,7 +272,7 @@ def test_a_filter_that_never_keeps_still_is_given_up(client: redis.Redis) -> Non
     other = make(client)
 
     def clear(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch":
+        if calls[0].script.name == "read_range":
             other.clear()
 
     with pytest.raises(StorageError, match=f"was different each of {MAX_ROUNDS} times"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import scrapy_bloom
-from scrapy_bloom.bloom.protocol.scripts import load, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import _ON_FULL_SERVER, load, on_full_server
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
@@ -183,6 +183,7 @@ def test_scripts_are_part_of_the_package() -> None:
         *("reassign", "release", "scan", "swap", "walk", "write_range"),
     }
     assert all(load(name).text for name in names)
+    assert names >= _ON_FULL_SERVER
 
 
 def test_a_prelude_stands_before_a_script_that_needs_it() -> None:

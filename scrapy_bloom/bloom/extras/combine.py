@@ -14,8 +14,9 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.contents import Contents, Part, check_sizes, in_step, parts_of, reach
 from scrapy_bloom.bloom.extras.estimate import cardinality
 from scrapy_bloom.bloom.model.generations import Generation, Layer
+from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
-from scrapy_bloom.bloom.model.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 
 #: Makes the parts of a period's generation from those of each filter of that period or later.
 Combine = Callable[[list[list[Part]], int], list[Part]]
