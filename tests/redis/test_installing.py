@@ -13,8 +13,8 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.saving import Between, watched
 from support.servers import Server, contents
-from test_saving import Between, watched
 
 from scrapy_bloom import (
     AsyncBloomFilter,

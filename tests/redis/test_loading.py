@@ -17,10 +17,10 @@ import redis
 from conftest import SERVERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.archives import damages, read
 from support.clock import MovedServer
+from support.saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
 from support.servers import Server, contents
-from test_archive import damages, read
-from test_saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver

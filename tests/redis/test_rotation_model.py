@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.clock import MOVED_TO, MovedServer
-from test_rotation import ERROR_RATE, KEY, KEYS, SEEDS, assert_keys, assert_ttls, stored_rings
+from support.rotation import ERROR_RATE, KEY, KEYS, SEEDS, assert_keys, assert_ttls, stored_rings
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets

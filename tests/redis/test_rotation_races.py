@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 from support.clock import MovedServer
-from test_rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
+from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver

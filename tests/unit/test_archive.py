@@ -7,7 +7,6 @@ import resource
 import sys
 import tracemalloc
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_state import configs, headers
+from support.archives import Content, damages, frames, read
+from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
 from scrapy_bloom.bloom.extras.archive import (
@@ -52,9 +52,6 @@ CONFIG = Config(
 SIZES = (2 * CHUNK + 5_000, 700, CHUNK, CHUNK + 1)
 #: Bytes that reading may take, whatever the file: some chunks.
 BOUND = 12 * CHUNK
-
-#: What a saved filter holds: per block its ring, the counts, and the bytes of each layer.
-Content = list[tuple[Ring, dict[str, int], list[bytes]]]
 
 
 def ring_of(block: int, sizes: tuple[int, ...] = SIZES, header: Header = FILTER) -> Ring:
@@ -98,33 +95,6 @@ def write(content: Content, header: Header = FILTER) -> bytes:
     writer.end()
     assert writer.size == len(file.getvalue())
     return file.getvalue()
-
-
-def read(data: bytes) -> Content:
-    """Return what is in a file; what is void is not."""
-    content: dict[int, tuple[Ring, dict[str, int], list[bytes]]] = {}
-    for part in ArchiveReader(io.BytesIO(data)):
-        if isinstance(part, Block):
-            current = content[part.ring.block] = (part.ring, dict(part.counts), [])
-        else:
-            if part.offset == 0:
-                current[2].append(b"")
-            assert part.layer == current[0].layers[len(current[2]) - 1]
-            assert part.offset == len(current[2][-1])
-            assert part.data is None or len(part.data) == part.size
-            current[2][-1] += part.data or bytes(part.size)
-    return list(content.values())
-
-
-def frames(data: bytes) -> list[tuple[int, int, int]]:
-    """Return start, end and kind of the frames of a file."""
-    found, at = [], len(MAGIC) + 1
-    while at < len(data):
-        kind, length = HEAD.unpack_from(data, at)
-        end = at + HEAD.size + length + SEAL
-        found.append((at, end, kind))
-        at = end
-    return found
 
 
 def sealed(*contents: tuple[int, bytes]) -> bytes:
@@ -235,40 +205,6 @@ def test_a_pipe_that_gives_and_takes_little_is_enough() -> None:
 
 
 # -- damage --
-
-
-def damages(data: bytes, count: int) -> Iterator[tuple[str, bytes]]:
-    """Yield so many damaged copies of a file, and what was done to each."""
-    dice = random.Random(4)
-    parts = [data[start:end] for start, end, _ in frames(data)]
-    head = data[: len(MAGIC) + 1]
-    kinds = ["cut", "flip", "insert", "delete", "wipe", "double", "drop", "swap", "append", "noise"]
-    for number in range(count):
-        kind, at = kinds[number % len(kinds)], dice.randrange(len(data))
-        one, two = sorted(dice.sample(range(len(parts)), 2))
-        if kind == "cut":
-            yield kind, data[:at]
-        elif kind == "flip":
-            yield kind, data[:at] + bytes([data[at] ^ dice.randrange(1, 256)]) + data[at + 1 :]
-        elif kind == "insert":
-            yield kind, data[:at] + dice.randbytes(dice.randrange(1, 40)) + data[at:]
-        elif kind == "delete":
-            yield kind, data[:at] + data[at + dice.randrange(1, 40) :]
-        elif kind == "wipe":
-            wiped = data[:at] + bytes(len(data[at : at + 600])) + data[at + 600 :]
-            if wiped != data:
-                yield kind, wiped
-        elif kind == "double":
-            yield kind, head + b"".join([*parts[:one], parts[one], *parts[one:]])
-        elif kind == "drop":
-            yield kind, head + b"".join(parts[:one] + parts[one + 1 :])
-        elif kind == "swap":
-            moved = [*parts[:one], parts[two], *parts[one + 1 : two], parts[one], *parts[two + 1 :]]
-            yield kind, head + b"".join(moved)
-        elif kind == "append":
-            yield kind, data + dice.choice([b"\0", parts[one], data])
-        else:
-            yield kind, dice.choice([b"", head]) + dice.randbytes(dice.randrange(3_000))
 
 
 def test_damaged_files_are_refused_with_the_reason_and_in_bounded_memory() -> None:

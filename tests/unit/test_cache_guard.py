@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import Server
+from support.servers import Server
 
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS, plan
 
