@@ -1,7 +1,6 @@
 """Fixtures: one real server of each kind per session, an empty database per test."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
 from support.clock import MOVED_TO, MovedServer, why_not
+from support.polling import until
 from support.servers import Server, find_servers
 
 FOUND = find_servers()
@@ -84,13 +84,9 @@ def nodes(any_binary: str) -> Iterator[list[Server]]:
 
 def wait_for_cluster(clients: list[redis.Redis]) -> None:
     """Wait until all nodes know each other."""
-    deadline = time.monotonic() + 20
-    while not all(
-        client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("NODES")) == NODES
-        for client in clients
-    ):
-        assert time.monotonic() < deadline, "the nodes do not find each other"
-        time.sleep(0.05)
+    for client in clients:
+        until(lambda client=client: client.cluster("INFO")["cluster_state"] == "ok", "a cluster")
+        until(lambda client=client: len(client.cluster("NODES")) == NODES, "nodes know each other")
 
 
 @pytest.fixture

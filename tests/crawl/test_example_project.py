@@ -29,6 +29,7 @@ from support.crawling import (
     run,
     run_together,
 )
+from support.polling import until
 
 from scrapy_bloom.crawl.local_state import FRESH
 
@@ -275,8 +276,7 @@ def test_a_worker_looks_at_the_listings_again_after_an_hour(
         client.rpush("queue:start_urls", start)
         wait_for(web, pages)
         # What is crawled is recorded a moment later; in the next hour, it would count as of that.
-        while client.keys("*:claims"):
-            time.sleep(0.05)
+        until(lambda: not client.keys("*:claims"), "the pages are recorded")
 
         truth = site.publish(3).truth()
         moved.move(3600)
@@ -308,9 +308,7 @@ def worker(web: SiteServer, redis_url: str) -> Iterator[None]:
 
 def wait_for(web: SiteServer, pages: Counter[str]) -> None:
     """Wait until the site has served these pages."""
-    deadline = time.monotonic() + CRAWL_TIMEOUT
-    while not pages <= web.hits() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: pages <= web.hits(), "the pages are served")
     assert web.hits() == pages
 
 

@@ -11,7 +11,8 @@ from signal import SIGTERM
 
 import pytest
 from chaos.nursery import Nursery
-from support.odd_site import Crawl, Lab, page, serve, until
+from support.odd_site import Crawl, Lab, page, serve
+from support.polling import until
 from support.servers import Server
 
 CHILDREN = 30

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from chaos.nursery import Nursery
-from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, until
+from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree
+from support.polling import until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
