@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from signal import SIGTERM
 
 import pytest
-from chaos.nursery import Nursery
+from support.nursery import Nursery
 from support.odd_site import TREE, Lab, LabOf, Reply, labs, page, tree
 from support.polling import until
 

@@ -11,7 +11,7 @@ from signal import SIGTERM
 from typing import Any
 
 import pytest
-from chaos.nursery import Nursery
+from support.nursery import Nursery
 from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree
 from support.polling import until
 

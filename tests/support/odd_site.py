@@ -18,7 +18,6 @@ from typing import Any, cast
 from urllib.parse import urljoin
 
 import redis
-from chaos.nursery import Nursery
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
@@ -27,6 +26,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from support.nursery import Nursery
 from support.polling import PATIENCE, until
 from support.servers import Server
 
