@@ -1,11 +1,11 @@
-"""Fixtures: one real server of each kind per session, an empty database per test."""
+"""Fixtures: one real server of a kind per process, an empty database per test."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-import hypothesis
 import pytest
 import redis
 from example_site.build import Site
@@ -14,18 +14,14 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
 from support.clock import MOVED_TO, MovedServer, why_not
+from support.examples import register_profiles
 from support.polling import until
-from support.servers import Server, find_servers
+from support.servers import MISSING, SERVERS, Server
 
-FOUND = find_servers()
-SERVERS = {name: binary for name, binary in FOUND.items() if binary}
-MISSING = sorted(FOUND.keys() - SERVERS.keys())
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
-# Never a timed assertion; in CI, hypothesis has such a profile of its own.
-if not os.environ.get("CI"):
-    hypothesis.settings.register_profile("untimed", deadline=None)
-    hypothesis.settings.load_profile("untimed")
+StartOnce = Callable[[type[Server], str], Any]
+register_profiles()
 # pytest-xdist sets it: tables would be as wide as the terminal of the developer.
 os.environ.pop("COLUMNS", None)
 # What a Scrapy process does first; up to 2.14, a crawler cannot be built without.
@@ -44,11 +40,38 @@ def pytest_sessionstart() -> None:
         raise pytest.UsageError(f"no {' and no '.join(MISSING)} server on this machine")
 
 
-@pytest.fixture(scope="session", params=sorted(SERVERS))
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A running server; the test runs once on each kind."""
-    with Server(SERVERS[request.param]) as running:
-        yield running
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test marked `each_server` once on each kind of server, others on the first kind."""
+    if metafunc.definition.get_closest_marker("each_server"):
+        for name in ("server", "moved_server"):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, SERVERS, indirect=True, scope="session")
+
+
+def binary_for(request: pytest.FixtureRequest) -> str:
+    """Return the binary of the server that a fixture is for."""
+    return SERVERS[getattr(request, "param", next(iter(SERVERS)))]
+
+
+@pytest.fixture(scope="session")
+def start_once() -> Iterator[StartOnce]:
+    """Starts servers of the session, by class and binary, when they are first needed."""
+    started: dict[tuple[type[Server], str], Server] = {}
+    with ExitStack() as stack:
+
+        def start(kind: type[Server], binary: str) -> Any:
+            if (kind, binary) not in started:
+                started[kind, binary] = stack.enter_context(kind(binary))
+            return started[kind, binary]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, start_once: StartOnce) -> Server:
+    """A running server: the preferred kind, or each kind in turn where `each_server` is marked."""
+    running: Server = start_once(Server, binary_for(request))
+    return running
 
 
 @pytest.fixture(scope="session")
@@ -99,14 +122,14 @@ def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
         yield client
 
 
-@pytest.fixture(scope="session", params=sorted(SERVERS))
-def moved_server(request: pytest.FixtureRequest) -> Iterator[MovedServer]:
+@pytest.fixture(scope="session")
+def moved_server(request: pytest.FixtureRequest, start_once: StartOnce) -> MovedServer:
     """The server behind ``moved``; where there can be none, CI fails."""
     reason = why_not()
     if reason:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    with MovedServer(SERVERS[request.param]) as running:
-        yield running
+    running: MovedServer = start_once(MovedServer, binary_for(request))
+    return running
 
 
 @pytest.fixture

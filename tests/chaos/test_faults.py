@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import redis
 from support.polling import until, until_it_works
-from support.servers import Server, find_servers
+from support.servers import SERVERS, Server
 
 from chaos.faults import AOF, INFLICT, write_launcher
-
-SERVERS = {name: binary for name, binary in find_servers().items() if binary}
 
 
 @pytest.fixture

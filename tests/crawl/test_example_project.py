@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from conftest import SERVERS
 from example_site import urls
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, read_hits, serve
@@ -263,7 +262,6 @@ def test_workers_share_the_stories(
     assert hits == Counter(truth.lasting | truth.hubs) + Counter(["/"])
 
 
-@pytest.mark.parametrize("moved_server", sorted(SERVERS)[:1], indirect=True)
 def test_a_worker_looks_at_the_listings_again_after_an_hour(
     site: Site, web: SiteServer, moved: MovedServer
 ) -> None:

@@ -9,7 +9,7 @@ from support.cli import KEY, URLS, Call, everything, fingerprints
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.claims import take
+from scrapy_bloom.bloom.protocol.claims import claim
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def bloom(client: redis.Redis) -> BloomFilter:
     BloomFilter(client, "other").add("kept")
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
-    bloom.run(lambda session: take(session, [b"claimed"], ["{}"], "me", "nonce"))
+    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
     return bloom
 
 

@@ -10,6 +10,8 @@ import redis
 from support.clock import MOVED_TO, MovedServer
 from support.polling import until
 
+pytestmark = pytest.mark.each_server
+
 DAY = 86_400
 #: More than any answer takes, and far less than any move.
 SOON = 5.0

@@ -29,6 +29,8 @@ from scrapy_bloom.bloom.protocol.membership import (
     verdict_on_one,
 )
 
+pytestmark = pytest.mark.each_server
+
 A, B, C = b"a", b"b", b"c"
 MANY = [f"item {number}".encode() for number in range(500)]
 SEEDS = (3, 1_415, 92_653, 589_793)

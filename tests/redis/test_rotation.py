@@ -24,6 +24,8 @@ from scrapy_bloom.bloom.model.hashing import Hasher
 from scrapy_bloom.bloom.protocol.ring_store import LOST, ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Reply
 
+pytestmark = pytest.mark.each_server
+
 DAY = 86_400
 #: Seconds before a boundary, more than a test takes to say what it has to say.
 SHORTLY = 5

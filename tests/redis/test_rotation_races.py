@@ -23,6 +23,8 @@ from scrapy_bloom.bloom.protocol.membership import NEW, add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
+pytestmark = pytest.mark.each_server
+
 ORDERS = ["write-newest", "write-all"]
 DAY = 86_400
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.archives import Content, frames, read
 from support.clock import MovedServer
+from support.examples import examples
 from support.saving import KEY, KEYS, URLS, make, saved, stored
 from support.servers import Server, contents
 
@@ -22,7 +23,7 @@ from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, RING, ArchiveWriter
 from scrapy_bloom.bloom.extras.saver import Saved, Saver, save
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.protocol.claims import take
+from scrapy_bloom.bloom.protocol.claims import claim
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
 
@@ -40,6 +41,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what is there --
 
 
+@pytest.mark.each_server
 @pytest.mark.parametrize(
     "options",
     [
@@ -115,7 +117,7 @@ def test_it_is_the_same_file_on_asyncio(server: Server, client: redis.Redis, dec
 def test_claims_are_not_saved(client: redis.Redis) -> None:
     bloom = make(client)
     bloom.extend(URLS[:10])
-    bloom.run(lambda session: take(session, [b"claimed"], ["{}"], "me", "nonce"))
+    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
     assert urls_in(read(saved(bloom))) == 10
 
 
@@ -254,7 +256,7 @@ def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: redis.Redis) -> 
 
 @example(["lose"] * 40)
 @given(st.lists(st.sampled_from(["extend", "rotate", "clear", "lose", "nothing"]), max_size=40))
-@settings(max_examples=25)
+@examples(25)
 def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
     any_server: Server, events: list[str]
 ) -> None:

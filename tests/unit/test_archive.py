@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.archives import Content, damages, frames, read
+from support.examples import examples
 from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
@@ -123,7 +124,7 @@ def test_what_is_written_is_read_back() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_any_filter_is_read_back(data: st.DataObject) -> None:
     header = replace(data.draw(headers), blocks=data.draw(st.integers(1, 4)))
     content: Content = []
@@ -140,7 +141,7 @@ def test_any_filter_is_read_back(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=3_000), st.integers(0, 2 * CHUNK))
-@settings(max_examples=30)
+@examples(30)
 def test_any_bytes_are_read_back(start: bytes, zeros: int) -> None:
     data = start + bytes(zeros) + b"\1"
     ring = ring_of(0, (len(data),), one_block := replace(FILTER, blocks=1))
@@ -234,7 +235,7 @@ def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_any_other_bytes_are_refused(data: st.DataObject) -> None:
     ring = ring_of(0, (900,), replace(FILTER, blocks=1))
     good = write([(ring, {"8.0": 1}, [bitmap(900, 0.1)])], ring.header)
