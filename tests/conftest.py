@@ -13,6 +13,7 @@ from example_site.serve import SiteServer, serve
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
+from support import leaks
 from support.clock import MOVED_TO, MovedServer, why_not
 from support.examples import register_profiles
 from support.polling import until
@@ -51,6 +52,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def binary_for(request: pytest.FixtureRequest) -> str:
     """Return the binary of the server that a fixture is for."""
     return SERVERS[getattr(request, "param", next(iter(SERVERS)))]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    """A test ends its threads and child processes; those of wider fixtures are there before."""
+    threads, children = leaks.threads(), leaks.children()
+    yield
+    until(lambda: not leaks.threads() - threads, f"threads end: {leaks.threads() - threads}")
+    left = [leaks.describe(pid) for pid in leaks.children() - children]
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_server_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Embedded servers end with their last user, although they are nobody's children."""
+    yield
+    directory = tmp_path_factory.getbasetemp().resolve()
+    until(lambda: not leaks.servers_in(directory), f"no server runs in {directory}")
 
 
 @pytest.fixture(scope="session")
