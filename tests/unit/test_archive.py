@@ -19,6 +19,7 @@ from support.examples import examples
 from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import (
     CHUNK,
     DEFLATED,
@@ -208,12 +209,13 @@ def test_a_pipe_that_gives_and_takes_little_is_enough() -> None:
 # -- damage --
 
 
-def test_damaged_files_are_refused_with_the_reason_and_in_bounded_memory() -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(600, marks=pytest.mark.slow)])
+def test_damaged_files_are_refused_with_the_reason_and_in_bounded_memory(count: int) -> None:
     data = write(example())
     drain(data)
     refused = 0
     tracemalloc.start()
-    for kind, damaged in damages(data, 600):
+    for kind, damaged in damages(data, count):
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
         with pytest.raises(ArchiveError, match=r"the file cannot be loaded: at byte [\d,]+, \w"):
@@ -221,7 +223,7 @@ def test_damaged_files_are_refused_with_the_reason_and_in_bounded_memory() -> No
         assert tracemalloc.get_traced_memory()[1] - before < BOUND, kind
         refused += 1
     tracemalloc.stop()
-    assert refused > 550
+    assert refused > 0.9 * count
 
 
 def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
@@ -472,8 +474,10 @@ def test_memory_is_summed_over_blocks_and_not_over_those_that_begin_again() -> N
     drain(sealed(GOOD[0], *GOOD[1:3][:1] * 5, *GOOD[2:]), max_memory=100)
 
 
-def test_there_are_as_many_layers_as_a_reader_can_hold() -> None:
-    header = replace(FILTER, blocks=MAX_LAYERS // 192 + 1)
+def test_there_are_as_many_layers_as_a_reader_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_LAYERS == 262_144
+    monkeypatch.setattr(archive, "MAX_LAYERS", 1_000)
+    header = replace(FILTER, blocks=6)
     layers = tuple(Layer(8, index, 8, 1) for index in range(64))
     generations = tuple(
         Generation(
@@ -485,9 +489,7 @@ def test_there_are_as_many_layers_as_a_reader_can_hold() -> None:
     contents = [header_frame(header=header.to_fields())]
     for block in range(header.blocks):
         contents += [ring_frame(Ring(header, CONFIG, block, generations)), *zeros]
-    with pytest.raises(
-        ArchiveError, match="the filter has [0-9,]+ layers, and 262,144 are allowed"
-    ):
+    with pytest.raises(ArchiveError, match="the filter has 1,152 layers, and 1,000 are allowed"):
         drain(sealed(*contents))
 
 
