@@ -10,16 +10,16 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Twisted: Scrapy 2.13 itself does not start with the newest.
 LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
-# Tests wait for servers and crawls most of the time. A file stays with one process, and each
-# process has servers of its own. In the order of their names, the longest ones come early.
-PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Tests wait for servers and crawls a third of the time. Each process has servers of its own.
+PARALLEL ?= --numprocesses 3 --dist worksteal
 
-.PHONY: help demo test test-fast test-lowest chaos lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
-	@echo "make test         run the tests on every server that is installed"
-	@echo "make test-fast    run the tests that need no server"
+	@echo "make test         run the tests (6 minutes): scripts on each server installed, the rest on one"
+	@echo "make test-fast    run the tests that need no server (30 seconds)"
+	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
@@ -30,13 +30,17 @@ help:
 demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py
 
-# No server is needed.
-test-fast: $(VENV)/dev
-	$(BIN)/python -m pytest --numprocesses 2 tests/unit
-
-# For example TESTS="tests/unit -k ring": coverage, which has a floor, is measured for all tests only.
+# For example TESTS="tests/unit -k ring"
 test: $(VENV)/dev
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(TESTS),$(TESTS),--cov --cov-report=term)
+	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
+
+test-fast: $(VENV)/dev
+	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=fast tests/unit
+
+# For example PROFILE=nightly
+test-all: $(VENV)/dev
+	$(BIN)/python -m pytest $(PARALLEL) -m "" --hypothesis-profile=$(or $(PROFILE),all) \
+		--cov --cov-report=term $(TESTS)
 
 test-lowest: $(VENV)-lowest/dev
 	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)

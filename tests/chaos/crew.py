@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from chaos.nursery import Nursery
+from support.nursery import Nursery
+
 from scrapy_bloom.crawl.deduplicator import CLOSED_WITHOUT_SERVER
 
 _TRACEBACK = re.compile(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import Server
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
+from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from scrapy import version_info
-from support.odd_site import MISSING, Done, Lab, LabOf, labs, moved, page, tree, until
+from support.odd_site import MISSING, Done, Lab, LabOf, labs, moved, page, tree
+from support.polling import until
 from support.proxy import PASS, Fault, Kind, Proxy
 
 from scrapy_bloom import BloomFilter

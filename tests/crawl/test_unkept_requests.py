@@ -11,8 +11,9 @@ from signal import SIGTERM
 from typing import Any
 
 import pytest
-from chaos.nursery import Nursery
-from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, until
+from support.nursery import Nursery
+from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree
+from support.polling import until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.

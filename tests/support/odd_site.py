@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,11 +14,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from urllib.parse import urljoin
 
 import redis
-from chaos.nursery import Nursery
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
@@ -28,21 +26,9 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from support.nursery import Nursery
+from support.polling import PATIENCE, until
 from support.servers import Server
-
-#: Seconds that anything may take. Nothing is expected to be as slow.
-PATIENCE = 60.0
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], what: str) -> T:
-    """Wait until a condition holds; return its value."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
-        time.sleep(0.02)
-    return value
-
 
 # -- the site --
 

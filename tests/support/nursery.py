@@ -16,9 +16,8 @@ from typing import Any
 
 from scrapy.settings import default_settings
 
-from chaos import PROJECT
+from support.paths import PROJECT, TESTS
 
-TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
 PRELOADED = [
     *("scrapy.cmdline", "scrapy.commands.crawl", "scrapy.commands.shell", "scrapy.core.scraper"),
@@ -37,7 +36,7 @@ class Nursery:
     def __init__(self) -> None:
         paths = [str(TESTS), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.nursery"],
+            [sys.executable, "-m", "support.nursery"],
             cwd=PROJECT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
