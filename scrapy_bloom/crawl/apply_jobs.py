@@ -48,6 +48,7 @@ class JobApplier:
         restarted: is called with the epoch that a restart of the server begins.
         repeated: is called with pages that will be crawled again, because the claims on their links
             may be lost.
+        freed: is called when claims have become free.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class JobApplier:
         *,
         restarted: Callable[[int], object],
         repeated: Callable[[Sequence[Job]], object],
+        freed: Callable[[], object],
     ) -> None:
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
         self._server, self._token = server, token
-        self._restarted, self._repeated = restarted, repeated
+        self._restarted, self._repeated, self._freed = restarted, repeated, freed
 
     def apply(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
         """Apply jobs of one kind and window; return the items that could not be recorded."""
@@ -120,6 +122,7 @@ class JobApplier:
         assert self._retry is not None  # noqa: S101 - pages are claimed
         due_now = replace(self._retry, seconds=0, attempts=FOREVER)
         run(lambda session: claim_protocol.release(session, items, self._worker, due_now))
+        self._freed()
 
     def identify_server(self, filters: Filters) -> None:
         """Note whether the server is another process than before.

@@ -103,7 +103,8 @@ class WriteBehind:
             self.server,
             runtime.token,
             restarted=lambda epoch: self._notify(partial(events.server_restarted, epoch)),
-            repeated=self._repeat,
+            repeated=lambda jobs: self._notify(partial(events.repeated, jobs)),
+            freed=self._look_soon,
         )
         #: Jobs applied, and round trips they took.
         self.done: Counter[JobKind] = Counter()
@@ -319,8 +320,7 @@ class WriteBehind:
         if not self._notify(partial(self._events.server_back, theirs)):
             theirs.close()
 
-    def _repeat(self, jobs: Sequence[Job]) -> None:
-        self._notify(partial(self._events.repeated, jobs))
+    def _look_soon(self) -> None:
         if self._task is not None:
             self._task.look_soon()
 

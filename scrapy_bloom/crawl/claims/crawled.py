@@ -303,7 +303,7 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._tracker.sweep()
         in_jobdir = bool(self._queue.name) and not self._queue.is_shared
-        leaves = in_jobdir or self._ledger.has_open_claims or self._status.is_looking
+        leaves = in_jobdir or self._ledger.has_open_claims
         if leaves or (self._queue.is_shared and self._tracker.has_requests):
             self._post(self._reclaimer.leave_claims)
 

@@ -110,6 +110,8 @@ class Reclaimer:
         self._idle = 0
         #: Whether the crawl takes more.
         self._wants_more = False
+        #: Whether the crawl has not taken yet what was found for it.
+        self._is_passing_on = False
         #: Whether this worker leaves claims behind.
         self._leaves = False
         self._next_heartbeat = self._next_look = self._next_idle = 0.0
@@ -139,8 +141,8 @@ class Reclaimer:
         self._idle = 0
 
     def go_on(self) -> None:
-        """The crawl takes more requests."""
-        self._wants_more = True
+        """The crawl has taken what was found, and takes more."""
+        self._wants_more, self._is_passing_on = True, False
 
     def leave_claims(self) -> None:
         """The crawl ends with claims that it will not settle."""
@@ -219,7 +221,7 @@ class Reclaimer:
     def end(self, filters: Filters) -> None:
         """Leave: nobody has to wait for a sign of life any more."""
         for bloom in filters.by_window.values():
-            if self._leaves or self._sweep is not None:
+            if self._leaves or self._is_passing_on or self._lost:
                 bloom.run(
                     partial(
                         claim_protocol.heartbeat,
@@ -286,7 +288,7 @@ class Reclaimer:
             return
         found = next(self._sweep, None)
         if found is not None:
-            self._wants_more = False
+            self._wants_more, self._is_passing_on = False, True
             self._found(found)
             return
         self._sweep = None
