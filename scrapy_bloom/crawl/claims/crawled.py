@@ -20,7 +20,8 @@ from scrapy_bloom.crawl.claims.in_flight import OpenClaims
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimed, Reclaimer, ReclaimerStatus
+from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
+from scrapy_bloom.crawl.claims.restorer import Restorer
 from scrapy_bloom.crawl.claims.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
@@ -72,7 +73,7 @@ class RecordWhenCrawled(Policy):
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
-        self._engine, self._failover, self._report = engine, failover, report
+        self._engine, self._report = engine, report
         self._take, self._forget = take, forget
         self._token = runtime.token
         self._open = OpenClaims()
@@ -91,11 +92,14 @@ class RecordWhenCrawled(Policy):
         self.task = self._reclaimer = Reclaimer(
             me,
             spider.name,
-            found=lambda found: in_main(partial(self._restore, found)),
-            dropped=lambda *what: in_main(partial(self._note_dropped, *what)),
-            wanted=lambda: in_main(self._look_for_room),
-            looked=lambda status: in_main(partial(self._looked, status)),
+            found=lambda found: in_main(partial(self._restorer.found, found)),
+            dropped=lambda *what: in_main(partial(self._restorer.dropped, *what)),
+            wanted=lambda: in_main(self._restorer.wanted),
+            looked=lambda status: in_main(partial(self._restorer.looked, status)),
             runtime=runtime,
+        )
+        self._restorer = Restorer(
+            spider, self._reclaimer, engine=engine, failover=failover, report=report
         )
         # A queue's claims may be ended by other workers at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
@@ -106,17 +110,10 @@ class RecordWhenCrawled(Policy):
         )
         #: One for each claim: another sighting by this process is "seen".
         self._nonces = map("{}.{:x}".format, repeat(runtime.token(4)), count())
-        #: What the reclaimer found out last; how often the spider was idle, and whether it is.
-        self._status = ReclaimerStatus()
-        self._idle_number, self._is_idle = 0, False
-        #: Whether the idle spider waits for the reclaimer.
-        self._is_awaited = False
-        self._is_stopped = False
 
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
-        self._put, self._post = write_behind.put, write_behind.post
-        self._write_behind = write_behind
+        self._put, self._write_behind = write_behind.put, write_behind
         self._ledger = ClaimLedger(
             is_queues=self._queue.is_shared,
             put=self._put,
@@ -133,12 +130,12 @@ class RecordWhenCrawled(Policy):
             may_be_others=bool(self._queue.name),
             put=self._put,
             keep_once=self.let_pass,
-            handed_out=self._resume,
+            handed_out=self._restorer.resume,
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
         opening.run(partial(self._reclaimer.begin, filters))
-        self._status = self._reclaimer.status
+        self._restorer.start(self._tracker, self._ledger, write_behind)
         self._engine.listen(self._tracker)
         write_behind.wake()
 
@@ -249,7 +246,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.not_kept_reason = f"{request} cannot be written as JSON: {error}"
             return ""
         # Of a shared queue, other workers settle what this one has claimed.
-        length = self._write_behind.backlog_length if self._queue.is_shared else self._open.length
+        length = self._write_behind.queue.length if self._queue.is_shared else self._open.length
         if self._max_length and length + len(text) > self._max_length:
             self._tracker.not_kept_reason = NO_ROOM
             return ""
@@ -274,64 +271,20 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._tracker.epoch = max(epoch, self._tracker.epoch)
 
-    # -- claims of others --
+    # -- the end --
 
     def may_close(self) -> bool:
-        """Let the spider close when there is nothing to take over or to wait for."""
-        self._tracker.sweep()
-        if not self._failover.is_up or self._failover.is_closing:
-            return True
-        status = self._status
-        if status.has_looked and not status.is_looking:
-            if not status.has_peers:
-                return True
-            if self._is_idle and status.may_end == self._idle_number:
-                self._is_idle = False
-                return True
-            if not self._is_idle:
-                self._is_idle = True
-                self._idle_number += 1
-                self._post(partial(self._reclaimer.idle, self._idle_number))
-        self._is_awaited = True
-        return False
+        """See ``Policy``."""
+        return self._restorer.may_close()
 
     def stop(self) -> None:
         """See ``Policy``."""
-        self._is_stopped = True
+        self._restorer.stop()
 
     def finish(self) -> None:
         """See ``Policy``."""
         self._tracker.sweep()
-        in_jobdir = bool(self._queue.name) and not self._queue.is_shared
-        leaves = in_jobdir or self._ledger.has_open_claims
-        if leaves or (self._queue.is_shared and self._tracker.has_requests):
-            self._post(self._reclaimer.leave_claims)
-
-    def _resume(self) -> None:
-        """Note that the crawl has something to do: the spider is not idle."""
-        if self._is_idle:
-            self._is_idle = False
-            self._post(self._reclaimer.resume)
-
-    def _looked(self, status: ReclaimerStatus) -> None:
-        self._status = status
-        # Only if the spider waits for it: each look of the engine is one more ``spider_idle``.
-        if self._is_awaited and not status.is_looking:
-            self._is_awaited = False
-            self._engine.look()
-
-    def _restore(self, found: Reclaimed) -> None:
-        if self._is_stopped:
-            self._post(self._reclaimer.leave_claims)
-            return
-        self._resume()
-        self._tracker.restore(found, self._engine.crawl)
-        self._look_for_room()
-
-    def _note_dropped(self, window: str, fields: Sequence[str]) -> None:
-        self._report.dropped(len(fields))
-        self._ledger.dropped(window, fields)
-
-    def _look_for_room(self) -> None:
-        if not self._is_stopped and self._engine.has_room():
-            self._post(self._reclaimer.go_on)
+        is_shared = self._queue.is_shared
+        in_jobdir = bool(self._queue.name) and not is_shared
+        has_claims = self._ledger.has_open_claims or (is_shared and self._tracker.has_requests)
+        self._restorer.finish(leaves_claims=in_jobdir or has_claims)
