@@ -91,11 +91,8 @@ class Deduplicator:
 
     def _decide(self, key: Key, request: Request) -> Verdict:
         window, item = key
-        if self._crawl.policy.has_claim(key, request):
-            # What was kept in another run may have been taken in this one; not what failed in it.
-            is_new = (
-                window != RUN or self._crawl.policy.has_to_repeat(request) or self._local.take(item)
-            )
+        is_new = self._crawl.policy.take_claimed(key, request)
+        if is_new is not None:
             return Verdict.NEW if is_new else Verdict.SEEN
         known = self._local.pop(key)
         if known is not None:

@@ -148,8 +148,7 @@ class Lifecycle:
 
     async def aclose(self) -> None:
         """Close after the round that is under way, so that what it claims is given back."""
-        if self.is_open:
-            self.policy.stop()
+        self.failover.is_over = True
         await self.connections.close_lookups()
         self.close()
 

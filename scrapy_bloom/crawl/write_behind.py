@@ -181,7 +181,7 @@ class WriteBehind:
     def _has_ended(self) -> bool:
         if not self._stopping.is_set():
             return False
-        if self._is_late:
+        if self._runtime.monotonic() > self._deadline:
             return True
         if self.server.is_down or self.queue:
             return False
@@ -190,10 +190,6 @@ class WriteBehind:
             if self._task is not None:
                 self._task.end(self._connected())
         return True
-
-    @property
-    def _is_late(self) -> bool:
-        return self._runtime.monotonic() > self._deadline
 
     def _step(self) -> float:
         """Apply what is queued; return the seconds until something is due."""
@@ -226,7 +222,7 @@ class WriteBehind:
         return self.server.next_retry()
 
     def _flush(self, filters: Filters) -> None:
-        while self.queue and not self._is_late:
+        while self.queue and not self._runtime.monotonic() > self._deadline:
             jobs = self.queue.first_batch(MAX_BATCH)
             try:
                 unrecorded = self._applier.apply(filters, jobs)

@@ -33,7 +33,7 @@ from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.settings import LASTING, BloomSettings
+from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: Times that a failed URL is tried again without being found again.
 MAX_ATTEMPTS = 5
@@ -67,7 +67,7 @@ class RecordWhenCrawled(Policy):
         engine: EngineAdapter,
         failover: Failover,
         report: Report,
-        take: Callable[[bytes], object],
+        take: Callable[[bytes], bool],
         forget: Callable[[Key], None],
         in_main: InMain,
         runtime: Runtime,
@@ -78,15 +78,8 @@ class RecordWhenCrawled(Policy):
         self._token = runtime.token
         self._open = OpenClaims()
         self._max_length = settings.pending_memory // 4
-        shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
-        me = Worker(
-            workers.worker_id(spider.name),
-            until=0,
-            heartbeat=settings.heartbeat,
-            process=Process.own(),
-            queue=shared or queue.name,
-        )
-        self._owner = shared or me.id
+        me = _worker(spider, settings, queue)
+        self._owner = me.shared_queue or me.id
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
         self.task = self._reclaimer = Reclaimer(
@@ -179,17 +172,21 @@ class RecordWhenCrawled(Policy):
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
-        self._claim_later(Job(JobKind.CLAIM, *key, self._mark(request, key)), request)
+        self._put_claim(JobKind.CLAIM, key, self._mark(request, key), request)
 
-    def has_claim(self, key: Key, request: Request) -> bool:
+    def take_claimed(self, key: Key, request: Request) -> bool | None:
         """See ``Policy``."""
-        return request is self._tracker.restored or key in self._tracker.offer.inherited
-
-    def has_to_repeat(self, request: Request) -> bool:
-        """See ``Policy``."""
-        repeated = self._ledger.to_repeat.intersection(self._tracker.offer.inherited)
-        self._ledger.to_repeat -= repeated
-        return request is self._tracker.restored and bool(repeated)
+        tracker, to_repeat = self._tracker, self._ledger.to_repeat
+        inherited = tracker.offer.inherited
+        is_restored = request is tracker.restored
+        if not is_restored and key not in inherited:
+            return None
+        if key[0] != RUN:
+            return True
+        # What was stored in another run may have been taken in this one; not what failed in it.
+        repeated = to_repeat.intersection(inherited)
+        to_repeat -= repeated
+        return (is_restored and bool(repeated)) or self._take(key[1])
 
     def decided(self, key: Key, verdict: Verdict) -> None:
         """See ``Policy``."""
@@ -218,7 +215,7 @@ class RecordWhenCrawled(Policy):
         key = LASTING, KEPT + bytes.fromhex(self._token(8))
         text = self._mark(request, key)
         if text:
-            self._claim_later(Job(JobKind.KEEP, *key, text), request)
+            self._put_claim(JobKind.KEEP, key, text, request)
         else:
             self._count(1, 0)
 
@@ -228,9 +225,9 @@ class RecordWhenCrawled(Policy):
             self._open.count += claims
             self._open.length += length
 
-    def _claim_later(self, job: Job, request: Request) -> None:
-        self._put(job)
-        self._count(1, len(job.request))
+    def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
+        self._put(Job(kind, *key, text))
+        self._count(1, len(text))
         self._tracker.claim_later(request)
 
     def _mark(self, request: Request, key: Key) -> str:
@@ -277,10 +274,6 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         return self._restorer.may_close()
 
-    def stop(self) -> None:
-        """See ``Policy``."""
-        self._restorer.stop()
-
     def finish(self) -> None:
         """See ``Policy``."""
         self._tracker.sweep()
@@ -288,3 +281,13 @@ class RecordWhenCrawled(Policy):
         in_jobdir = bool(self._queue.name) and not is_shared
         has_claims = self._ledger.has_open_claims or (is_shared and self._tracker.has_requests)
         self._restorer.finish(leaves_claims=in_jobdir or has_claims)
+
+
+def _worker(spider: Spider, settings: BloomSettings, queue: Queue) -> Worker:
+    return Worker(
+        workers.worker_id(spider.name),
+        until=0,
+        heartbeat=settings.heartbeat,
+        process=Process.own(),
+        queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
+    )

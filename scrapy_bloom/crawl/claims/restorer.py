@@ -48,7 +48,6 @@ class Restorer:
         self._idle_number, self._is_idle = 0, False
         #: Whether the idle spider waits for the reclaimer.
         self._is_awaited = False
-        self._is_stopped = False
 
     def start(self, tracker: ClaimTracker, ledger: ClaimLedger, write_behind: WriteBehind) -> None:
         """Begin, after the reclaimer's first look."""
@@ -76,10 +75,6 @@ class Restorer:
         self._is_awaited = True
         return False
 
-    def stop(self) -> None:
-        """Put nothing back into the queue from now on."""
-        self._is_stopped = True
-
     def finish(self, *, leaves_claims: bool) -> None:
         """Note whether the crawl ends with claims that it will not settle."""
         if leaves_claims:
@@ -103,7 +98,7 @@ class Restorer:
 
     def found(self, found: Reclaimed) -> None:
         """Put requests back that were taken over from another worker."""
-        if self._is_stopped:
+        if self._failover.is_over:
             self._post(self._reclaimer.leave_claims)
             return
         self.resume()
@@ -117,7 +112,7 @@ class Restorer:
 
     def wanted(self) -> None:
         """Let the reclaimer go on if the queue has room."""
-        if not self._is_stopped and self._engine.has_room():
+        if not self._failover.is_over and self._engine.has_room():
             self._post(self._reclaimer.go_on)
 
     # -- putting back --
