@@ -1,7 +1,7 @@
 """AsyncBloomFilter: BloomFilter's methods to be awaited."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.bloom.base import CHUNK, BaseFilter, chunks
@@ -40,8 +40,8 @@ class AsyncBloomFilter(BaseFilter):
 
     is_async = True
 
-    def _use(self, client: Any, words: Mapping[str, str]) -> None:
-        self._driver = AsyncDriver(client, self._label, self._timeout, words)
+    def _use(self, client: Any) -> None:
+        self._driver = AsyncDriver(client, self._label, self._timeout, self._words)
         # The view of a filter is for one operation at a time.
         self._lock = asyncio.Lock()
 

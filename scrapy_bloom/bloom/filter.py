@@ -1,6 +1,6 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.bloom.base import BaseFilter, chunks
@@ -66,10 +66,11 @@ class BloomFilter(BaseFilter):
         notify: is called with what happens (``ring_store.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
-        label: the server's address for error messages, where it comes from Scrapy's settings; the
-            messages then name those. None takes the address from the client.
+        label: the server's address for error messages; None takes it from the client.
         timeout: seconds an operation may take in all, and each round trip of one on all blocks
             (opening, clearing, rotating, ``info``); None for no limit. See ``Driver``.
+        words: what error messages call parameters and remedies, for callers with settings of their
+            own; see ``errors.WORDS``.
 
     Raises:
         ConfigurationError: a parameter is out of its range.
@@ -77,8 +78,8 @@ class BloomFilter(BaseFilter):
 
     is_async = False
 
-    def _use(self, client: Any, words: Mapping[str, str]) -> None:
-        self._driver = Driver(client, self._label, self._timeout, words)
+    def _use(self, client: Any) -> None:
+        self._driver = Driver(client, self._label, self._timeout, self._words)
 
     def __enter__(self) -> "BloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
         self.open()
