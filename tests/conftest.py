@@ -16,6 +16,7 @@ from scrapy.utils.reactor import install_reactor
 from support import leaks
 from support.clock import MOVED_TO, MovedServer, why_not
 from support.examples import register_profiles
+from support.nursery import close_shared_nursery
 from support.polling import until
 from support.servers import MISSING, SERVERS, Server
 
@@ -59,6 +60,13 @@ def preferred_kind() -> str:
     if not SERVERS:
         pytest.fail(f"no {' and no '.join(MISSING)} server on this machine")
     return next(iter(SERVERS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery_closed() -> Iterator[None]:
+    """Crawlers are forked from one process, which ends with this one."""
+    yield
+    close_shared_nursery()
 
 
 @pytest.fixture(autouse=True)

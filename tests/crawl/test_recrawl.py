@@ -15,7 +15,7 @@ import pytest
 from example_site.build import Site, Truth
 from example_site.serve import SiteServer
 from support.clock import MovedServer
-from support.crawling import crawl, options, run
+from support.crawling import crawl, options, run_scrapy
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Crawls:
     def spider(self, file: Path) -> Counter[str]:
         """Crawl with the spider in a file."""
         before = self.web.hits()
-        done = run("-m", "scrapy", "runspider", str(file), *options(self.web, self.settings))
+        done = run_scrapy("runspider", str(file), *options(self.web, self.settings))
         assert done.returncode == 0, done.stderr
         assert "ERROR" not in done.stderr
         return self.web.hits() - before
