@@ -22,6 +22,8 @@ from support.servers import MISSING, SERVERS, Server
 
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
+#: Of the site that tests crawl.
+STORIES = 48
 StartOnce = Callable[[type[Server], str], Any]
 register_profiles()
 # pytest-xdist sets it: tables would be as wide as the terminal of the developer.
@@ -184,8 +186,8 @@ def redis_url(any_binary: str) -> Iterator[str]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A magazine of less than half the size, to be crawled quickly. The demo crawls the whole."""
-    return Site.build(tmp_path / "site", count=128)
+    """A magazine of a sixth of the size, to be crawled quickly. The demo crawls the whole."""
+    return Site.build(tmp_path / "site", count=STORIES)
 
 
 @pytest.fixture
