@@ -7,7 +7,7 @@ from scrapy_bloom.crawl.claims.policy import Policy
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.settings import CLOSE
@@ -97,8 +97,9 @@ class Failover:
 
     def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
         """Forget here what a filter has recorded; keep what it has no room for."""
-        self._report.count("recorded_late", count=len(jobs))
-        self._replayed += len(jobs)
+        if jobs[0].kind in REPLAYED:
+            self._report.count("recorded_late", count=len(jobs))
+            self._replayed += len(jobs)
         self._local.recorded((job.item for job in jobs), is_up=self.is_up)
         self._local.keep(unrecorded)
         if unrecorded:

@@ -27,7 +27,7 @@ PAGES = 15
 #: Calls between two kills; `make chaos` looks at each of them.
 STRIDE = int(os.environ.get("KILL_STRIDE", "4"))
 #: BLOOM_BATCH -> calls after which a crawl is under way.
-CALLS_BEFORE = {0: 40, 64: 16}
+CALLS_BEFORE = {0: 30, 64: 12}
 CONCURRENCY = 4
 
 

@@ -149,7 +149,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def back(self: Failover, filters: Filters) -> None:
         server_back(self, filters)
-        self._report.count("back")
+        self._report.stats.inc_value("bloom/back")
 
     monkeypatch.setattr(Failover, "server_back", back)
 

@@ -18,6 +18,7 @@ from scrapy_bloom.bloom.protocol.claims import (
 )
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
 from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 
@@ -344,3 +345,57 @@ def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) 
     held = writer.run(lambda session: claim_protocol.hold(session, items, "me", "2"))
     assert held == {field_of(item) for item in items}
     assert writer.seeds == crawl.seeds
+
+
+# -- confirming --
+
+
+def confirm(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
+    return bloom.run(lambda session: claim_protocol.confirm(session, items))
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_page_is_recorded_and_its_claim_ended_in_one_round_trip(
+    client: redis.Redis, counting: bool
+) -> None:
+    bloom = BloomFilter(client, "k", capacity=1_000, blocks=1, counting=counting)
+    claim_item(bloom, A, B)
+    before = bloom.round_trips
+    assert confirm(bloom, A) == [Verdict.NEW]
+    assert bloom.round_trips == before + 2  # the script is loaded first
+    assert bloom.contains([A, B]) == [True, False]
+    assert set(claims(bloom)) == {B.hex()}
+
+
+def test_a_page_whose_claim_is_gone_or_has_failed_is_not_recorded(bloom: BloomFilter) -> None:
+    claim_item(bloom, A, B)
+    release(bloom, A)
+    release(bloom, B, owner=OURS, failure=NOW)
+    assert confirm(bloom, A, B) == [Verdict.NOT_CLAIMED] * 2
+    assert bloom.contains([A, B]) == [False, False]
+    assert set(claims(bloom)) == {B.hex()}
+
+
+def test_a_page_that_another_page_has_recorded_is_confirmed(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    bloom.add(A)
+    assert confirm(bloom, A) == [Verdict.SEEN]
+    assert not claims(bloom)
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_pages_are_confirmed_while_the_filter_grows(client: redis.Redis, counting: bool) -> None:
+    bloom = BloomFilter(client, "k", capacity=100, blocks=1, counting=counting)
+    items = [b"%d" % number for number in range(300)]
+    claim_item(bloom, *items)
+    assert confirm(bloom, *items) == [Verdict.NEW] * 300
+    assert all(bloom.contains(items))
+    assert not claims(bloom)
+
+
+def test_claims_of_pages_that_there_is_no_room_for_are_ended(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k", capacity=100, blocks=1, growth=0)
+    items = [b"%d" % number for number in range(150)]
+    claim_item(bloom, *items)
+    assert confirm(bloom, *items).count(Verdict.UNRECORDED) == 50
+    assert not claims(bloom)

@@ -219,7 +219,12 @@ def confirm(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Ve
         return call._replace(script=on_full_server(call.script))
 
     fields = [field_of(item) for item in items]
-    return to_verdicts((yield from ask(session, items, make_call)))
+    verdicts = to_verdicts((yield from ask(session, items, make_call)))
+    # The script keeps their claims, because the block may grow, and they are sent again.
+    full = [item for item, v in zip(items, verdicts, strict=True) if v is Verdict.UNRECORDED]
+    if full:
+        yield from release(session, full)
+    return verdicts
 
 
 def hold(

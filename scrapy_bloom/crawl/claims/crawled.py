@@ -126,6 +126,8 @@ class RecordWhenCrawled(Policy):
             handed_out=self._restorer.resume,
             report=self._report,
         )
+        # Before anything is claimed: a restart from now on may lose it.
+        write_behind.server.identify(opening.run(filters.server_id))
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
         opening.run(partial(self._reclaimer.begin, filters))
         self._restorer.start(self._tracker, self._ledger, write_behind)

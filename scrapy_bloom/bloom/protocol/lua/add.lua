@@ -67,7 +67,7 @@ for url = 1, #packed / width do
       for i = 2, written do set(i) end
     end
   end
-  if field and verdict ~= '8' then call('HDEL', claims, field) end
+  if field and verdict < '2' then call('HDEL', claims, field) end
   verdicts[url] = verdict
 end
 

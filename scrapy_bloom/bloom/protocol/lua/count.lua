@@ -65,7 +65,7 @@ for url = 1, #packed / width do
   else
     verdicts[url] = '2'
   end
-  if field and verdicts[url] ~= '8' then call('HDEL', claims, field) end
+  if field and verdicts[url] < '2' then call('HDEL', claims, field) end
 end
 
 if count > before then redis.call('HSET', ring, ARGV[9], count) end
