@@ -1,4 +1,4 @@
-"""The README says what is so."""
+"""The README and the other pages say what is so."""
 
 import re
 
@@ -31,17 +31,37 @@ def test_the_commands_exist() -> None:
     assert set(re.findall(r"`make ([a-z-]+)`", README)) <= targets
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/design.md",
-        "docs/cache-guard.md",
-        "docs/library.md",
-        "example_project/README.md",
-    ],
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "docs/**/*.md", "example_project/*.md")
+    for path in ROOT.glob(pattern)
 )
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (ROOT / page).parent.joinpath(target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if path.startswith(("http:", "https:")):
+            continue
+        found = (ROOT / page).parent.joinpath(path) if path else ROOT / page
+        assert found.exists(), target
+        if anchor:
+            assert anchor in anchors(found.read_text()), target
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_decisions_have_an_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    rows = (folder / "README.md").read_text()
+    index = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| (.+) \|$", rows, re.MULTILINE)
+    pages = sorted(folder.glob("[0-9]*.md"))
+    assert [page for _, page, _ in index] == [page.name for page in pages]
+    for (number, _, title), page in zip(index, pages, strict=True):
+        assert page.read_text().startswith(f"# {number}: {title}\n")
