@@ -64,6 +64,7 @@ async def _ours(crawler: Crawler, sizes: Sequence[int]) -> dict[str, int]:
         steps[imported(name)] = memory()
     dupefilter: Any = importlib.import_module("scrapy_bloom").BloomDupeFilter.from_crawler(crawler)
     dupefilter.open()
+    deduplicator = dupefilter._deduplicator  # noqa: SLF001 - what ``outputs.py`` calls
     steps[OPENED] = memory()
     for size in sizes:
         for start in range(met, size, BATCH):

@@ -13,6 +13,8 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.crawl.lifecycle import Lifecycle
 from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
@@ -64,7 +66,15 @@ class BloomDupeFilter(BaseDupeFilter):
         self._is_open = self._spider_opened = False
         self._stats = Stats(crawler.stats)
         self._report = Report(self._stats)
-        self._deduplicator = Deduplicator(crawler, self.settings, self._report, spider)
+        self._identity = Identity(crawler, self.settings, self._report)
+        self._crawl = Lifecycle(
+            crawler,
+            self.settings,
+            self._identity.fingerprinter,
+            report=self._report,
+            spider=spider,
+        )
+        self._deduplicator = Deduplicator(self._crawl, self._identity, self._report)
         self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
@@ -99,19 +109,19 @@ class BloomDupeFilter(BaseDupeFilter):
         self._report.opened(
             filters,
             self.crawler.settings,
-            self._deduplicator.identity.fingerprinter,
+            self._identity.fingerprinter,
             self.settings.remember,
         )
         self._count_round_trips()
 
     def _open(self, patience: float) -> Filters:
         try:
-            filters = self._deduplicator.open(patience)
-            if self._deduplicator.follows_outputs:
-                self._deduplicator.engine.hook_scraper(self._outputs.hook)
+            filters = self._crawl.open(patience)
+            if self._crawl.follows_outputs:
+                self._crawl.engine.hook_scraper(self._outputs.hook)
         except BaseException:
             self._closed = True
-            self._deduplicator.close()
+            self._crawl.close()
             raise
         self._is_open = True
         return filters
@@ -132,7 +142,7 @@ class BloomDupeFilter(BaseDupeFilter):
     def _was_parsed(self, request: Request) -> bool:
         if not request.meta.get("bloom_enabled", True):
             return False
-        item = self._deduplicator.identity.fingerprint(request)
+        item = self._identity.fingerprint(request)
         was_parsed = item in self._parsed
         self._parsed.add(item)
         return was_parsed
@@ -165,7 +175,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _clear(self) -> None:
         try:
-            self._deduplicator.clear()
+            self._crawl.clear()
         except BloomError as error:
             if not self._spider_opened:
                 raise  # before anything is lost
@@ -181,19 +191,19 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._closed:
             return None
         self._closed = self._outputs.is_closed = True
-        if not self._deduplicator.is_busy:  # nothing to wait for
-            self._deduplicator.close()
+        if not self._crawl.is_busy:  # nothing to wait for
+            self._crawl.close()
             self._count_round_trips()
         return asyncio.ensure_future(self._aclose()) if has_asyncio() else None
 
     async def _aclose(self) -> None:
-        await self._deduplicator.aclose()
+        await self._crawl.aclose()
         self._count_round_trips()
 
     @property
     def filters(self) -> Filters | None:
         """The filters; None unless they are open."""
-        return self._deduplicator.connections.filters
+        return self._crawl.connections.filters
 
     # -- signals, stats, log --
 
@@ -210,7 +220,7 @@ class BloomDupeFilter(BaseDupeFilter):
         return self._close()
 
     def _count_round_trips(self) -> None:
-        connections = self._deduplicator.connections
+        connections = self._crawl.connections
         self._stats.set("round_trips", connections.round_trips)
         if connections.async_round_trips:
             self._stats.set("async_round_trips", connections.async_round_trips)

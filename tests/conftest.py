@@ -16,11 +16,14 @@ from scrapy.utils.reactor import install_reactor
 from support import leaks
 from support.clock import MOVED_TO, MovedServer, why_not
 from support.examples import register_profiles
+from support.nursery import close_shared_nursery
 from support.polling import until
 from support.servers import MISSING, SERVERS, Server
 
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
+#: Of the site that tests crawl.
+STORIES = 48
 StartOnce = Callable[[type[Server], str], Any]
 register_profiles()
 # pytest-xdist sets it: tables would be as wide as the terminal of the developer.
@@ -59,6 +62,13 @@ def preferred_kind() -> str:
     if not SERVERS:
         pytest.fail(f"no {' and no '.join(MISSING)} server on this machine")
     return next(iter(SERVERS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery_closed() -> Iterator[None]:
+    """Crawlers are forked from one process, which ends with this one."""
+    yield
+    close_shared_nursery()
 
 
 @pytest.fixture(autouse=True)
@@ -176,8 +186,8 @@ def redis_url(any_binary: str) -> Iterator[str]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A magazine of less than half the size, to be crawled quickly. The demo crawls the whole."""
-    return Site.build(tmp_path / "site", count=128)
+    """A magazine of a sixth of the size, to be crawled quickly. The demo crawls the whole."""
+    return Site.build(tmp_path / "site", count=STORIES)
 
 
 @pytest.fixture

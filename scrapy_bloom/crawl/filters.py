@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import BaseSettings
@@ -14,7 +13,7 @@ from scrapy_bloom.bloom.client.connection import Connection, connect, connect_sc
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.settings import LASTING, BloomSettings, NamedWindow
+from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Is told a filter's key, its window, what happened, and the ring it happened to.
 Notify = Callable[[str, str, str, Ring], object]
@@ -91,8 +90,8 @@ def connect_filters(
     """
     connection = _connect(settings, scrapy_settings)
     parameters = {
-        LASTING: _parameters(settings, None),
-        **{name: _parameters(settings, window) for name, window in settings.windows.items()},
+        LASTING: settings.parameters(),
+        **{name: settings.parameters(window) for name, window in settings.windows.items()},
         **{name: {"run": settings.run} for name in left},
     }
     blooms = {}
@@ -105,6 +104,7 @@ def connect_filters(
             notify=notify and partial(notify, key, name),
             fingerprinter=fingerprinter,
             label=connection.label,
+            words=WORDS,
             timeout=settings.timeout,
         )
     return Filters(blooms, connection)
@@ -113,9 +113,11 @@ def connect_filters(
 def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connection:
     timeout, params = settings.timeout, settings.redis_params
     if settings.redis_url is None:
-        return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params)
+        return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params, words=WORDS)
     data_dir = data_directory("bloom")
-    return connect(settings.redis_url, timeout=timeout, params=params, data_dir=data_dir)
+    return connect(
+        settings.redis_url, timeout=timeout, params=params, data_dir=data_dir, words=WORDS
+    )
 
 
 def data_directory(name: str) -> Path:
@@ -124,29 +126,3 @@ def data_directory(name: str) -> Path:
         return Path(data_path(name))
     except NotConfigured:
         return Path(".scrapy", name)  # settings by SCRAPY_SETTINGS_MODULE, and no scrapy.cfg
-
-
-def _parameters(settings: BloomSettings, window: NamedWindow | None) -> dict[str, Any]:
-    """Return the parameters of the lasting filter, or of a named window's."""
-    shared = {
-        "error_rate": settings.error_rate,
-        "seeds": settings.seeds,
-        "ring": settings.ring,
-        "stagger": settings.stagger,
-        "counting": settings.counting,
-        "growth": settings.growth,
-        "max_memory": settings.max_memory,
-        "run": settings.run,
-    }
-    if window is not None:
-        return shared | {
-            "capacity": window.capacity,
-            "window": window.recrawl_after,
-            "period": window.rotate_every,
-        }
-    return shared | {
-        "capacity": settings.capacity,
-        "blocks": settings.blocks,
-        "window": settings.recrawl_after,
-        "period": settings.rotate_every,
-    }

@@ -1,5 +1,6 @@
 """Queued writes: what they are, and in which order they may be applied. Pure values."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -67,13 +68,6 @@ def group(job: Job) -> tuple[JobKind, str]:
     return job.kind, job.window
 
 
-def first_batch(jobs: Sequence[Job], most: int) -> list[Job]:
-    """Return the first jobs, as long as they are of one kind and for one filter."""
-    # By number: other threads may append, and an iterator of a deque would fail.
-    first = (jobs[number] for number in range(min(most, len(jobs))))
-    return list(takewhile(lambda job: group(job) == group(jobs[0]), first))
-
-
 def freeing_first(jobs: Iterable[Job]) -> tuple[list[Job], list[Job]]:
     """Return the jobs that give memory back on a full server and may be applied now; the others.
 
@@ -90,3 +84,45 @@ def freeing_first(jobs: Iterable[Job]) -> tuple[list[Job], list[Job]]:
             blocked.add((job.window, job.item))
             others.append(job)
     return freeing, others
+
+
+class JobQueue:
+    """The jobs that wait, in their order. One thread appends, another one takes.
+
+    Attributes:
+        length: characters of the requests in them.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job] = deque()
+        self._added = self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def length(self) -> int:
+        """Characters of the requests in jobs that wait."""
+        return self._added - self._taken
+
+    def append(self, job: Job) -> None:
+        """Add a job."""
+        self._jobs.append(job)
+        self._added += len(job.request)
+
+    def first_batch(self, most: int) -> list[Job]:
+        """Return the first jobs, as long as they are of one kind and for one filter."""
+        # By number: the other thread may append, and an iterator of a deque would fail.
+        first = (self._jobs[number] for number in range(min(most, len(self._jobs))))
+        return list(takewhile(lambda job: group(job) == group(self._jobs[0]), first))
+
+    def take(self, count: int) -> list[Job]:
+        """Remove the first jobs, and return them."""
+        jobs = [self._jobs.popleft() for _ in range(count)]
+        self._taken += sum(len(job.request) for job in jobs)
+        return jobs
+
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Add jobs before all others."""
+        self._jobs.extendleft(reversed(jobs))
+        self._taken -= sum(len(job.request) for job in jobs)

@@ -25,7 +25,7 @@ BlockId = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Block:
+class _KnownBlock:
     """What is known of a block.
 
     Args:
@@ -80,7 +80,7 @@ class LocalState:
         self._slots = array("Q", bytes(8 * WAYS * self._sets))
         self._forget_after = forget_after
         self._clock = clock
-        self._blocks: dict[BlockId, _Block] = {}
+        self._blocks: dict[BlockId, _KnownBlock] = {}
         #: Per window, offset from server time to the local clock, at most 1 s too early.
         self._offsets: dict[str, float] = {}
         #: Fingerprints of the window "run", and those that are not recorded in a filter.
@@ -195,10 +195,10 @@ class LocalState:
         """Empty the cache."""
         self._blocks.clear()
 
-    def _replied(self, place: BlockId, version: str, ends: float, sent: float) -> _Block:
+    def _replied(self, place: BlockId, version: str, ends: float, sent: float) -> _KnownBlock:
         block = self._blocks.get(place)
         if block is None or block.version != version or sent - block.replied > self._forget_after:
-            block = self._blocks[place] = _Block(version, ends, sent)
+            block = self._blocks[place] = _KnownBlock(version, ends, sent)
         elif sent > block.replied:
             block.replied = sent
         return block

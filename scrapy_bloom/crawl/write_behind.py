@@ -17,7 +17,7 @@ from typing import Protocol
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind, first_batch, freeing_first, group
+from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind, JobQueue, freeing_first, group
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
@@ -109,10 +109,8 @@ class WriteBehind:
         #: Jobs applied, and round trips they took.
         self.done: Counter[JobKind] = Counter()
         self.round_trips = 0
-        self._jobs: deque[Job] = deque()
+        self.queue = JobQueue()
         self._messages: deque[Callable[[], object]] = deque()
-        #: Characters of the requests in jobs: queued by the crawl, and applied since.
-        self._queued_length = self._done_length = 0
         self._wake = runtime.event()
         self._stopping = runtime.event()
         self._thread: Thread | None = None
@@ -124,8 +122,7 @@ class WriteBehind:
 
     def put(self, job: Job) -> None:
         """Queue a job; jobs are applied in their order."""
-        self._jobs.append(job)
-        self._queued_length += len(job.request)
+        self.queue.append(job)
         self.wake()
 
     def post(self, message: Callable[[], object]) -> None:
@@ -146,19 +143,9 @@ class WriteBehind:
         self.wake()
         return epoch
 
-    @property
-    def backlog(self) -> int:
-        """Jobs that are queued."""
-        return len(self._jobs)
-
-    @property
-    def backlog_length(self) -> int:
-        """Characters of the requests in jobs that are queued."""
-        return self._queued_length - self._done_length
-
     def stop(self, timeout: float) -> int:
         """Apply what is queued, for so many seconds; return the number of jobs left."""
-        if self._thread is None and not self._jobs and self._task is None:
+        if self._thread is None and not self.queue and self._task is None:
             return 0
         self._deadline = self._runtime.monotonic() + timeout
         self._stopping.set()
@@ -166,7 +153,7 @@ class WriteBehind:
         assert self._thread is not None  # noqa: S101 - wake started it
         # The call that is under way at the end may take a time-out more.
         self._thread.join(2 * timeout + 1)
-        return len(self._jobs)
+        return len(self.queue)
 
     # -- the thread --
 
@@ -194,19 +181,15 @@ class WriteBehind:
     def _has_ended(self) -> bool:
         if not self._stopping.is_set():
             return False
-        if self._is_late:
+        if self._runtime.monotonic() > self._deadline:
             return True
-        if self.server.is_down or self._jobs:
+        if self.server.is_down or self.queue:
             return False
         with suppress(BloomError):
             self._read_messages()
             if self._task is not None:
                 self._task.end(self._connected())
         return True
-
-    @property
-    def _is_late(self) -> bool:
-        return self._runtime.monotonic() > self._deadline
 
     def _step(self) -> float:
         """Apply what is queued; return the seconds until something is due."""
@@ -239,8 +222,8 @@ class WriteBehind:
         return self.server.next_retry()
 
     def _flush(self, filters: Filters) -> None:
-        while self._jobs and not self._is_late:
-            jobs = first_batch(self._jobs, MAX_BATCH)
+        while self.queue and not self._runtime.monotonic() > self._deadline:
+            jobs = self.queue.first_batch(MAX_BATCH)
             try:
                 unrecorded = self._applier.apply(filters, jobs)
             except ServerFullError:
@@ -251,17 +234,16 @@ class WriteBehind:
                 raise  # they are applied again, perhaps for the second time, which changes nothing
             except Exception:
                 logger.exception("Bloom filter: %s cannot be applied", jobs[0])
-                self._done_length += len(self._jobs.popleft().request)
+                self.queue.take(1)
                 continue  # the others are tried again, without it
-            for _ in jobs:
-                self._done_length += len(self._jobs.popleft().request)
+            self.queue.take(len(jobs))
             self.done[jobs[0].kind] += len(jobs)
             if unrecorded or jobs[0].kind in REPLAYED:
                 self._notify(partial(self._events.written, jobs, unrecorded))
 
     def _free_memory(self, filters: Filters) -> bool:
         """Apply the jobs that give memory back on a full server; return whether there were any."""
-        freeing, others = freeing_first([self._jobs.popleft() for _ in range(len(self._jobs))])
+        freeing, others = freeing_first(self.queue.take(len(self.queue)))
         is_freed = False
         try:
             for _, jobs in groupby(freeing.copy(), group):
@@ -274,7 +256,7 @@ class WriteBehind:
         except ServerFullError:
             pass  # a filter that has to grow first; the others have made room for it, perhaps
         finally:
-            self._jobs.extendleft(reversed(freeing + others))
+            self.queue.put_back(freeing + others)
         return is_freed
 
     # -- the server --

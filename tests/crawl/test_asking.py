@@ -65,10 +65,10 @@ def verdicts(lookups: Sequence[Lookup]) -> set[Verdict | None]:
 def test_pages_that_come_together_are_asked_about_in_one_round(run: Run) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))  # loads the script
-        before = dupefilter._deduplicator.connections.async_round_trips
+        before = dupefilter._crawl.connections.async_round_trips
         pages = [page(dupefilter, f"{number}") for number in range(20)]
         await asyncio.gather(*map(dupefilter._deduplicator.decide_many, pages))
-        assert dupefilter._deduplicator.connections.async_round_trips == before + 1
+        assert dupefilter._crawl.connections.async_round_trips == before + 1
         assert all(verdicts(lookups) == {NEW} for lookups in pages)
 
     run(scenario)

@@ -92,12 +92,12 @@ def test_stats_count_verdicts_and_round_trips(
 ) -> None:
     """What this process was told lately costs none."""
     dupefilter = make(BLOOM_CACHE_SIZE=cache_size)
-    opening = dupefilter._deduplicator.connections.round_trips
+    opening = dupefilter._crawl.connections.round_trips
     for url in (URL, URL, "https://example.com/b"):
         dupefilter.request_seen(Request(url))
     assert stats(dupefilter)["bloom/new"] == 2
     assert stats(dupefilter)["bloom/seen"] == 1
-    assert dupefilter._deduplicator.connections.round_trips == opening + round_trips
+    assert dupefilter._crawl.connections.round_trips == opening + round_trips
 
 
 def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,8 +87,8 @@ class Worker:
         self.dupefilter = BloomDupeFilter.from_crawler(self.crawler)
         self.dupefilter.open()
         self.deduplicator = self.dupefilter._deduplicator
-        self.connections = self.deduplicator.connections
-        self.thread: Any = self.deduplicator._write_behind
+        self.connections = self.dupefilter._crawl.connections
+        self.thread: Any = self.dupefilter._crawl.write_behind
         self.crawler.engine = self.engine = EngineAdapter()
 
     def sees(self, number: int) -> bool:
@@ -103,7 +103,7 @@ class Worker:
 
     def is_back(self) -> bool:
         """Whether the server is there again, as far as the crawl's thread knows."""
-        return self.deduplicator._failover.is_up and self.stat("back") >= self.stat("outages")
+        return self.dupefilter._crawl.failover.is_up and self.stat("back") >= self.stat("outages")
 
     def __enter__(self) -> "Worker":  # noqa: PYI034 - Self is not in Python 3.10
         return self
@@ -697,7 +697,7 @@ async def test_the_thread_waits_for_its_first_connection(own: Server) -> None:
         with stalled(own):
             worker.thread.put(Job(JobKind.RELEASE, "lasting", b"whatever"))
             await asyncio.sleep(3 * TIMEOUT)
-        await until(lambda: not worker.thread.backlog)
+        await until(lambda: not worker.thread.queue)
         assert worker.stat("outages") == 0
 
 
@@ -845,7 +845,7 @@ async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
             assert time.monotonic() < deadline
         proxy.fault = PASS
         await back(worker)
-        await until(lambda: not worker.thread.backlog)
+        await until(lambda: not worker.thread.queue)
         assert all(worker.sees(number) for number in range(count))
         assert marked(lasting, remember) == count
 
@@ -1001,7 +1001,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
                 assert worker.engine.calls == ["pause", "unpause"] * (outages - 1) + ["pause"]
             await back(worker)
             assert worker.engine.calls == ["pause", "unpause"] * outages
-            await until(lambda: not worker.thread.backlog)
+            await until(lambda: not worker.thread.queue)
     assert "remembers 5 requests by itself" in caplog.text
     assert marked(own, remember) == 9, "those of the second outage"
 

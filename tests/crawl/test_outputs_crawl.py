@@ -617,7 +617,7 @@ async def start(self):
     yield self.at("/other")
 
 async def parse(self, response):
-    lookups = self.crawler.engine._slot.scheduler.df._deduplicator.connections.lookups
+    lookups = self.crawler.engine._slot.scheduler.df._crawl.connections.lookups
     if response.url.endswith("/other"):
         while not lookups.in_flight:
             await asyncio.sleep(0)

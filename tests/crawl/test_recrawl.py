@@ -15,13 +15,7 @@ import pytest
 from example_site.build import Site, Truth
 from example_site.serve import SiteServer
 from support.clock import MovedServer
-from support.crawling import crawl, options, run
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A magazine that is small enough to be crawled dozens of times."""
-    return Site.build(tmp_path / "site", count=48)
+from support.crawling import crawl, options, run_scrapy
 
 
 class Crawls:
@@ -56,7 +50,7 @@ class Crawls:
     def spider(self, file: Path) -> Counter[str]:
         """Crawl with the spider in a file."""
         before = self.web.hits()
-        done = run("-m", "scrapy", "runspider", str(file), *options(self.web, self.settings))
+        done = run_scrapy("runspider", str(file), *options(self.web, self.settings))
         assert done.returncode == 0, done.stderr
         assert "ERROR" not in done.stderr
         return self.web.hits() - before
@@ -84,7 +78,9 @@ def fetches(truth: Truth, *groups: frozenset[str]) -> Counter[str]:
 # -- one crawl a month --
 
 
-@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+@pytest.mark.parametrize(
+    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
+)
 def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
     site: Site, crawls: Crawls, ring: str
 ) -> None:
@@ -139,7 +135,7 @@ def test_staggered_blocks_are_crawled_again_one_after_the_other(site: Site, craw
 @pytest.mark.parametrize(
     ("window", "runs"),
     [
-        ("1 run", {"a": True, "b": True, "c": True}),
+        pytest.param("1 run", {"a": True, "b": True, "c": True}, marks=pytest.mark.slow),
         ("2 runs", {"a": True, "b": False, "c": True, "d": False, "e": True}),
     ],
 )

@@ -11,7 +11,8 @@ from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.claims import RetryPolicy, StoredClaim
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimed, Reclaimer, ReclaimerStatus
+from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
+from scrapy_bloom.crawl.claims.sweep import Reclaimed
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.filters import Filters

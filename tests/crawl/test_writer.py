@@ -310,10 +310,10 @@ def test_the_backlog_is_known_in_characters(make: Make, fake: FakeServer) -> Non
     fake.error = StorageError("it is away")
     for number in range(10):
         one.put(Job(CLAIM, "lasting", b"%d" % number, "x" * 100))
-    assert one.backlog_length == 1_000
+    assert one.queue.length == 1_000
     fake.error = None
     assert one.stop(PATIENCE) == 0
-    assert one.backlog_length == 0
+    assert one.queue.length == 0
 
 
 def test_jobs_may_be_put_down_while_others_are_done(
@@ -325,7 +325,7 @@ def test_jobs_may_be_put_down_while_others_are_done(
         one.put(Job(RELEASE, "lasting", b"%d" % number))
         if number % 50 == 0:
             time.sleep(0.001)
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(2_000)
 
 
@@ -379,7 +379,7 @@ def test_a_full_server_with_nothing_to_give_back_is_an_outage(
     put(one, CLAIM, items(3))
     crawl.pump(lambda: crawl.count("missing"))
     assert crawl.told[0] == "failed: it is out of memory"
-    assert one.backlog == 3
+    assert len(one.queue) == 3
     fake.is_full = False
     crawl.pump(lambda: crawl.count("back"))
     assert fake.told("claim") == items(3)
@@ -452,10 +452,10 @@ def test_what_fails_is_done_again_in_order_when_the_server_is_back(
     assert crawl.told[0] == "failed: it is away"
     assert crawl.told[1] == "missing: it is away"
     assert crawl.count("failed") == 1
-    assert one.backlog == 20
+    assert len(one.queue) == 20
     fake.error = None
     crawl.pump(lambda: crawl.count("back"))
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(30)
 
 
@@ -472,7 +472,7 @@ def test_what_was_done_before_the_server_failed_is_not_done_again(
     put(one, RELEASE, items(10))
     crawl.pump(lambda: crawl.count("missing"))
     fake.error = None
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(10)
 
 
@@ -563,7 +563,7 @@ def test_a_job_that_cannot_be_done_does_not_keep_the_others_from_it(
     one.put(Job(DROP, "lasting", b"\xff"))
     one.put(Job(CLAIM, "no such window", b"lost"))
     put(one, RELEASE, items(5, 5))
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(10)
     assert caplog.text.count("Traceback") <= 2
     assert b"lost" not in crawl.late, "it is not written, so it must not be forgotten"
@@ -594,7 +594,7 @@ def test_a_chore_that_is_a_bug_does_not_keep_jobs_from_being_done(
     chores = Chores(RuntimeError("a bug"))
     one = make(task=chores)
     put(one, RELEASE, items(10))
-    crawl.pump(lambda: not one.backlog and crawl.count("failed"))
+    crawl.pump(lambda: not one.queue and crawl.count("failed"))
     end = time.monotonic() + 0.5
     while time.monotonic() < end:
         time.sleep(0.05)
@@ -614,7 +614,7 @@ def test_a_crawl_that_hears_nothing_any_more_ends_nothing(
     one._in_main = fail
     one.fail()
     put(one, RECORD, items(10))
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert one.stop(TIMEOUT) == 0
     assert fake.told("add") == items(10)
 

@@ -289,7 +289,7 @@ def test_memory_is_four_times_that_of_bits_and_so_is_the_limit(
     assert counted.num_bits == plain.info().num_bits
     assert counted.memory == pytest.approx(4 * plain.info().memory, rel=1e-3)
     limit = plain.info().memory + 100
-    with pytest.raises(ConfigurationError, match=f"BLOOM_MAX_MEMORY = {limit:,} is less"):
+    with pytest.raises(ConfigurationError, match=f"`max_memory` = {limit:,} is less"):
         connect(max_memory=limit).open()
 
 
@@ -393,7 +393,7 @@ def test_a_count_that_was_lost_is_no_count(bloom: BloomFilter, client: redis.Red
 def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect) -> None:
     plain = connect(counting=None)
     assert add(plain, A, A) == NEW + SEEN
-    with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*BLOOM_COUNT"):
+    with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*`counting`"):
         discard(plain, A)
     assert A in plain
 
@@ -401,7 +401,7 @@ def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_filter_of_the_other_kind_is_refused(connect: Connect, stored: bool) -> None:
     connect(counting=stored).open()
-    message = f"stored with counting = {stored}, but BLOOM_COUNTING is {not stored}: remove"
+    message = f"stored with `counting` = {stored}, but `counting` is {not stored}: remove"
     with pytest.raises(FilterMismatchError, match=message):
         connect(counting=not stored).open()
     assert connect(counting=None).open().counting is stored

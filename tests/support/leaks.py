@@ -3,6 +3,8 @@
 import threading
 from pathlib import Path
 
+from support.nursery import SHARED
+
 PROC = Path("/proc")
 #: Threads that a library keeps for the next task.
 POOLED = ("ThreadPoolExecutor-", "asyncio_", "PoolThread-")
@@ -26,7 +28,7 @@ def children() -> set[int]:
             found |= {int(pid) for pid in task.read_text().split()}
         except OSError:  # the thread has ended
             continue
-    return found
+    return found - {nursery.pid for nursery in SHARED}
 
 
 def describe(pid: int) -> str:

@@ -21,8 +21,8 @@ ORDER = [
     for line in """
         bloom.errors
         bloom.model
-        bloom.options
         bloom.validators
+        bloom.options
         bloom.protocol
         bloom.client bloom.extras
         bloom
@@ -107,6 +107,13 @@ def test_pure_extras_do_no_io(name: str) -> None:
 @pytest.mark.parametrize("module", [name for name in modules() if name.startswith("bloom.")])
 def test_the_library_does_not_know_scrapy(module: str) -> None:
     assert "scrapy" not in {name.split(".")[0] for name in imports(module)}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.glob("bloom/**/*.*")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_the_library_names_no_setting(path: Path) -> None:
+    assert path.suffix == ".pyc" or "BLOOM_" not in path.read_text()
 
 
 SCRIPTS = sorted(PACKAGE.glob("bloom/protocol/lua/*.lua"))

@@ -692,7 +692,7 @@ def test_memory_is_kept_for_the_generations_to_come() -> None:
 
 def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
     needed = 3 * 4 * fresh(schedule=schedule(3 * DAY, DAY)).memory
-    message = f"BLOOM_MAX_MEMORY = .* is less than the {needed:,} bytes .* in 3 generation"
+    message = f"`max_memory` = .* is less than the {needed:,} bytes .* in 3 generation"
     config = {"schedule": schedule(3 * DAY, DAY), "max_memory": needed - 1}
     with pytest.raises(ConfigurationError, match=message):
         fresh(**config)

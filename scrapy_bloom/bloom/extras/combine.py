@@ -199,7 +199,7 @@ def _check_layers(generations: Iterable[Generation]) -> None:
         raise ConfigurationError(
             f"a block would have {sum(numbers)} layers, and a generation {max(numbers)}: at most "
             f"{MAX_LAYERS} are possible in one generation, and {MAX_FURTHER_LAYERS} beside each "
-            "first one in all. Combine fewer filters, or such as have room (BLOOM_CAPACITY)"
+            "first one in all. Combine fewer filters, or such as have room (`capacity`)"
         )
 
 

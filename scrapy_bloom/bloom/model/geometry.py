@@ -85,8 +85,8 @@ class Geometry:
         needed = config.slots * self._plan().memory
         if config.max_memory is not None and needed > config.max_memory:
             raise ConfigurationError(
-                f"BLOOM_MAX_MEMORY = {config.max_memory:,} is less than the {needed:,} bytes that "
-                f"BLOOM_CAPACITY = {config.capacity:,} takes in {config.slots} generation(s) "
+                f"`max_memory` = {config.max_memory:,} is less than the {needed:,} bytes that "
+                f"`capacity` = {config.capacity:,} takes in {config.slots} generation(s) "
                 "before any growth: raise it, or set a smaller capacity"
             )
 

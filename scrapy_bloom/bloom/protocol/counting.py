@@ -20,7 +20,7 @@ def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bo
         if not batch.held.ring.header.counting:
             raise ConfigurationError(
                 f"items cannot be discarded from the filter {session.keys.prefix!r}, which does "
-                "not count them: take a new one (another BLOOM_KEY) with BLOOM_COUNTING = True"
+                "not count them: take a new one (another `key`) with `counting` = True"
             )
         return batch.held.discard(batch.packed)
 

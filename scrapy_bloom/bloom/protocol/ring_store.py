@@ -186,7 +186,7 @@ class StoredFilter:
         except ValueError as error:
             raise StorageError(
                 f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
-                "anew, use another key (BLOOM_KEY), or the version of scrapy-bloom that wrote it"
+                "anew, use another `key`, or the version of scrapy-bloom that wrote it"
             ) from None
 
     def header_in(self, reply: Reply) -> Header:
@@ -200,7 +200,7 @@ class StoredFilter:
         return StorageError(
             f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
             f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
-            "from the copies), or else delete the filter, or use another key (BLOOM_KEY)"
+            "from the copies), or else delete the filter, or use another `key`"
         )
 
     def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:

@@ -20,7 +20,8 @@ from scrapy_bloom.crawl.claims.in_flight import OpenClaims
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimed, Reclaimer, ReclaimerStatus
+from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
+from scrapy_bloom.crawl.claims.restorer import Restorer
 from scrapy_bloom.crawl.claims.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
@@ -32,7 +33,7 @@ from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.settings import LASTING, BloomSettings
+from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: Times that a failed URL is tried again without being found again.
 MAX_ATTEMPTS = 5
@@ -66,36 +67,32 @@ class RecordWhenCrawled(Policy):
         engine: EngineAdapter,
         failover: Failover,
         report: Report,
-        take: Callable[[bytes], object],
+        take: Callable[[bytes], bool],
         forget: Callable[[Key], None],
         in_main: InMain,
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
-        self._engine, self._failover, self._report = engine, failover, report
+        self._engine, self._report = engine, report
         self._take, self._forget = take, forget
         self._token = runtime.token
         self._open = OpenClaims()
         self._max_length = settings.pending_memory // 4
-        shared = workers.queue_id(spider.name, queue.name) if queue.is_shared else ""
-        me = Worker(
-            workers.worker_id(spider.name),
-            until=0,
-            heartbeat=settings.heartbeat,
-            process=Process.own(),
-            queue=shared or queue.name,
-        )
-        self._owner = shared or me.id
+        me = _worker(spider, settings, queue)
+        self._owner = me.shared_queue or me.id
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
         self.task = self._reclaimer = Reclaimer(
             me,
             spider.name,
-            found=lambda found: in_main(partial(self._restore, found)),
-            dropped=lambda *what: in_main(partial(self._note_dropped, *what)),
-            wanted=lambda: in_main(self._look_for_room),
-            looked=lambda status: in_main(partial(self._looked, status)),
+            found=lambda found: in_main(partial(self._restorer.found, found)),
+            dropped=lambda *what: in_main(partial(self._restorer.dropped, *what)),
+            wanted=lambda: in_main(self._restorer.wanted),
+            looked=lambda status: in_main(partial(self._restorer.looked, status)),
             runtime=runtime,
+        )
+        self._restorer = Restorer(
+            spider, self._reclaimer, engine=engine, failover=failover, report=report
         )
         # A queue's claims may be ended by other workers at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
@@ -106,17 +103,10 @@ class RecordWhenCrawled(Policy):
         )
         #: One for each claim: another sighting by this process is "seen".
         self._nonces = map("{}.{:x}".format, repeat(runtime.token(4)), count())
-        #: What the reclaimer found out last; how often the spider was idle, and whether it is.
-        self._status = ReclaimerStatus()
-        self._idle_number, self._is_idle = 0, False
-        #: Whether the idle spider waits for the reclaimer.
-        self._is_awaited = False
-        self._is_stopped = False
 
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
-        self._put, self._post = write_behind.put, write_behind.post
-        self._write_behind = write_behind
+        self._put, self._write_behind = write_behind.put, write_behind
         self._ledger = ClaimLedger(
             is_queues=self._queue.is_shared,
             put=self._put,
@@ -133,12 +123,12 @@ class RecordWhenCrawled(Policy):
             may_be_others=bool(self._queue.name),
             put=self._put,
             keep_once=self.let_pass,
-            handed_out=self._resume,
+            handed_out=self._restorer.resume,
             report=self._report,
         )
         # Before anything is claimed: claims of an unknown owner are left alone for a while.
         opening.run(partial(self._reclaimer.begin, filters))
-        self._status = self._reclaimer.status
+        self._restorer.start(self._tracker, self._ledger, write_behind)
         self._engine.listen(self._tracker)
         write_behind.wake()
 
@@ -182,17 +172,21 @@ class RecordWhenCrawled(Policy):
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
-        self._claim_later(Job(JobKind.CLAIM, *key, self._mark(request, key)), request)
+        self._put_claim(JobKind.CLAIM, key, self._mark(request, key), request)
 
-    def has_claim(self, key: Key, request: Request) -> bool:
+    def take_claimed(self, key: Key, request: Request) -> bool | None:
         """See ``Policy``."""
-        return request is self._tracker.restored or key in self._tracker.offer.inherited
-
-    def has_to_repeat(self, request: Request) -> bool:
-        """See ``Policy``."""
-        repeated = self._ledger.to_repeat.intersection(self._tracker.offer.inherited)
-        self._ledger.to_repeat -= repeated
-        return request is self._tracker.restored and bool(repeated)
+        tracker, to_repeat = self._tracker, self._ledger.to_repeat
+        inherited = tracker.offer.inherited
+        is_restored = request is tracker.restored
+        if not is_restored and key not in inherited:
+            return None
+        if key[0] != RUN:
+            return True
+        # What was stored in another run may have been taken in this one; not what failed in it.
+        repeated = to_repeat.intersection(inherited)
+        to_repeat -= repeated
+        return (is_restored and bool(repeated)) or self._take(key[1])
 
     def decided(self, key: Key, verdict: Verdict) -> None:
         """See ``Policy``."""
@@ -221,7 +215,7 @@ class RecordWhenCrawled(Policy):
         key = LASTING, KEPT + bytes.fromhex(self._token(8))
         text = self._mark(request, key)
         if text:
-            self._claim_later(Job(JobKind.KEEP, *key, text), request)
+            self._put_claim(JobKind.KEEP, key, text, request)
         else:
             self._count(1, 0)
 
@@ -231,9 +225,9 @@ class RecordWhenCrawled(Policy):
             self._open.count += claims
             self._open.length += length
 
-    def _claim_later(self, job: Job, request: Request) -> None:
-        self._put(job)
-        self._count(1, len(job.request))
+    def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
+        self._put(Job(kind, *key, text))
+        self._count(1, len(text))
         self._tracker.claim_later(request)
 
     def _mark(self, request: Request, key: Key) -> str:
@@ -249,7 +243,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.not_kept_reason = f"{request} cannot be written as JSON: {error}"
             return ""
         # Of a shared queue, other workers settle what this one has claimed.
-        length = self._write_behind.backlog_length if self._queue.is_shared else self._open.length
+        length = self._write_behind.queue.length if self._queue.is_shared else self._open.length
         if self._max_length and length + len(text) > self._max_length:
             self._tracker.not_kept_reason = NO_ROOM
             return ""
@@ -274,64 +268,26 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._tracker.epoch = max(epoch, self._tracker.epoch)
 
-    # -- claims of others --
+    # -- the end --
 
     def may_close(self) -> bool:
-        """Let the spider close when there is nothing to take over or to wait for."""
-        self._tracker.sweep()
-        if not self._failover.is_up or self._failover.is_closing:
-            return True
-        status = self._status
-        if status.has_looked and not status.is_looking:
-            if not status.has_peers:
-                return True
-            if self._is_idle and status.may_end == self._idle_number:
-                self._is_idle = False
-                return True
-            if not self._is_idle:
-                self._is_idle = True
-                self._idle_number += 1
-                self._post(partial(self._reclaimer.idle, self._idle_number))
-        self._is_awaited = True
-        return False
-
-    def stop(self) -> None:
         """See ``Policy``."""
-        self._is_stopped = True
+        return self._restorer.may_close()
 
     def finish(self) -> None:
         """See ``Policy``."""
         self._tracker.sweep()
-        in_jobdir = bool(self._queue.name) and not self._queue.is_shared
-        leaves = in_jobdir or self._ledger.has_open_claims
-        if leaves or (self._queue.is_shared and self._tracker.has_requests):
-            self._post(self._reclaimer.leave_claims)
+        is_shared = self._queue.is_shared
+        in_jobdir = bool(self._queue.name) and not is_shared
+        has_claims = self._ledger.has_open_claims or (is_shared and self._tracker.has_requests)
+        self._restorer.finish(leaves_claims=in_jobdir or has_claims)
 
-    def _resume(self) -> None:
-        """Note that the crawl has something to do: the spider is not idle."""
-        if self._is_idle:
-            self._is_idle = False
-            self._post(self._reclaimer.resume)
 
-    def _looked(self, status: ReclaimerStatus) -> None:
-        self._status = status
-        # Only if the spider waits for it: each look of the engine is one more ``spider_idle``.
-        if self._is_awaited and not status.is_looking:
-            self._is_awaited = False
-            self._engine.look()
-
-    def _restore(self, found: Reclaimed) -> None:
-        if self._is_stopped:
-            self._post(self._reclaimer.leave_claims)
-            return
-        self._resume()
-        self._tracker.restore(found, self._engine.crawl)
-        self._look_for_room()
-
-    def _note_dropped(self, window: str, fields: Sequence[str]) -> None:
-        self._report.dropped(len(fields))
-        self._ledger.dropped(window, fields)
-
-    def _look_for_room(self) -> None:
-        if not self._is_stopped and self._engine.has_room():
-            self._post(self._reclaimer.go_on)
+def _worker(spider: Spider, settings: BloomSettings, queue: Queue) -> Worker:
+    return Worker(
+        workers.worker_id(spider.name),
+        until=0,
+        heartbeat=settings.heartbeat,
+        process=Process.own(),
+        queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
+    )

@@ -84,13 +84,12 @@ class Policy:
     def answered(self, lookups: Sequence[Lookup]) -> None:
         """Note the verdicts of ``look_up``."""
 
-    def has_claim(self, key: Key, request: Request) -> bool:  # noqa: ARG002
-        """Whether a request is claimed already: it is put back, or redirected to itself."""
-        return False
+    def take_claimed(self, key: Key, request: Request) -> bool | None:  # noqa: ARG002
+        """Return whether a request is new that has its claim; None if it has none.
 
-    def has_to_repeat(self, request: Request) -> bool:  # noqa: ARG002
-        """Whether a request that is put back was crawled in this run, without success."""
-        return False
+        It is put back, or redirected to itself.
+        """
+        return None
 
     def decided(self, key: Key, verdict: Verdict) -> None:
         """Note the verdict on the request that the scheduler is offered."""
@@ -120,9 +119,6 @@ class Policy:
     def may_close(self) -> bool:
         """Return whether an idle spider may close; if not, the engine is woken later."""
         return True
-
-    def stop(self) -> None:
-        """Put nothing back into the queue from now on: the spider is closing."""
 
     def finish(self) -> None:
         """Settle what is left before the background thread ends."""

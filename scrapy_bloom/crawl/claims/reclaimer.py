@@ -9,16 +9,14 @@ The crawl's thread sends messages (``idle``, ``resume``, ``go_on``, ``leave_clai
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import ClaimPage, StoredClaim
 from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.sweep import ClaimSweep, Reclaimed
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
@@ -40,21 +38,6 @@ IDLE_SECONDS = 0.5
 LOOK_SECONDS = 600.0
 #: Seconds that workers get to send a heartbeat after an outage.
 GRACE_SECONDS = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reclaimed:
-    """Claims that were taken over in one filter.
-
-    Args:
-        window: the filter's window.
-        block: the claims' block.
-        requests: field of the claim -> request as JSON.
-    """
-
-    window: str
-    block: int
-    requests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +85,9 @@ class Reclaimer:
     ) -> None:
         self._me, self._spider = me, spider
         self._found, self._wanted, self._looked = found, wanted, looked
-        self._dropped = dropped
         runtime = runtime or Runtime()
-        self._clock, self._token = runtime.monotonic, runtime.token
+        self._clock = runtime.monotonic
+        self._claims = ClaimSweep(me, dropped=dropped, look_soon=self.look_soon, runtime=runtime)
         self.status = ReclaimerStatus(has_peers=bool(me.shared_queue))
         #: Number of the crawl's idle period; 0 if it is not idle.
         self._idle = 0
@@ -115,17 +98,11 @@ class Reclaimer:
         #: Whether this worker leaves claims behind.
         self._leaves = False
         self._next_heartbeat = self._next_look = self._next_idle = 0.0
-        self._views: dict[str, WorkerView] = {}
         self._sweep: Iterator[Reclaimed] | None = None
-        #: Whether the last look met claims whose fate will be clear soon, and whether it was one of
-        #: an idle crawl.
-        self._is_waiting = self._is_idle_look = False
+        #: Whether the last look was one of an idle crawl.
+        self._is_idle_look = False
         #: Since when the crawl is idle, on the server's clock; 0 if it is not.
         self._idle_since = 0
-        #: When owners without an entry were first met.
-        self._met: dict[str, float] = {}
-        #: Nonces of calls whose replies did not come.
-        self._lost: set[str] = set()
         #: Heartbeats at the beginning of the idle period: a worker with a later one is alive.
         self._proven: dict[str, dict[str, int]] = {}
         self._distrusts_until = 0.0
@@ -133,7 +110,7 @@ class Reclaimer:
     # -- messages of the crawl --
 
     def idle(self, number: int) -> None:
-        """The crawl has nothing to do, for the so-manieth time: may it end?"""
+        """The crawl has nothing to do, in an idle period of this number: may it end?"""
         self._idle = number
 
     def resume(self) -> None:
@@ -158,9 +135,11 @@ class Reclaimer:
         """
         self.heartbeat(filters)
         # Before the first link is asked about: these claims would make it "seen".
-        self.drop_unkept(filters, [w for w in filters.by_window if self._views[w].has_lost_workers])
+        views = self._claims.views
+        lost = [window for window in filters.by_window if views[window].has_lost_workers]
+        self._claims.drop_unkept(filters, lost)
         for window, bloom in filters.by_window.items():
-            view = self._views[window]
+            view = views[window]
             if view.dead:
                 return
             blocks = bloom.header.blocks if bloom.header else 1
@@ -199,8 +178,8 @@ class Reclaimer:
         self.heartbeat(filters, is_idle=is_idle)
         if self._has_reason(is_idle=is_idle):
             self._next_look = self._clock() + LOOK_SECONDS
-            self._is_waiting, self._is_idle_look = False, is_idle
-            self._sweep = self._look(filters)
+            self._claims.is_waiting, self._is_idle_look = False, is_idle
+            self._sweep = self._claims.look(filters)
             self._update(is_looking=True)
         elif is_idle:
             self._judge()
@@ -220,24 +199,13 @@ class Reclaimer:
 
     def end(self, filters: Filters) -> None:
         """Leave: nobody has to wait for a sign of life any more."""
+        leaves = self._leaves or self._is_passing_on or bool(self._claims.lost)
         for bloom in filters.by_window.values():
-            if self._leaves or self._is_passing_on or self._lost:
-                bloom.run(
-                    partial(
-                        claim_protocol.heartbeat,
-                        worker=self._me.id,
-                        life=0,
-                        description=self._me.describe(),
-                    )
-                )
+            if leaves:
+                self._beat(bloom, 0, self._me.describe())
             else:
                 _, entries = bloom.run(claim_protocol.heartbeat)
-                entry = entries.get(self._me.id, "")
-                bloom.run(
-                    partial(
-                        claim_protocol.heartbeat, worker=self._me.id, life="", description=entry
-                    )
-                )
+                self._beat(bloom, "", entries.get(self._me.id, ""))
 
     # -- workers --
 
@@ -245,17 +213,20 @@ class Reclaimer:
         """Show that this worker is alive, and see who else is."""
         self._next_heartbeat = self._clock() + self._me.heartbeat
         for window, bloom in filters.by_window.items():
-            now, entries = bloom.run(
-                partial(
-                    claim_protocol.heartbeat,
-                    worker=self._me.id,
-                    life=self._me.life,
-                    description=self._me.describe(),
-                )
+            now, entries = self._beat(bloom, self._me.life, self._me.describe())
+            self._claims.views[window] = self._view_of(
+                now, workers.parse_all(entries), is_idle=is_idle
             )
-            self._views[window] = self._view_of(now, workers.parse_all(entries), is_idle=is_idle)
-        if any(view.others for view in self._views.values()):
+        if any(view.others for view in self._claims.views.values()):
             self._update(has_peers=True)
+
+    def _beat(
+        self, bloom: BloomFilter, life: int | str, description: str
+    ) -> tuple[int, dict[str, str]]:
+        """Store this worker's entry: for ``life`` seconds, 0 if it stopped, "" to remove it."""
+        me = self._me.id
+        beat = partial(claim_protocol.heartbeat, worker=me, life=life, description=description)
+        return bloom.run(beat)
 
     def _view_of(self, now: int, everybody: dict[str, Worker], *, is_idle: bool) -> WorkerView:
         everybody.pop(self._me.id, None)
@@ -267,16 +238,18 @@ class Reclaimer:
             everybody,
             now,
             idle_since=self._idle_since,
-            unknown={owner: clock - met for owner, met in self._met.items()},
+            unknown={owner: clock - met for owner, met in self._claims.met.items()},
             trusts_silence=clock >= self._distrusts_until,
-            lost=self._lost,
+            lost=self._claims.lost,
         )
 
     def _has_reason(self, *, is_idle: bool) -> bool:
         """Whether there may be something to take over."""
-        if self._clock() >= self._next_look or any(view.dead for view in self._views.values()):
+        if self._clock() >= self._next_look or any(
+            view.dead for view in self._claims.views.values()
+        ):
             return True
-        return is_idle and (bool(self._me.shared_queue) or bool(self._met))
+        return is_idle and (bool(self._me.shared_queue) or bool(self._claims.met))
 
     # -- claims --
 
@@ -287,6 +260,8 @@ class Reclaimer:
             self._wanted()
             return
         found = next(self._sweep, None)
+        if self._claims.met:
+            self._update(has_peers=True)
         if found is not None:
             self._wants_more, self._is_passing_on = False, True
             self._found(found)
@@ -295,96 +270,12 @@ class Reclaimer:
         # Unless some have become free behind this look.
         self._update(is_looking=False, has_looked=self._next_look > 0)
 
-    def _look(self, filters: Filters) -> Iterator[Reclaimed]:
-        """Look at all claims; yield what was taken over, page by page."""
-        self.drop_unkept(filters, [*filters.by_window])
-        for window, bloom in filters.by_window.items():
-            dead = {worker.id for worker in self._views[window].dead}
-            for block in range(bloom.header.blocks if bloom.header else 0):
-                cursor = ""
-                while cursor != "0":
-                    page = bloom.run(
-                        partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
-                    )
-                    cursor = page.cursor
-                    self._note_unknown(self._views[window], page)
-                    yield from self._take_over(bloom, window, block, page)
-            for worker in self._views[window].dead:
-                if worker.id in dead:  # all the while
-                    entry = f"{worker.until} {worker.describe()}"
-                    bloom.run(
-                        partial(
-                            claim_protocol.heartbeat, worker=worker.id, life="", description=entry
-                        )
-                    )
-
-    def drop_unkept(self, filters: Filters, windows: Collection[str]) -> None:
-        """End all free claims that have no request: nothing can be crawled for them.
-
-        The pages that yielded these requests are free as well, or are start pages. They yield them
-        again, and by then they have to be new: so this comes before anything is taken over.
-        """
-        for window in windows:
-            fields = self._drop_unkept(filters.by_window[window], self._views[window])
-            if fields:
-                self._dropped(window, fields)
-                # Pages of this worker that wait for them will be free soon: look once more.
-                self._is_waiting = True
-                self.look_soon()
-
-    def _drop_unkept(self, bloom: BloomFilter, view: WorkerView) -> set[str]:
-        dropped = set[str]()
-        cursors = dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
-        while cursors:
-            pages = bloom.run(partial(claim_protocol.scan_many, cursors=cursors, count=SCAN))
-            gone: dict[str, dict[int, list[str]]] = defaultdict(dict)
-            for block, page in pages.items():
-                for claim in page.claims:
-                    if not claim.length and view.is_unkept_lost(claim):
-                        gone[claim.owner].setdefault(block, []).append(claim.field)
-                if page.damaged:
-                    gone[""][block] = list(page.damaged)
-            for owner, fields in gone.items():
-                bloom.run(partial(claim_protocol.release_fields, fields=fields, owner=owner))
-                dropped.update(*fields.values())
-            cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
-        return dropped
-
-    def _note_unknown(self, view: WorkerView, page: ClaimPage) -> None:
-        for claim in page.claims:
-            self._is_waiting |= view.is_to_be_awaited(claim)
-            if view.is_unknown(claim):
-                self._update(has_peers=True)
-                self._met.setdefault(claim.owner, self._clock())
-
-    def _take_over(
-        self, bloom: BloomFilter, window: str, block: int, page: ClaimPage
-    ) -> Iterator[Reclaimed]:
-        free = [claim for claim in page.claims if self._views[window].is_free(claim)]
-        for claims in _bounded([claim for claim in free if claim.length]):
-            nonce = self._token(4)
-            reassign = partial(
-                claim_protocol.reassign,
-                block=block,
-                claims=claims,
-                owner=self._me.shared_queue or self._me.id,
-                nonce=nonce,
-            )
-            try:
-                requests = bloom.run(reassign)
-            except BloomError:
-                # Perhaps they are this worker's by now, and it was not told of what.
-                self._lost.add(nonce)
-                raise
-            if requests:
-                yield Reclaimed(window, block, requests)
-
     # -- the end of a crawl --
 
     def _judge(self) -> None:
         """Let the crawl end, unless it will soon be clear that somebody is dead."""
-        waiting = self._is_waiting
-        for window, view in self._views.items():
+        waiting = self._claims.is_waiting
+        for window, view in self._claims.views.items():
             kin = [w for w in view.others.values() if workers.is_of(w.id, self._spider)]
             proven = self._proven.setdefault(window, {w.id: w.until for w in kin})
             waiting |= any(workers.may_be_dead(worker, proven) for worker in kin)
@@ -398,15 +289,3 @@ class Reclaimer:
         if status != self.status:
             self.status = status
             self._looked(status)
-
-
-def _bounded(claims: Sequence[StoredClaim]) -> Iterator[list[StoredClaim]]:
-    """Split claims into parts whose requests make a reply of bounded size."""
-    part: list[StoredClaim] = []
-    for claim in claims:
-        if len(part) == PAGE or sum(one.length for one in part) + claim.length > MAX_REPLY:
-            yield part
-            part = []
-        part.append(claim)
-    if part:
-        yield part

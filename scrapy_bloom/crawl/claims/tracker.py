@@ -11,7 +11,6 @@ A request that cannot be stored is lost with this process, so the page that yiel
 settled before: see ``in_flight.py``.
 """
 
-import logging
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -23,16 +22,13 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.model.header import in_range
-from scrapy_bloom.bloom.protocol.claims import KEPT, field_of
+from scrapy_bloom.bloom.protocol.claims import KEPT
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimed
 from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.report import Report
-
-logger = logging.getLogger(__name__)
 
 #: The key of ``meta`` that holds a request's claims.
 META = "bloom_claims"
@@ -100,7 +96,7 @@ class ClaimTracker:
         self.offer = Offer()
         #: The request that is being put back, and whether the scheduler was offered it.
         self.restored: Request | None = None
-        self._was_offered = False
+        self.was_offered = False
         #: Why the last request could not be stored.
         self.not_kept_reason = ""
         #: The claims of requests in the queue. In the queue itself they are in ``meta``, and so are
@@ -147,7 +143,7 @@ class ClaimTracker:
     def offered(self, request: Request) -> None:
         """Find out which claims a request has by right; store what is not looked up."""
         if request is self.restored:
-            self._was_offered = True
+            self.was_offered = True
             self.offer = Offer(self.claims_of(request))
             return
         self.offer = Offer(inherited := self._successors.pop(request, {}))
@@ -299,55 +295,6 @@ class ClaimTracker:
             ):
                 claims[match[1], bytes.fromhex(match[2])] = length
         return claims
-
-    # -- putting back --
-
-    def restore(self, found: Reclaimed, crawl: Callable[[Request], None]) -> None:
-        """Put requests back that were taken over from another worker.
-
-        Args:
-            found: their claims.
-            crawl: schedules a request.
-        """
-        for name, text in found.requests.items():
-            request = self._read(found.window, name, text)
-            if request is None:
-                self._put(Job(JobKind.DROP, found.window, name.encode(), block=found.block))
-                continue
-            # All, because all are settled together: those of a chain may be taken over one by one.
-            self._ledger.add(len(self.claims_of(request)), len(text))
-            self.restored, self._was_offered = request, False
-            try:
-                crawl(request)
-            except Exception:
-                logger.exception(
-                    "Bloom filter: %s, which was left behind, cannot be put back", request
-                )
-                continue  # the claim stays, for the next one to try
-            finally:
-                self.restored = None
-            self._report.count("taken_over", found.window)
-            if not self._was_offered:
-                self._ledger.settle(self.claims_of(request), JobKind.RELEASE)  # offsite, by now
-
-    def _read(self, window: str, name: str, text: str) -> Request | None:
-        reason = "it is not the request that was claimed"
-        try:
-            request = request_codec.load(text, self._spider)
-            claims = self.claims_of(request)
-            for key in claims:
-                if (window, name) == (key[0], field_of(key[1])):
-                    set_claims(request, {**claims, key: len(text)})
-                    return request
-        except ValueError as error:
-            reason = str(error)
-        self._report.count("not_restored", window)
-        self._report.warn_once(
-            "not restored",
-            f"a request that was left behind cannot be put back: {reason}. Has the spider changed? "
-            "Its URL is crawled when it is found again (bloom/not_restored counts them)",
-        )
-        return None
 
 
 def set_claims(request: Request, claims: Claims) -> None:
