@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 import scrapy_bloom
 from scrapy_bloom.bloom.protocol.scripts import _ON_FULL_SERVER, load, on_full_server
@@ -214,3 +215,16 @@ def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
 
 def test_py_typed_is_shipped() -> None:
     assert (PACKAGE / "py.typed").exists()
+
+
+def test_the_page_on_architecture_names_what_there_is() -> None:
+    """Its tables: all packages from the bottom to the top, and files of the package."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    _, packages, places = re.split(r"^## (?:Packages|Where do .*)$", text, flags=re.MULTILINE)
+    firsts = re.findall(r"^\| (`.+?) \|", packages, re.MULTILINE)
+    named = [name for first in firsts for name in re.findall(r"`(.+?)`", first)]
+    assert named == PACKAGES
+    files = re.findall(r"`((?:[\w-]+/)*\w+\.(?:py|lua))`", places)
+    assert len(files) > 20
+    names = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.*")}
+    assert [name for name in files if not any(f"/{n}".endswith(f"/{name}") for n in names)] == []
