@@ -18,13 +18,14 @@ from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.info import ItemInfo
-from scrapy_bloom.cli.session import CommandSession, complain, to_json
+from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain, to_json
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import Windows
 from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.migrate.lines import Line, read_lines
 from scrapy_bloom.settings import LASTING, RUN
 
+HELP = "say whether URLs are seen, since when and until when"
 #: URLs that are looked up together.
 BATCH = 4096
 
@@ -85,8 +86,28 @@ class Identifier:
         return Query(kind, text, window, bounded(self._fingerprinter.fingerprint(request)))
 
 
-def check(session: CommandSession) -> tuple[int, int]:
-    """Answer what the options ask; return how many were asked about, and how many are seen.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_filter_options(parser)
+    parser.add_argument("urls", nargs="*", metavar="URL", help="- reads them from stdin")
+    parser.add_argument(
+        "--bloom-key",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help='meta["bloom_key"] of a request (may be repeated)',
+    )
+    parser.add_argument(
+        "--item",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="item as the library has it, such as add(TEXT) records (may be repeated)",
+    )
+
+
+def run(session: CommandSession) -> ExitCode:
+    """Print whether what the options name is seen.
 
     Raises:
         NothingThereError: there is no filter.
@@ -107,7 +128,8 @@ def check(session: CommandSession) -> tuple[int, int]:
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
         answers = (_answer(batch, filters) for batch in _batches(_questions(opts, identifier)))
-        return _print_answers(session, server.address, answers)
+        asked, seen = _print_answers(session, server.address, answers)
+    return ExitCode.of(asked == seen)
 
 
 def _questions(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query]:
@@ -162,7 +184,7 @@ def _print_answers(
     session: CommandSession, address: str, batches: Iterator[Answers]
 ) -> tuple[int, int]:
     """Print answers as they come; return how many there were, and how many were "seen"."""
-    show = _AnswersAsJson(address) if session.tables is None else _AnswersAsText(session.tables)
+    show = _AnswersAsJson(address) if session.printer is None else _AnswersAsText(session.printer)
     asked = seen = 0
     # On a terminal, the answers themselves say how far it is.
     is_shown = sys.stdout.isatty()

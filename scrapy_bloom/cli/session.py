@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
+from enum import IntEnum
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Snapshot
 from scrapy_bloom.cli import render
 from scrapy_bloom.crawl.filters import connect_filters
@@ -32,6 +34,24 @@ LAST_TIME = 253_402_300_799
 PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
 #: Shows how far something is: gives a function that counts on.
 Progress = AbstractContextManager[Callable[[int], None]]
+
+
+class ExitCode(IntEnum):
+    """How a subcommand ended."""
+
+    #: Done; what was asked for is there.
+    FINE = 0
+    #: There is no such filter, a URL is not seen, an entry is malformed, or the user said no.
+    NO = 1
+    #: Wrong usage or settings, or a server or file that cannot be used.
+    FAILED = 2
+    #: The reader of the output has closed it; as a shell has it of a program ended by SIGPIPE.
+    BROKEN_PIPE = 141
+
+    @classmethod
+    def of(cls, is_fine: bool) -> "ExitCode":
+        """Return FINE or NO."""
+        return cls.FINE if is_fine else cls.NO
 
 
 class NothingThereError(BloomError):
@@ -128,7 +148,7 @@ class CommandSession:
         self.settings = BloomSettings.from_scrapy(self.crawler.settings, name)
 
     @property
-    def tables(self) -> ModuleType | None:
+    def printer(self) -> ModuleType | None:
         """What prints text; None if JSON is asked for."""
         return None if self.opts.json else render
 
@@ -207,6 +227,32 @@ def iso(time: int) -> str | None:
 def complain(text: str) -> None:
     """Say something on the standard error, in one line."""
     sys.stderr.write(f"scrapy bloom: {' '.join(text.split())}\n")
+
+
+def add_filter_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a filter."""
+    parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
+    parser.add_argument("--window", metavar="NAME", help="the filter of a window of BLOOM_WINDOWS")
+
+
+def add_change_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what changes a filter."""
+    add_filter_options(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
+
+
+def report_forgotten(
+    session: CommandSession, server: Server, name: str, after: FilterInfo, forgotten: int
+) -> None:
+    """Print what a filter is after it forgot URLs."""
+    if session.printer is None:
+        head = {"address": server.address, "name": name, "urls_forgotten": forgotten}
+        print_json(head | to_json(after))
+    else:
+        session.printer.show(
+            f"{after.key} on {server.address}: {forgotten:,} URLs forgotten, {after.count:,} "
+            "remembered"
+        )
 
 
 def _choose_spider(
