@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar, overload
 
-from scrapy_bloom.bloom.base import CHUNK, BaseFilter, chunks
+from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, chunks
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
 from scrapy_bloom.bloom.extras.loader import Loader, load_async
@@ -241,7 +241,7 @@ async def _chunks(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[
     waiting: list[Item] = []
     async for item in items:
         waiting.append(item)
-        if len(waiting) == CHUNK:
+        if len(waiting) == CHUNK_ITEMS:
             yield waiting
             waiting = []
     if waiting:

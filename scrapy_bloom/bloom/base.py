@@ -30,7 +30,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound="BaseFilter")
 
 #: Items that are sent together.
-CHUNK = 8_192
+CHUNK_ITEMS = 8_192
 
 
 class BaseFilter(ABC):
@@ -268,7 +268,7 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     if isinstance(items, str | bytes):
         raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
     iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK)):
+    while chunk := list(islice(iterator, CHUNK_ITEMS)):
         yield chunk
 
 

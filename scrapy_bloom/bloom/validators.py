@@ -21,7 +21,7 @@ from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RA
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
 #: Bytes at most: a pebibyte.
-MAX_MEMORY = 1 << 50
+MAX_MEMORY_BYTES = 1 << 50
 #: Requests that are asked about together at most, and answers that are kept (8 bytes each).
 MAX_BATCH, MAX_CACHE_SIZE = 4_096, 100_000_000
 #: Characters of a run's id at most.
@@ -110,7 +110,9 @@ def growth(name: str, value: Any) -> float:
 
 def memory(name: str, value: Any) -> int:
     """Parse a number of bytes; 0 is no limit."""
-    return whole_number(name, value, 0, MAX_MEMORY, "the bytes that bitmaps may take, 0 for any")
+    return whole_number(
+        name, value, 0, MAX_MEMORY_BYTES, "the bytes that bitmaps may take, 0 for any"
+    )
 
 
 def run(name: str, value: Any) -> str:

@@ -9,8 +9,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from scrapy.addons import AddonManager
 from scrapy.commands import ScrapyCommand
@@ -40,10 +39,32 @@ EXIT_CODES = (
     "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
     "what was to be recorded is not seen afterwards; 141 the reader of the output has closed it."
 )
+
+
+class Subcommand(Protocol):
+    """A module with a subcommand."""
+
+    HELP: str
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options."""
+
+    def run(self, session: CommandSession) -> ExitCode:
+        """Run it; may raise any error of the package."""
+
+
 #: Subcommands, in the order of the help.
-SUBCOMMANDS: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2].rstrip("_"): module
-    for module in (plan, info, check, migrate, pending, rotate, clear, delete, export, import_)
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "plan": plan,
+    "info": info,
+    "check": check,
+    "migrate": migrate,
+    "pending": pending,
+    "rotate": rotate,
+    "clear": clear,
+    "delete": delete,
+    "export": export,
+    "import": import_,
 }
 
 

@@ -5,7 +5,7 @@ import sys
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.extras.archive import MAX_MEMORY, ArchiveReader
+from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
 from scrapy_bloom.bloom.extras.loader import Loader, load
 from scrapy_bloom.bloom.extras.streams import reading
 from scrapy_bloom.bloom.model.keys import Keys
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--max-memory",
         dest="file_memory",
         metavar="BYTES",
-        default=MAX_MEMORY,
+        default=MAX_MEMORY_BYTES,
         help="bytes that the filter may take on the server (by default 4 GiB)",
     )
 
@@ -37,7 +37,7 @@ def run(session: CommandSession) -> ExitCode:
     opts, name = session.opts, session.window
     if opts.file == STREAM and sys.stdin.isatty():
         raise ConfigurationError("a saved filter is binary, and nothing to be typed: name a file")
-    limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY
+    limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY_BYTES
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = ArchiveReader(file, limit)
         with session.connect() as server:

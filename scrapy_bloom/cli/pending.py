@@ -29,6 +29,7 @@ from scrapy_bloom.cli.session import (
 )
 from scrapy_bloom.crawl.claims import workers
 
+HELP = "list URLs that are claimed, and end claims"
 #: Claims read, and released, at once.
 PAGE = 256
 #: States of claims. ALIVE: the owner's heartbeat is heard, or has yet to start. DEAD: it is not.

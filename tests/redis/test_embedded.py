@@ -370,7 +370,7 @@ def test_a_server_out_of_reach_is_reported(data_dir: Path, monkeypatch: pytest.M
     server = EmbeddedServer.attach(data_dir)
     pid = pid_of(server)
     hidden = server.socket_path.rename(server.socket_path.with_suffix(".hidden"))
-    monkeypatch.setattr(embedded, "REACH_TIMEOUT", 0.1)
+    monkeypatch.setattr(embedded, "REACH_SECONDS", 0.1)
     with pytest.raises(StorageError, match=r"another container.*(?s:.*)server\.pid"):
         EmbeddedServer.attach(data_dir)
     assert alive(pid)
@@ -384,8 +384,8 @@ def test_a_server_that_does_not_stop_is_left_with_a_warning(
     server = EmbeddedServer.attach(data_dir)
     pid = pid_of(server)
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(embedded, "STOP_TIMEOUT", 0.2)
-    monkeypatch.setattr(embedded, "ASK_TIMEOUT", 0.1)
+    monkeypatch.setattr(embedded, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(embedded, "PING_SECONDS", 0.1)
     with caplog.at_level(logging.WARNING):
         server.detach()
     assert "running" in caplog.text

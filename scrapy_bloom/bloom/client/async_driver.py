@@ -29,11 +29,11 @@ T = TypeVar("T")
 #: Calls that are under way at once on a cluster, each on a connection of its own.
 MAX_CONNECTIONS = 8
 #: Seconds that cleaning up behind an operation may take.
-CLEAN_UP_FOR = 10.0
+CLEAN_UP_SECONDS = 10.0
 #: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
 STEPS = 100
 #: Seconds of a step at least: timers are exact to about one millisecond.
-MIN_STEP = 0.002
+MIN_STEP_SECONDS = 0.002
 
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
@@ -64,7 +64,7 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
         self._loop, self._task = asyncio.get_running_loop(), task
         if sys.version_info >= (3, 11):
             self._cancelling = task.cancelling()
-        self._step = max(self._seconds / STEPS, MIN_STEP)
+        self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
         #: What is left, and what late steps have taken of it since the last reply.
         self._left, self._late = self._seconds, 0.0
         self._seen, self._last = self._loop.time(), self._replies()
@@ -239,7 +239,7 @@ async def finish(cleaning: Awaitable[T]) -> T:
 
 async def _bounded(cleaning: Awaitable[T]) -> T:
     try:
-        async with timeout(CLEAN_UP_FOR):
+        async with timeout(CLEAN_UP_SECONDS):
             return await cleaning
     except asyncio.TimeoutError as error:
         raise explain(TimeoutError("timed out"), "Redis") from error

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 #: Seconds that a step gets which can no longer be refused.
-MOMENT = 0.001
+MIN_TIMEOUT_SECONDS = 0.001
 #: A socket waits in steps, of which so many make up a time-out: what a server has not sent after a
 #: step, it is silent for. What takes longer than a step and is there then came in time, and this
 #: thread was late.
 STEPS = 20
 #: Seconds that a step takes at most.
-MAX_STEP = 0.1
+MAX_STEP_SECONDS = 0.1
 #: What an error says when the time is used up.
 TOO_LATE = "timed out: the operation has used up its time"
 
@@ -89,7 +89,7 @@ def at_most(seconds: float, *, but: float = 0.0) -> float:
     """
     end = _here.limits[0]
     left = seconds if end is None else min(seconds, end - _here.waited)
-    return max(left - but, MOMENT)
+    return max(left - but, MIN_TIMEOUT_SECONDS)
 
 
 def spend(seconds: float) -> None:
@@ -127,7 +127,7 @@ class BoundedSocket:
     def __init__(self, sock: Any, timeout: float) -> None:
         self._sock = sock
         self._timeout = timeout
-        self._longest_step = min(timeout / STEPS, MAX_STEP)
+        self._longest_step = min(timeout / STEPS, MAX_STEP_SECONDS)
         self.settimeout(timeout)
         # redis-py looks at both before each command, which __getattr__ would make slow.
         self.fileno = sock.fileno

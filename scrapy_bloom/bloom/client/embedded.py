@@ -26,17 +26,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from scrapy_bloom.bloom.client.file_locks import POLL_INTERVAL, held, is_free, open_lock, try_lock
+from scrapy_bloom.bloom.client.file_locks import POLL_SECONDS, held, is_free, open_lock, try_lock
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
 #: Seconds a single question to the server may take.
-ASK_TIMEOUT = 1.0
+PING_SECONDS = 1.0
 #: Seconds a server that somebody else started may be out of reach.
-REACH_TIMEOUT = 5.0
+REACH_SECONDS = 5.0
 #: Seconds the server gets to write its data to the disk and to exit.
-STOP_TIMEOUT = 30.0
+STOP_SECONDS = 30.0
 #: Longest path of a unix socket in bytes (Linux: 107, macOS: 103).
 MAX_SOCKET_PATH = 103
 #: Lines of the server's log that an error message quotes.
@@ -91,7 +91,7 @@ class EmbeddedServer:
             return
         atexit.unregister(self.detach)
         try:
-            with held(self.data_dir / "start.lock", time.monotonic() + STOP_TIMEOUT):
+            with held(self.data_dir / "start.lock", time.monotonic() + STOP_SECONDS):
                 os.close(users)
                 users = None
                 if is_free(self.data_dir / "users.lock"):
@@ -106,12 +106,12 @@ class EmbeddedServer:
                 os.close(users)
 
     def _stop(self) -> None:
-        deadline = time.monotonic() + STOP_TIMEOUT
+        deadline = time.monotonic() + STOP_SECONDS
         while not is_free(self.data_dir / "server.lock"):
             if time.monotonic() > deadline:
                 raise StorageError(f"it does not stop:\n{_log_tail(self.data_dir)}")
             _ask(self.socket_path, b"SHUTDOWN")
-            time.sleep(POLL_INTERVAL)
+            time.sleep(POLL_SECONDS)
         self.socket_path.unlink(missing_ok=True)
 
 
@@ -156,9 +156,9 @@ def _ensure_running(data_dir: Path, deadline: float) -> Path:
             return path
         if reply is not None:
             reached = now
-        if now > (deadline if launched else min(deadline, reached + REACH_TIMEOUT)):
+        if now > (deadline if launched else min(deadline, reached + REACH_SECONDS)):
             raise _unreachable(data_dir, path)
-        time.sleep(POLL_INTERVAL)
+        time.sleep(POLL_SECONDS)
 
 
 def _unreachable(data_dir: Path, path: Path) -> StorageError:
@@ -174,7 +174,7 @@ def _launch(data_dir: Path, lock: int, deadline: float) -> None:
     path = _socket_path(data_dir)
     # Whoever answers there now serves a deleted directory of the same name.
     while _ask(path, b"SHUTDOWN") is not None and time.monotonic() < deadline:
-        time.sleep(POLL_INTERVAL)
+        time.sleep(POLL_SECONDS)
     os.ftruncate(lock, 0)
     os.pwrite(lock, os.fsencode(path), 0)
     # A daemon is nobody's child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
@@ -254,7 +254,7 @@ def _socket_path(data_dir: Path) -> Path:
 def _ask(path: Path, command: bytes) -> bytes | None:
     """Return the server's answer, ``b""`` if it gives none, None if nobody listens."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ASK_TIMEOUT)
+        connection.settimeout(PING_SECONDS)
         try:
             connection.connect(os.fspath(path))
         except OSError:

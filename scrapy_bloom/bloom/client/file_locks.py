@@ -10,7 +10,7 @@ from pathlib import Path
 from scrapy_bloom.bloom.errors import StorageError
 
 #: Seconds between two looks at a lock.
-POLL_INTERVAL = 0.01
+POLL_SECONDS = 0.01
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def held(path: Path, deadline: float) -> Iterator[None]:
         while not try_lock(lock):
             if time.monotonic() > deadline:
                 raise StorageError(f"another process has been holding {path} for too long")
-            time.sleep(POLL_INTERVAL)
+            time.sleep(POLL_SECONDS)
         try:
             yield
         finally:

@@ -22,13 +22,20 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.validators import MAX_CAPACITY
 
 #: Bytes of a chunk: reading or writing one holds the server for 0.1 ms.
-CHUNK = 256 << 10
+CHUNK_BYTES = 256 << 10
 #: Kinds of frames.
 HEADER, RING, RAW, DEFLATED, ZEROS, END = b"HRrdze"
 #: Bytes of a frame's content at most, by kind.
-LIMITS = {HEADER: CHUNK, RING: CHUNK, RAW: CHUNK, DEFLATED: CHUNK - 1, ZEROS: 0, END: 0}
+LIMITS = {
+    HEADER: CHUNK_BYTES,
+    RING: CHUNK_BYTES,
+    RAW: CHUNK_BYTES,
+    DEFLATED: CHUNK_BYTES - 1,
+    ZEROS: 0,
+    END: 0,
+}
 #: Bytes of all bitmaps that a file may have unless its reader allows more.
-MAX_MEMORY = 4 << 30
+MAX_MEMORY_BYTES = 4 << 30
 #: Layers that a file may have: what is known of them is held in memory while it is loaded.
 MAX_LAYERS = 1 << 18
 #: Times that a block may come.
@@ -71,8 +78,8 @@ class Chunk:
 
 def spans(layer: Layer) -> list[tuple[int, int]]:
     """Return offset and size of each chunk of a layer."""
-    starts = range(0, layer.memory, CHUNK)
-    return [(start, min(CHUNK, layer.memory - start)) for start in starts]
+    starts = range(0, layer.memory, CHUNK_BYTES)
+    return [(start, min(CHUNK_BYTES, layer.memory - start)) for start in starts]
 
 
 class ArchiveWriter:
@@ -152,8 +159,10 @@ class ArchiveReader:
     """
 
     def __init__(self, file: IO[bytes], max_memory: int | None = None) -> None:
-        limit = MAX_MEMORY if max_memory is None else validators.memory("max_memory", max_memory)
-        self._max_memory = limit or validators.MAX_MEMORY
+        limit = (
+            MAX_MEMORY_BYTES if max_memory is None else validators.memory("max_memory", max_memory)
+        )
+        self._max_memory = limit or validators.MAX_MEMORY_BYTES
         self._frames = FrameReader(file, LIMITS)
         kind, body = self._frames.next()
         try:

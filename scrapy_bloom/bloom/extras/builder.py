@@ -18,9 +18,9 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 T = TypeVar("T")
 
 #: Bytes of a bitmap that are read or written in one call (0.3 ms), and such calls in a round trip.
-CHUNK, BATCH = 256 << 10, 4
+CHUNK_BYTES, BATCH = 256 << 10, 4
 #: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
-COUNTED = 4 << 20
+COUNTED_BYTES = 4 << 20
 
 
 class RefusedError(Exception):
@@ -94,7 +94,7 @@ def count_ones(held: CachedRing) -> Operation[list[int]]:
     for layer in held.ring.tested:
         calls = [
             Call(load("bitcount"), _keys(held, layer), (held.version, layer.memory, start, end - 1))
-            for start, end in _spans(layer, COUNTED)
+            for start, end in _spans(layer, COUNTED_BYTES)
         ]
         replies = yield from _all(calls, "ok")
         counted.append(sum(int(reply.verdicts) for reply in replies))
@@ -120,7 +120,7 @@ def merge_bits(
     block, scratch = held.ring.block, (f"{layer.name}.a", f"{layer.name}.b")
     keys = (*_keys(held, layer), *(held.keys.scratch(block, token, name) for name in scratch))
     calls = []
-    for start, end in _spans(layer, CHUNK):
+    for start, end in _spans(layer, CHUNK_BYTES):
         if any(data[start:end]):
             args = (held.version, layer.memory, start, data[start:end], f"n:{layer.name}", more)
             calls.append(Call(load("merge"), keys, args))
@@ -136,7 +136,7 @@ class Builder(Installer):
         yield from self.begin(Block(contents.ring, contents.counts))
         for layer in contents.ring.layers:
             data = contents.bits[layer.name].to_bytes(layer.memory, "big")
-            for start, end in _spans(layer, CHUNK):
+            for start, end in _spans(layer, CHUNK_BYTES):
                 if any(data[start:end]):
                     yield from self.fill(layer, start, data[start:end])
 
@@ -149,7 +149,7 @@ def _read_layer(held: CachedRing, layer: Layer) -> Operation[bytes]:
             (held.version, layer.memory, start, end - start),
             binary=True,
         )
-        for start, end in _spans(layer, CHUNK)
+        for start, end in _spans(layer, CHUNK_BYTES)
     ]
     replies = yield from _all(calls, BYTES)
     data = b"".join(reply.data for reply in replies)

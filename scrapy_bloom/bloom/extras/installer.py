@@ -32,9 +32,9 @@ from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_
 T = TypeVar("T")
 
 #: Seconds after which an unfinished filter expires.
-UNFINISHED_FOR = 86_400
+UNFINISHED_SECONDS = 86_400
 #: Seconds that all of a filter lives at least when it is finished.
-MOMENT = 60
+MIN_LIFE_SECONDS = 60
 #: Parts of bitmaps that are read or written in a round trip, and blocks that are finished in one.
 BATCH, BLOCKS = 4, 16
 
@@ -66,7 +66,7 @@ class Installer(StoredFilter):
             ConfigurationError: it is in use.
         """
         header = yield from self.read_header("")
-        self._now, self._until = header.now, header.now + UNFINISHED_FOR
+        self._now, self._until = header.now, header.now + UNFINISHED_SECONDS
         blocks = range(max(self._new.blocks, DEFAULT_BLOCKS))
         replies = yield [self.read_call(block) for block in blocks]
         used = [reply for reply in replies if reply.version]
@@ -172,7 +172,7 @@ class Installer(StoredFilter):
 
     def _lasting(self, time: int) -> int:
         """Return when a part expires: not before the filter is finished."""
-        return time and max(time, self._now + MOMENT)
+        return time and max(time, self._now + MIN_LIFE_SECONDS)
 
     def _swap_call(
         self, ring: Ring, version: str, new_version: str, expiry: int, bitmaps: Sequence[Argument]
