@@ -42,7 +42,7 @@ class AsyncBloomFilter(BaseFilter):
 
     def _use(self, client: Any) -> None:
         self._driver = AsyncDriver(client, self._label, self._timeout, self._words)
-        # The view of a filter is for one operation at a time.
+        # A session is for one operation at a time.
         self._lock = asyncio.Lock()
 
     async def open(self) -> Header:
@@ -134,19 +134,19 @@ class AsyncBloomFilter(BaseFilter):
 
     async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.union``."""
-        made = self._beside(key)
+        made = self._sibling(key)
         await self._together(self._union(others, key), *others, made)
         return made
 
     async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.intersection``."""
-        made = self._beside(key)
+        made = self._sibling(key)
         await self._together(self._intersection(others, key), *others, made)
         return made
 
     async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
         """See ``BloomFilter.copy``."""
-        made = self._beside(key, client)
+        made = self._sibling(key, client)
         await self._together(self._copy(key), made)
         return made
 
@@ -161,9 +161,9 @@ class AsyncBloomFilter(BaseFilter):
         )
 
     async def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
-        """See ``BloomFilter.save``; the file is written to without giving way to other tasks."""
+        """See ``BloomFilter.save``; writing to the file blocks the event loop."""
         with writing(file) as opened:
-            # It needs no view: others go on meanwhile.
+            # It needs no session: other tasks may use the filter at the same time.
             return await self._driver.run(self._save(opened, progress), on_all_blocks=True)
 
     @classmethod

@@ -34,7 +34,7 @@ CHUNK_ITEMS = 8_192
 
 
 class BaseFilter(ABC):
-    """A filter as one client knows it. Arguments: see ``BloomFilter``.
+    """One client's handle of a filter. Arguments: see ``BloomFilter``.
 
     The methods that begin with an underscore are operations, for a driver to run.
     """
@@ -96,7 +96,7 @@ class BaseFilter(ABC):
     def _use(self, client: Any) -> None:
         """Make the driver."""
 
-    def _beside(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
+    def _sibling(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
         """Return another filter on the same server, or on another one."""
         if client is None:
             client, label = self._client, self._given_label
@@ -171,7 +171,7 @@ class BaseFilter(ABC):
         for other in others:
             if not isinstance(other, BaseFilter) or other.is_async != self.is_async:
                 raise ConfigurationError(
-                    f"the other filter is to be a {type(self).__name__}, too; got {other!r:.60}"
+                    f"the other filter must be a {type(self).__name__}, too; got {other!r:.60}"
                 )
         return [self._session, *(other.session for other in others)]
 
@@ -191,7 +191,7 @@ class BaseFilter(ABC):
 
     @property
     def lost_blocks(self) -> int:
-        """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
+        """Blocks that this object found lost (evicted, deleted) and created again, empty."""
         return self._session.lost_blocks
 
     @property

@@ -32,7 +32,7 @@ BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: whether a request or an item was seen.
+    """One lookup: whether a request or an item was seen.
 
     Args:
         kind: ``url``, ``bloom_key`` or ``item``.
@@ -111,7 +111,7 @@ def run(session: CommandSession) -> ExitCode:
 
     Raises:
         NothingThereError: there is no filter.
-        ConfigurationError: nothing is asked, or a URL is none.
+        ConfigurationError: there is nothing to look up, or a text is not a URL.
         StorageError: the server did not answer.
     """
     opts = session.opts

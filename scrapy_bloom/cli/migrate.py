@@ -199,7 +199,7 @@ class _Migration:
         if document["missing"]:
             yield (
                 f"NOT ALL THERE: {document['missing']:,} of {document['checked']:,} are not seen. "
-                "They came in meanwhile, or the filter has lost them: run the same command again"
+                "They were added later, or the filter has lost them: run the same command again"
             )
             return
         if document["checked"]:

@@ -139,7 +139,7 @@ def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], N
         console=err,
         transient=True,
         disable=not err.is_terminal,
-        # Else what is printed meanwhile would go to the standard error.
+        # Otherwise prints during the progress bar would go to the standard error.
         redirect_stdout=False,
         redirect_stderr=False,
     )

@@ -30,7 +30,7 @@ from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
 #: The last Unix time that has a date, in the year 9999; what is stored may be later.
 LAST_TIME = 253_402_300_799
-#: Properties that JSON has beside the fields.
+#: Properties that JSON has in addition to the fields.
 PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
 #: Shows how far something is: gives a function that counts on.
 Progress = AbstractContextManager[Callable[[int], None]]
@@ -87,7 +87,7 @@ class Server:
         return snapshot if snapshot is not None and snapshot.rings else None
 
     def read(self, window: str) -> Snapshot:
-        """Do as ``look``; but there has to be a filter.
+        """Read a window's filter, which must exist.
 
         Raises:
             NothingThereError: there is none.
@@ -149,7 +149,7 @@ class CommandSession:
 
     @property
     def printer(self) -> ModuleType | None:
-        """What prints text; None if JSON is asked for."""
+        """The module that prints text; None with --json."""
         return None if self.opts.json else render
 
     def connect(self) -> AbstractContextManager[Server]:
@@ -185,12 +185,14 @@ class CommandSession:
         """Ask, unless ``--yes`` answers.
 
         Raises:
-            ConfigurationError: there is nobody to ask.
+            ConfigurationError: there is no terminal to ask at.
         """
         if self.opts.yes:
             return True
         if not sys.stdin.isatty():
-            raise ConfigurationError(f"{question}? Nobody can be asked here: add --yes to do it")
+            raise ConfigurationError(
+                f"{question}? There is no terminal to ask at: add --yes to do it"
+            )
         sys.stderr.write(f"{question}? [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -225,7 +227,7 @@ def iso(time: int) -> str | None:
 
 
 def complain(text: str) -> None:
-    """Say something on the standard error, in one line."""
+    """Print one line to the standard error."""
     sys.stderr.write(f"scrapy bloom: {' '.join(text.split())}\n")
 
 

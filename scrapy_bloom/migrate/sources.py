@@ -86,7 +86,7 @@ class SetSource:
             return ""
         return (
             f"{self.name} had {self._members:,} entries, of which {left:,} are left: it was "
-            "deleted, made anew or flushed while it was read. Stop what does that (a scrapy-redis "
+            "deleted, replaced or flushed while it was read. Stop what does that (a scrapy-redis "
             "crawl that ends), restore it"
         )
 

@@ -360,8 +360,8 @@ def test_a_key_of_another_type(
         (["surplus"], "unrecognized arguments"),
         (["--release"], "say which claims to release: --release with --owner or --state"),
         (["--release", "-y"], "say which claims to release"),
-        (["--release", "--state", "dead"], "Nobody can be asked here: add --yes"),
-        (["--release", "--owner", "shop", "--json"], "Nobody can be asked here: add --yes"),
+        (["--release", "--state", "dead"], "There is no terminal to ask at: add --yes"),
+        (["--release", "--owner", "shop", "--json"], "There is no terminal to ask at: add --yes"),
     ],
 )
 def test_wrong_options(

@@ -1,4 +1,4 @@
-"""Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
+"""Sends the calls of an operation to an asyncio client: see driver.py."""
 
 import asyncio
 import inspect
@@ -164,7 +164,7 @@ class AsyncDriver:
             # redis-py has closed the connection: what was sent is not answered to the next one.
             raise self.explain(TimeoutError("timed out")) from error
         except UnicodeDecodeError:
-            # Up to 5.0.3, redis-py with hiredis decodes what it is asked to leave as bytes.
+            # Up to 5.0.3, redis-py with hiredis decodes replies that must stay bytes.
             raise ConfigurationError(
                 f"redis-py {redis.__version__} with hiredis and decode_responses=True cannot read "
                 "bitmaps: use a client without decode_responses, or a later redis-py"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Redis keeps the number of databases in an int.
 MAX_DB = 2**31 - 1
-#: Client arguments that are ours to decide, and what to do instead.
+#: Client arguments that the package sets itself, and what to do instead.
 RESERVED = {
     **dict.fromkeys(
         ("socket_timeout", "socket_connect_timeout", "timeout"), "set `timeout` instead"
@@ -51,7 +51,7 @@ RESERVED = {
         "remove it: the pool belongs to scrapy-bloom",
     ),
 }
-#: What is taken over from scrapy-redis's settings, besides ``ssl`` and everything ``ssl_*``.
+#: Arguments taken from scrapy-redis's settings, in addition to ``ssl`` and everything ``ssl_*``.
 SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
 SHARED |= {"username", "password", "credential_provider"}
 

@@ -1,12 +1,12 @@
 """``embedded:``, a Valkey server of our own that all processes of a project on a machine share.
 
-Nobody owns the server: the first process that needs it starts it, the last one to leave stops it.
+No process owns the server: the first one that needs it starts it, the last to leave stops it.
 All counting is done by the kernel, with ``flock``, so that ``kill -9`` cannot leave a wrong count:
 
 - ``users.lock`` is held shared by every attached process;
 - ``server.lock`` is held exclusively by the server itself, which inherits it at its start, and
   contains the path of its socket;
-- ``start.lock`` is held exclusively by whoever is starting or stopping the server.
+- ``start.lock`` is held exclusively by the process that starts or stops the server.
 
 A server whose users were all killed keeps running; the next process to attach adopts it.
 """
@@ -31,9 +31,9 @@ from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds a single question to the server may take.
+#: Seconds a PING may take.
 PING_SECONDS = 1.0
-#: Seconds a server that somebody else started may be out of reach.
+#: Seconds a server that another process started may be out of reach.
 REACH_SECONDS = 5.0
 #: Seconds the server gets to write its data to the disk and to exit.
 STOP_SECONDS = 30.0
@@ -172,12 +172,12 @@ def _unreachable(data_dir: Path, path: Path) -> StorageError:
 def _launch(data_dir: Path, lock: int, deadline: float) -> None:
     """Start a server that inherits ``lock``; returns before the server answers."""
     path = _socket_path(data_dir)
-    # Whoever answers there now serves a deleted directory of the same name.
+    # A server that answers there now serves a deleted directory of the same name.
     while _ask(path, b"SHUTDOWN") is not None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     os.ftruncate(lock, 0)
     os.pwrite(lock, os.fsencode(path), 0)
-    # A daemon is nobody's child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
+    # A daemon is not our child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
     command = [
         *(_binary(), "--daemonize", "yes", "--pidfile", str(data_dir / "server.pid")),
         *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
@@ -230,7 +230,7 @@ def _socket_path(data_dir: Path) -> Path:
     """Return a short path that depends on the directory only, in a directory private to the user.
 
     Raises:
-        StorageError: somebody else could reach into the directory of the socket.
+        StorageError: another user could write to the directory of the socket.
     """
     name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
     private = f"scrapy-bloom-{os.geteuid()}"
@@ -252,7 +252,7 @@ def _socket_path(data_dir: Path) -> Path:
 
 
 def _ask(path: Path, command: bytes) -> bytes | None:
-    """Return the server's answer, ``b""`` if it gives none, None if nobody listens."""
+    """Return the server's answer, ``b""`` if it gives none, None if no process listens."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PING_SECONDS)
         try:

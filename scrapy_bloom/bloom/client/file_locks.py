@@ -32,7 +32,7 @@ def held(path: Path, deadline: float) -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Return whether nobody holds a lock file."""
+    """Return whether no process holds a lock file."""
     lock = open_lock(path)
     try:
         free = try_lock(lock)
@@ -44,7 +44,7 @@ def is_free(path: Path) -> bool:
 
 
 def try_lock(lock: int) -> bool:
-    """Lock an open file exclusively, unless somebody else holds it."""
+    """Lock an open file exclusively, unless another process holds it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

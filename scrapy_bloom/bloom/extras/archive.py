@@ -2,8 +2,8 @@
 
 First comes the header. For each block follows its ring with its counts, then the layers of that
 ring, each in chunks of 256 KiB; nothing but its place says where a chunk belongs. A ring that comes
-again stands for the block as it was read again, because it changed meanwhile: what came of it
-before is void. The last frame is the end.
+again stands for the block as it was read again, because it changed during the save: its earlier
+frames are void. The last frame is the end.
 """
 
 import json

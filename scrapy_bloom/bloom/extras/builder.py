@@ -37,22 +37,22 @@ def try_block(
     block: int,
     attempt: Callable[[CachedRing], Operation[T]],
 ) -> Operation[T]:
-    """Do something with a block, once more from its beginning whenever its ring changes meanwhile.
+    """Run an attempt on a block, and repeat it whenever the ring has changed.
 
     Args:
         session: the filter.
-        header: its header; a filter that was created anew is refused.
+        header: its header; a filter that was replaced is refused.
         block: the block.
         attempt: what is to be done with the ring; may raise RefusedError.
 
     Raises:
-        StorageError: the filter does not keep still, or was created anew.
+        StorageError: the filter keeps changing, or was replaced.
     """
     for _ in range(MAX_ROUNDS):
         if not session.complete:
             yield from session.open()
         if session.header != header:
-            raise StorageError(f"the filter {session.keys.prefix!r} was created anew meanwhile")
+            raise StorageError(f"the filter {session.keys.prefix!r} was deleted and created again")
         held = session.held[block]
         try:
             return (yield from attempt(held))
@@ -64,7 +64,7 @@ def try_block(
 def read_block(held: CachedRing, layers: Sequence[Layer]) -> Operation[Contents]:
     """Read bitmaps of a block.
 
-    The filter may be in use: an item that is recorded meanwhile may be there in part.
+    The filter may be in use: an item that is recorded at the same time may be there in part.
 
     Args:
         held: its ring.

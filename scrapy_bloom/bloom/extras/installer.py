@@ -7,7 +7,7 @@ its time.
 
 Each write compares the nonce of its block's ring, which no other client has. Block 0 comes first
 and only where there is no ring: of several that write under one key, the first goes on. The header
-is written only if block 0 still has that ring and if no client has created a filter meanwhile.
+is written only if block 0 still has that ring and if no client has created a filter since.
 """
 
 import secrets
@@ -44,7 +44,7 @@ class Installer(StoredFilter):
 
     Args:
         keys: the keys it is to have.
-        header: its header; its id is drawn anew.
+        header: its header; it gets a new id.
     """
 
     def __init__(self, keys: Keys, header: Header) -> None:

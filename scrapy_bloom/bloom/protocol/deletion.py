@@ -76,7 +76,7 @@ def _remove(stored: StoredFilter, block: int, walked: dict[str, list[str]]) -> O
         for key in (*keys, ring_key):
             (done,) = yield [Call(load("drop"), (ring_key, key), (reply.version,))]
             if done.verdicts != "1":
-                break  # it has changed meanwhile
+                break  # it has changed since
         else:
             return
     raise stored.unstable(MAX_RACES)
