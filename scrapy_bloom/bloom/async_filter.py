@@ -54,7 +54,7 @@ class AsyncBloomFilter(BaseFilter):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Close nothing: the client is the caller's."""
+        """Close nothing: the client belongs to the caller."""
 
     async def run(
         self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False

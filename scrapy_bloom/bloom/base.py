@@ -94,7 +94,7 @@ class BaseFilter(ABC):
 
     @abstractmethod
     def _use(self, client: Any) -> None:
-        """Make the driver."""
+        """Create the driver for a client."""
 
     def _sibling(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
         """Return another filter on the same server, or on another one."""
@@ -235,7 +235,7 @@ class BaseFilter(ABC):
         return sum(layer.num_bits for ring in rings for layer in ring.layers)
 
     def as_wanted(self) -> FilterOptions:
-        """Return what makes another filter like this one."""
+        """Return the options for another filter like this one."""
         header, config = self._known_header, self._session.held[0].ring.config
         return FilterOptions.like(header, config, self._session.wanted.run)
 
@@ -246,7 +246,7 @@ class BaseFilter(ABC):
         return self.header
 
     def __bool__(self) -> bool:
-        """Return True, also if it is empty: that it is one is known without asking the server."""
+        """Return True, also for an empty filter, without a round trip."""
         return True
 
     def __reduce__(self) -> NoReturn:
@@ -260,7 +260,7 @@ class BaseFilter(ABC):
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield items in lists of those that are sent together.
+    """Yield items in lists of what one round trip sends.
 
     Raises:
         TypeError: it is one item.

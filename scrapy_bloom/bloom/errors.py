@@ -14,7 +14,7 @@ class ConfigurationError(BloomError, ValueError):
 
 
 class FilterMismatchError(BloomError):
-    """The filter as stored differs from the filter that was asked for."""
+    """The stored filter differs from the given options."""
 
 
 class ArchiveError(BloomError):
@@ -30,7 +30,7 @@ class StorageError(BloomError):
 
 
 class ServerFullError(StorageError):
-    """Redis is out of memory, and refuses what may take more of it."""
+    """Redis is out of memory and refuses commands that need more."""
 
 
 class NotReadyError(StorageError):
@@ -142,7 +142,7 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = WORDS) -> S
 
 
 def in_words(text: str, words: Mapping[str, str]) -> str:
-    """Return a text with parameters, which are in backticks, by the caller's names for them."""
+    """Return a text with its parameters, in backticks, replaced by the caller's names."""
     return _PARAMETER.sub(lambda match: words.get(match[1], match[0]), text)
 
 

@@ -50,7 +50,7 @@ class Query:
 
 
 class Identifier:
-    """Knows of requests what a crawl does: their windows and fingerprints."""
+    """Finds a request's window and fingerprint as a crawl does."""
 
     def __init__(self, session: CommandSession) -> None:
         crawler, settings = session.crawler, session.settings
@@ -67,8 +67,8 @@ class Identifier:
         """The windows that requests may have, and that have a filter."""
         return {self._default, *(name for _, name in self._windows.rules)} - {RUN}
 
-    def question(self, kind: str, text: str) -> Query:
-        """Make a question.
+    def query(self, kind: str, text: str) -> Query:
+        """Make a query.
 
         Raises:
             ConfigurationError: the text is no URL.
@@ -107,7 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(session: CommandSession) -> ExitCode:
-    """Print whether what the options name is seen.
+    """Print for each URL, key and item whether it is seen.
 
     Raises:
         NothingThereError: there is no filter.
@@ -127,32 +127,32 @@ def run(session: CommandSession) -> ExitCode:
             if warning and (opts.urls or opts.bloom_key):
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
-        answers = (_answer(batch, filters) for batch in _batches(_questions(opts, identifier)))
+        answers = (_answer(batch, filters) for batch in _batches(_queries(opts, identifier)))
         asked, seen = _print_answers(session, server.address, answers)
     return ExitCode.of(asked == seen)
 
 
-def _questions(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query]:
-    yield from (identifier.question("bloom_key", key) for key in opts.bloom_key)
-    yield from (identifier.question("item", item) for item in opts.item)
+def _queries(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query]:
+    yield from (identifier.query("bloom_key", key) for key in opts.bloom_key)
+    yield from (identifier.query("item", item) for item in opts.item)
     for url in opts.urls:
         if url == "-":
-            yield from _questions_of(sys.stdin.buffer.readline, identifier)
+            yield from _queries_of(sys.stdin.buffer.readline, identifier)
         elif url.strip():
-            yield identifier.question("url", url.strip())
+            yield identifier.query("url", url.strip())
 
 
-def _questions_of(readline: Callable[[int], bytes], identifier: Identifier) -> Iterator[Query]:
-    """Ask about each line of a list that is not blank."""
-    questions = (_question_of(line, identifier) for line in read_lines(readline))
+def _queries_of(readline: Callable[[int], bytes], identifier: Identifier) -> Iterator[Query]:
+    """Yield a query for each line that is not blank."""
+    questions = (_query_of(line, identifier) for line in read_lines(readline))
     yield from (question for question in questions if question is not None)
 
 
-def _question_of(line: Line, identifier: Identifier) -> Query | None:
-    """Return what a line asks; None if it is blank. What is no URL loses no other its answer."""
+def _query_of(line: Line, identifier: Identifier) -> Query | None:
+    """Return the query of a line; None if it is blank. A malformed line is a query, too."""
     try:
         url = line.url()
-        return identifier.question("url", url) if url else None
+        return identifier.query("url", url) if url else None
     except ConfigurationError as error:
         text = line.data.decode(errors="replace").strip("\ufeff \t\r\n")
         return Query("url", text, "", b"", problem=f"{error!s:.200}")

@@ -150,7 +150,7 @@ class BloomCommand(ScrapyCommand):
 
 
 def _prepare_streams() -> None:
-    """Make streams that were closed or that know some characters only fit to be used."""
+    """Replace closed streams, and escape characters that a stream cannot encode."""
     if sys.stdin is None:  # as after `<&-`
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the end
     for name in ("stdout", "stderr"):

@@ -282,7 +282,7 @@ def _release(session: CommandSession, claims: Claims) -> bool:
 
 
 def _entries(session: FilterSession) -> Operation[tuple[int, Mapping[str, str]]]:
-    """Return the server's clock and all workers' entries; unlike ``pending.beat``, only read."""
+    """Return the server's clock and all workers' entries, without a heartbeat."""
     (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), ("", 0, "", 0))]
     return reply.now, reply.fields
 

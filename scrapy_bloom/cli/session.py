@@ -1,4 +1,4 @@
-"""What the subcommands of ``scrapy bloom`` share: the project, its server, and how they answer."""
+"""Shared by the subcommands: the project, its server, and the forms of output."""
 
 import argparse
 import difflib
@@ -178,7 +178,7 @@ class CommandSession:
         return self.opts.window is not None or self.opts.key is not None
 
     def progress(self, title: str, total: int | None = None) -> Progress:
-        """Show how far something is."""
+        """Show a progress bar."""
         return render.progress(title, total)
 
     def confirm(self, question: str) -> bool:

@@ -127,7 +127,7 @@ def test_a_filter_that_was_created_anew_is_refused(client: redis.Redis) -> None:
     header = bloom.open()
     client.flushall()
     small(client).open()
-    with pytest.raises(StorageError, match="created anew"):
+    with pytest.raises(StorageError, match="created again"):
         bloom.run(lambda session: try_block(session, header, 0, read_all))
 
 

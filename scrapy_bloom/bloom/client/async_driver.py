@@ -40,7 +40,7 @@ _cleaning: set[asyncio.Task[Any]] = set()
 
 
 class timeout:  # noqa: N801 - used as asyncio.timeout is
-    """Cancel what is done in an ``async with`` block after some seconds: asyncio.TimeoutError.
+    """Cancel an ``async with`` block after some seconds: asyncio.TimeoutError.
 
     Counts the time in which the event loop could have read a reply, and not while it is blocked:
     a step that is late counts as if it had been in time, and as nothing if a reply comes after it.
@@ -226,7 +226,7 @@ class AsyncDriver:
 
 
 async def finish(cleaning: Awaitable[T]) -> T:
-    """Await what cleans up behind an operation: to its end, also if the task is cancelled again.
+    """Await a clean-up to its end, also if the task is cancelled again.
 
     Raises:
         StorageError: the server did not do it in time.

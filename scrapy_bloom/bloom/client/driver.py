@@ -130,7 +130,7 @@ class Driver:
             raise
 
     def eviction_policy(self) -> str:
-        """Return the server's ``maxmemory-policy``; "" where it does not say.
+        """Return the server's ``maxmemory-policy``; "" if unknown.
 
         Raises:
             StorageError: as ``run`` does.
@@ -139,7 +139,7 @@ class Driver:
         return ",".join(self._info("memory", "maxmemory_policy"))
 
     def server_id(self) -> str:
-        """Return what names the server's process, of a cluster all; "" where it does not say.
+        """Return the id of the server's process, of a cluster all; "" if unknown.
 
         Raises:
             StorageError: as ``run`` does.
@@ -243,7 +243,7 @@ _PIPELINES = (
 
 
 def check_client(client: Any, expected: str) -> None:
-    """Refuse clients that look like those of redis-py, and cannot be used.
+    """Refuse objects that look like clients, such as pipelines.
 
     Args:
         client: the client, for asyncio or not.

@@ -1,4 +1,4 @@
-"""Lock files: held by the kernel for a process, and so let go of by ``kill -9`` too."""
+"""Lock files: the kernel holds them for a process, and releases them on ``kill -9`` too."""
 
 import fcntl
 import os

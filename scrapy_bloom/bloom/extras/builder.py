@@ -5,7 +5,7 @@ from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.extras.archive import Block
+from scrapy_bloom.bloom.extras.archive import CHUNK_BYTES, CHUNKS_PER_ROUND, Block
 from scrapy_bloom.bloom.extras.contents import Contents
 from scrapy_bloom.bloom.extras.installer import Installer
 from scrapy_bloom.bloom.model.generations import Layer
@@ -17,8 +17,6 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
 
-#: Bytes of a bitmap that are read or written in one call (0.3 ms), and such calls in a round trip.
-CHUNK_BYTES, BATCH = 256 << 10, 4
 #: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
 COUNTED_BYTES = 4 << 20
 
@@ -166,7 +164,7 @@ def _all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
     """
     replies: list[Reply] = []
     rest = iter(calls)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, CHUNKS_PER_ROUND)):
         for reply in (yield batch):
             if reply.status != status:
                 raise RefusedError(reply)

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
-from scrapy_bloom.bloom.extras.archive import Block
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
@@ -35,8 +35,8 @@ T = TypeVar("T")
 UNFINISHED_SECONDS = 86_400
 #: Seconds that all of a filter lives at least when it is finished.
 MIN_LIFE_SECONDS = 60
-#: Parts of bitmaps that are read or written in a round trip, and blocks that are finished in one.
-BATCH, BLOCKS = 4, 16
+#: Blocks that are finished in a round trip.
+BLOCKS_PER_ROUND = 16
 
 
 class Installer(StoredFilter):
@@ -98,7 +98,7 @@ class Installer(StoredFilter):
         """Write a part of a bitmap of the block that was begun last."""
         ring = next(reversed(self._blocks.values())).ring
         self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
-        if len(self._waiting) == BATCH:
+        if len(self._waiting) == CHUNKS_PER_ROUND:
             yield from self._send()
 
     def finish(self) -> Operation[None]:
@@ -143,7 +143,7 @@ class Installer(StoredFilter):
             for block in self._blocks.values()
             for layer in block.ring.layers
         )
-        while batch := list(islice(looks, BATCH * BLOCKS)):
+        while batch := list(islice(looks, CHUNKS_PER_ROUND * BLOCKS_PER_ROUND)):
             yield from self._make(batch)
 
     def _mark(self, version: str) -> Operation[bool]:
@@ -153,7 +153,7 @@ class Installer(StoredFilter):
         """
         before, self._version = self._version, version
         whole, rings = True, iter([block.ring for block in self._blocks.values()])
-        while batch := list(islice(rings, BLOCKS)):
+        while batch := list(islice(rings, BLOCKS_PER_ROUND)):
             replies = yield [self._finish_call(ring, before) for ring in batch]
             # A client that sends a command again finds that it was carried out.
             whole = whole and all(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.errors import ArchiveError, StorageError
-from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, ArchiveWriter, spans
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, MAX_LAYERS, ArchiveWriter, spans
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
@@ -19,8 +19,6 @@ from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 
 #: Names of layers.
 Names = Collection[str]
-#: Parts of bitmaps that are read in a round trip.
-BATCH = 4
 #: Called with the bytes of bitmaps done and in all, about.
 Progress = Callable[[int, int], object]
 
@@ -142,7 +140,7 @@ class Saver(StoredFilter):
                     self._advance(size)
                 continue
             while todo:
-                now, rest = todo[:BATCH], todo[BATCH:]
+                now, rest = todo[:CHUNKS_PER_ROUND], todo[CHUNKS_PER_ROUND:]
                 replies = yield [self._fetch(ring, layer, version, *span) for span in now]
                 refused = [reply for reply in replies if reply.status != BYTES]
                 if refused:

@@ -293,7 +293,7 @@ class RingStore(StoredFilter):
     def _swap(
         self, block: int, version: str, ring: Ring, old: Ring | None, lost: Collection[str] = ()
     ) -> Operation[bool]:
-        """Compare and set: put ``ring`` in the place of the one under nonce ``version``.
+        """Compare and set: put ``ring`` in place of the one under nonce ``version``.
 
         Returns whether it worked; if not, the ring of the faster client is held, if it is usable.
         """

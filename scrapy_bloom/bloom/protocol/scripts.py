@@ -124,7 +124,7 @@ def load(name: str) -> Script:
 
 @cache
 def on_full_server(script: Script) -> Script:
-    """Return a script that a server without memory carries out all the same.
+    """Return a variant of a script that runs on a server that is out of memory.
 
     A read-only replica refuses it, even if it writes nothing.
     """

@@ -25,7 +25,7 @@ from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
 
 
 class FilterSession(FilterOpener):
-    """One client's view of one filter, and the operations on it.
+    """One client's session of a filter, and the operations on it.
 
     Args:
         keys: the filter's keys.
@@ -40,7 +40,7 @@ class FilterSession(FilterOpener):
         self._stuck: dict[int, str] = {}
 
     def twin(self) -> "FilterSession":
-        """Return another view of the filter that knows what this one knows."""
+        """Return another session of the filter that holds the same rings."""
         twin = FilterSession(self.keys, self.wanted, self.default, self.notify)
         if self.header is not None and self._is_configured:
             twin.header, twin.hasher, twin.now = self.header, self.hasher, self.now
@@ -54,7 +54,7 @@ class FilterSession(FilterOpener):
         yield from self.clear_claims()
 
     def clear_claims(self) -> Operation[None]:
-        """Forget what is claimed, and not recorded yet."""
+        """Delete all claims."""
         yield from self.open()
         for block, held in self.held.copy().items():
             yield [
@@ -92,7 +92,7 @@ class FilterSession(FilterOpener):
                     yield from self.refresh(block, held.version, reply)
 
     def refresh(self, block: int, version: str, reply: Reply) -> Operation[None]:
-        """Bring the view of a block up to date after a script refused ring ``version``."""
+        """Update a block after a script refused ring ``version``."""
         held = self.held.get(block)
         if held is None or held.version != version:
             return  # another reply of the same round was handled first
