@@ -1,12 +1,11 @@
-"""Fixtures: one real server of each kind per session, an empty database per test."""
+"""Fixtures: one real server of a kind per process, an empty database per test."""
 
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-import hypothesis
 import pytest
 import redis
 from example_site.build import Site
@@ -14,18 +13,19 @@ from example_site.serve import SiteServer, serve
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
+from support import leaks
 from support.clock import MOVED_TO, MovedServer, why_not
-from support.servers import Server, find_servers
+from support.examples import register_profiles
+from support.nursery import close_shared_nursery
+from support.polling import until
+from support.servers import MISSING, SERVERS, Server
 
-FOUND = find_servers()
-SERVERS = {name: binary for name, binary in FOUND.items() if binary}
-MISSING = sorted(FOUND.keys() - SERVERS.keys())
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
-# Never a timed assertion; in CI, hypothesis has such a profile of its own.
-if not os.environ.get("CI"):
-    hypothesis.settings.register_profile("untimed", deadline=None)
-    hypothesis.settings.load_profile("untimed")
+#: Of the site that tests crawl.
+STORIES = 48
+StartOnce = Callable[[type[Server], str], Any]
+register_profiles()
 # pytest-xdist sets it: tables would be as wide as the terminal of the developer.
 os.environ.pop("COLUMNS", None)
 # What a Scrapy process does first; up to 2.14, a crawler cannot be built without.
@@ -40,21 +40,80 @@ def pytest_report_header() -> list[str]:
 
 def pytest_sessionstart() -> None:
     """A missing server is for the user to know, and an error in CI."""
-    if not SERVERS or (MISSING and os.environ.get("CI")):
+    if MISSING and os.environ.get("CI"):
         raise pytest.UsageError(f"no {' and no '.join(MISSING)} server on this machine")
 
 
-@pytest.fixture(scope="session", params=sorted(SERVERS))
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A running server; the test runs once on each kind."""
-    with Server(SERVERS[request.param]) as running:
-        yield running
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test marked `each_server` once on each kind of server, others on the first kind."""
+    if metafunc.definition.get_closest_marker("each_server"):
+        for name in ("server", "moved_server"):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, SERVERS, indirect=True, scope="session")
+
+
+def binary_for(request: pytest.FixtureRequest) -> str:
+    """Return the binary of the server that a fixture is for."""
+    return SERVERS[getattr(request, "param", None) or preferred_kind()]
+
+
+def preferred_kind() -> str:
+    """Return the kind of server that tests run on which run on one."""
+    if not SERVERS:
+        pytest.fail(f"no {' and no '.join(MISSING)} server on this machine")
+    return next(iter(SERVERS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery_closed() -> Iterator[None]:
+    """Crawlers are forked from one process, which ends with this one."""
+    yield
+    close_shared_nursery()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    """A test ends its threads and child processes; those of wider fixtures are there before."""
+    threads, children = leaks.threads(), leaks.children()
+    yield
+    until(lambda: not leaks.threads() - threads, f"threads end: {leaks.threads() - threads}")
+    left = [leaks.describe(pid) for pid in leaks.children() - children]
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_server_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Embedded servers end with their last user, although they are nobody's children."""
+    yield
+    directory = tmp_path_factory.getbasetemp().resolve()
+    until(lambda: not leaks.servers_in(directory), f"no server runs in {directory}")
+
+
+@pytest.fixture(scope="session")
+def start_once() -> Iterator[StartOnce]:
+    """Starts servers of the session, by class and binary, when they are first needed."""
+    started: dict[tuple[type[Server], str], Server] = {}
+    with ExitStack() as stack:
+
+        def start(kind: type[Server], binary: str) -> Any:
+            if (kind, binary) not in started:
+                started[kind, binary] = stack.enter_context(kind(binary))
+            return started[kind, binary]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, start_once: StartOnce) -> Server:
+    """A running server: the preferred kind, or each kind in turn where `each_server` is marked."""
+    running: Server = start_once(Server, binary_for(request))
+    return running
 
 
 @pytest.fixture(scope="session")
 def any_binary() -> str:
     """The binary of whichever server is there, for tests that need a server of their own."""
-    return next(iter(SERVERS.values()))
+    return SERVERS[preferred_kind()]
 
 
 @pytest.fixture
@@ -84,13 +143,9 @@ def nodes(any_binary: str) -> Iterator[list[Server]]:
 
 def wait_for_cluster(clients: list[redis.Redis]) -> None:
     """Wait until all nodes know each other."""
-    deadline = time.monotonic() + 20
-    while not all(
-        client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("NODES")) == NODES
-        for client in clients
-    ):
-        assert time.monotonic() < deadline, "the nodes do not find each other"
-        time.sleep(0.05)
+    for client in clients:
+        until(lambda client=client: client.cluster("INFO")["cluster_state"] == "ok", "a cluster")
+        until(lambda client=client: len(client.cluster("NODES")) == NODES, "nodes know each other")
 
 
 @pytest.fixture
@@ -103,14 +158,14 @@ def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
         yield client
 
 
-@pytest.fixture(scope="session", params=sorted(SERVERS))
-def moved_server(request: pytest.FixtureRequest) -> Iterator[MovedServer]:
+@pytest.fixture(scope="session")
+def moved_server(request: pytest.FixtureRequest, start_once: StartOnce) -> MovedServer:
     """The server behind ``moved``; where there can be none, CI fails."""
     reason = why_not()
     if reason:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    with MovedServer(SERVERS[request.param]) as running:
-        yield running
+    running: MovedServer = start_once(MovedServer, binary_for(request))
+    return running
 
 
 @pytest.fixture
@@ -131,8 +186,8 @@ def redis_url(any_binary: str) -> Iterator[str]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A magazine of less than half the size, to be crawled quickly. The demo crawls the whole."""
-    return Site.build(tmp_path / "site", count=128)
+    """A magazine of a sixth of the size, to be crawled quickly. The demo crawls the whole."""
+    return Site.build(tmp_path / "site", count=STORIES)
 
 
 @pytest.fixture

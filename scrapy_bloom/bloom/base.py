@@ -83,7 +83,8 @@ class BaseFilter(ABC):
                 run=run,
                 fingerprinter=fingerprinter,
             )
-            self._session = _new_session(key, wanted, like, notify)
+            #: This client's session of the filter.
+            self.session = self._session = _new_session(key, wanted, like, notify)
             self._client, self._given_label = client, label
             self._label = label_of_client(client) if label is None else label
             self._timeout = _seconds("timeout", timeout)
@@ -179,11 +180,6 @@ class BaseFilter(ABC):
         return save(self._session.keys, ArchiveWriter(file), progress)
 
     # -- what this client knows --
-
-    @property
-    def session(self) -> FilterSession:
-        """This client's session of the filter."""
-        return self._session
 
     def new_session(self) -> FilterSession:
         """Return another session of the same filter, for operations of another driver."""

@@ -1,6 +1,7 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.bloom.base import chunks
@@ -12,9 +13,10 @@ from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
-from scrapy_bloom.bloom.protocol.membership import locate, verdict_on_one
+from scrapy_bloom.bloom.protocol.membership import MakeOneCall, add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -130,14 +132,37 @@ class BloomFilter(CombinedFilter):
 
     def add(self, item: Item, *, if_absent: bool = False) -> bool:
         """Record an item in one round trip; return whether it was new. Raises as ``add_many``."""
-        if self._session.complete:
-            # What a crawl does all the time, without the bookkeeping of a batch (15 us).
-            held, packed = locate(self._session, to_bytes(item))
-            reply = self._driver.call(held.add(packed, if_absent=if_absent))
-            verdict = verdict_on_one(self._session, held, reply)
+        encoded = to_bytes(item)
+        verdict = self.run_one(
+            encoded,
+            lambda held, packed: held.add(packed, if_absent=if_absent),
+            partial(add, items=[encoded], if_absent=if_absent),
+        )
+        return self._judge([verdict])[0]
+
+    def run_one(
+        self,
+        item: bytes,
+        make_call: MakeOneCall,
+        operation: Callable[[FilterSession], Operation[list[Verdict]]],
+    ) -> Verdict:
+        """Return the verdict on one item, without the bookkeeping of a batch (15 us).
+
+        Args:
+            item: the item.
+            make_call: makes the call.
+            operation: does the same as a batch: where the ring is not known, or has changed.
+
+        Raises:
+            StorageError: the outcome is unknown.
+        """
+        session = self._session
+        held, packed = locate(session, item)
+        if held is not None:
+            verdict = verdict_on_one(session, held, self._driver.call(make_call(held, packed)))
             if verdict is not None:
-                return self._judge([verdict])[0]
-        return self._driver.run(self._add([item], if_absent=if_absent))[0]
+                return verdict
+        return self._driver.run(operation(session))[0]
 
     def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
         """Record items; return True for each that was not recorded before.

@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from chaos.nursery import Nursery
-from scrapy_bloom.crawl.deduplicator import CLOSED_WITHOUT_SERVER
+from support.nursery import Nursery
+
+from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE

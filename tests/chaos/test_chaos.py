@@ -1,45 +1,31 @@
-"""The short form: one seeded schedule of each kind. `make chaos` runs as many as there is time."""
+"""The short form: one seeded schedule of a kind. `make chaos` runs as many as there is time."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
+from support.servers import SERVERS
 
-from chaos.outcome import Outcome
-from chaos.run import Task, open_lab, run_task
-from chaos.schedule import KINDS
+from chaos.schedule import KINDS, Schedule
+from chaos.trial import Lab, Trial
 
 SEED = 1
-#: Trials at once: a crawl mostly waits.
-JOBS = 2
-
-Running = dict[tuple[str, str], Future[Outcome]]
+#: One of the network, of the server, of the crawlers, and all at once. The others are slow.
+OFTEN = {"drop_after", "server_kill_aof", "crawler_kill", "mixed"}
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    """The trials of all tests that are to be run, under way in other processes."""
-    wanted = [
-        (item.callspec.params["kind"], item.callspec.params["remember"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path
-    ]
-    failures = tmp_path_factory.mktemp("failures")
-    with ProcessPoolExecutor(JOBS, get_context("spawn"), open_lab) as pool:
-        yield {
-            (kind, remember): pool.submit(run_task, Task(kind, SEED, remember, {}, failures))
-            for kind, remember in wanted
-        }
-        pool.shutdown(cancel_futures=True)
+def lab() -> Iterator[Lab]:
+    with Lab(SERVERS) as lab:
+        yield lab
 
 
-@pytest.mark.parametrize("remember", ["crawled"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_page_is_hidden_whatever_happens(running: Running, kind: str, remember: str) -> None:
-    outcome = running[kind, remember].result()
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in OFTEN else pytest.mark.slow) for kind in KINDS],
+)
+def test_no_page_is_hidden_whatever_happens(lab: Lab, tmp_path: Path, kind: str) -> None:
+    outcome = Trial(lab, Schedule.random(kind, SEED), "crawled", tmp_path).run()
     assert not outcome.broken
     assert outcome.struck
     assert outcome.hidden == []
@@ -48,13 +34,9 @@ def test_no_page_is_hidden_whatever_happens(running: Running, kind: str, remembe
     assert outcome.alone <= outcome.most_alone, "a process fetches again what it fetched itself"
 
 
-@pytest.mark.parametrize("remember", ["scheduled"])
-@pytest.mark.parametrize("kind", ["crawler_kill"])
-def test_the_suite_finds_what_marking_at_scheduling_hides(
-    running: Running, kind: str, remember: str
-) -> None:
+def test_the_suite_finds_what_marking_at_scheduling_hides(lab: Lab, tmp_path: Path) -> None:
     """Otherwise the other test would show nothing."""
-    outcome = running[kind, remember].result()
+    outcome = Trial(lab, Schedule.random("crawler_kill", SEED), "scheduled", tmp_path).run()
     assert outcome.struck
     assert outcome.hidden
     assert outcome.quiet

@@ -1,7 +1,6 @@
 """Each fault does what its name says, and is mended: else the suite would show nothing."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -9,11 +8,10 @@ from typing import Any
 
 import pytest
 import redis
-from support.servers import Server, find_servers
+from support.polling import until, until_it_works
+from support.servers import SERVERS, Server
 
 from chaos.faults import AOF, INFLICT, write_launcher
-
-SERVERS = {name: binary for name, binary in find_servers().items() if binary}
 
 
 @pytest.fixture
@@ -51,14 +49,14 @@ def test_the_server_refuses_until_it_is_mended(
             write(victims.server)  # fills it, which is noticed by the next one
         with pytest.raises(error, match=message):
             write(victims.server)
-    eventually(lambda: write(victims.server))
+    until_it_works(lambda: write(victims.server), redis.RedisError)
 
 
 @pytest.mark.parametrize(("level", "left"), [(0.5, True), (1.0, False)])
 def test_keys_are_evicted_by_level(victims: Any, level: float, left: bool) -> None:
     before = keys(victims.server)
     with INFLICT["evict"](victims, level):
-        eventually(lambda: assert_(keys(victims.server) < before * 0.8))
+        until(lambda: keys(victims.server) < before * 0.8, "keys are evicted")
         evicted = keys(victims.server)
         assert bool(evicted > before * 0.2) is left
     assert victims.evicted == before - keys(victims.server)
@@ -86,17 +84,3 @@ def test_scripts_and_connections_are_lost(victims: Any) -> None:
 def keys(server: Server) -> int:
     with server.client() as client:
         return int(client.dbsize())
-
-
-def assert_(condition: bool) -> None:
-    assert condition
-
-
-def eventually(check: Callable[[], None]) -> None:
-    """Try until it works, or for a long time."""
-    for _ in range(500):
-        try:
-            return check()
-        except (AssertionError, redis.RedisError):
-            time.sleep(0.02)
-    return check()

@@ -17,7 +17,8 @@ from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.crawling import PROJECT, crawl, options
+from support.crawling import crawl, options
+from support.paths import PROJECT
 from support.servers import Server
 
 from chaos.trial import REMEMBER

@@ -10,12 +10,12 @@ from pathlib import Path
 from random import Random
 
 from support.crawling import PLAIN_SCRAPY
+from support.nursery import Nursery
 from support.proxy import Proxy
 from support.servers import Server
 
 from chaos.crew import Crew
 from chaos.faults import OPTIONS, write_launcher
-from chaos.nursery import Nursery
 from chaos.outcome import CONCURRENT_REQUESTS, CRAWLERS, Outcome
 from chaos.play import HungError, Play, await_end, await_first_pages
 from chaos.schedule import Schedule

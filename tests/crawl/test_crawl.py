@@ -10,7 +10,15 @@ import redis
 from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import version_info
-from support.crawling import PLAIN_SCRAPY, crawl, needs_embedded, options, run, run_together
+from support.crawling import (
+    PLAIN_SCRAPY,
+    crawl,
+    needs_embedded,
+    options,
+    run,
+    run_scrapy,
+    run_together,
+)
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -286,7 +294,7 @@ def test_scrapy_shell_neither_filters_nor_records(
 
 
 def scrapy(web: SiteServer, *arguments: str, **settings: Any) -> Any:
-    return run("-m", "scrapy", *arguments, *options(web, settings))
+    return run_scrapy(*arguments, *options(web, settings))
 
 
 def refused(
@@ -297,8 +305,8 @@ def refused(
     **settings: str,
 ) -> str:
     """Crawl, expecting an error with this message; return the log."""
-    command = ("-m", "scrapy", "crawl", spider, *options(web, settings))
-    done = run(*command, **(environment or {}))
+    command = ("crawl", spider, *options(web, settings))
+    done = run_scrapy(*command, **(environment or {}))
     error = [
         line for line in done.stderr.splitlines() if line.startswith("scrapy_bloom.bloom.errors.")
     ]

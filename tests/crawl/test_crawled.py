@@ -25,8 +25,8 @@ from support.odd_site import (
     moved,
     page,
     tree,
-    until,
 )
+from support.polling import until
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from support.odd_site import (
     moved,
     page,
     tree,
-    until,
 )
+from support.polling import until
 
 PAGES = 60
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from signal import SIGTERM
 
 import pytest
-from chaos.nursery import Nursery
-from support.odd_site import TREE, Lab, LabOf, Reply, labs, page, tree, until
+from support.nursery import Nursery
+from support.odd_site import TREE, Lab, LabOf, Reply, labs, page, tree
+from support.polling import until
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from support.odd_site import LabOf, labs, page, until
+from support.odd_site import LabOf, labs, page
+from support.polling import until
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import ServerFullError

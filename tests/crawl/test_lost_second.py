@@ -10,8 +10,9 @@ from pathlib import Path
 from signal import SIGTERM
 
 import pytest
-from chaos.nursery import Nursery
-from support.odd_site import Crawl, Lab, page, serve, until
+from support.nursery import Nursery
+from support.odd_site import Crawl, Lab, page, serve
+from support.polling import until
 from support.servers import Server
 
 CHILDREN = 30

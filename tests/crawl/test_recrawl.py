@@ -12,20 +12,10 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
-from conftest import SERVERS
 from example_site.build import Site, Truth
 from example_site.serve import SiteServer
 from support.clock import MovedServer
-from support.crawling import crawl, options, run
-
-#: Long tests run on one kind of server: the ring is the same on all of them.
-one_kind_of_server = pytest.mark.parametrize("moved_server", sorted(SERVERS)[:1], indirect=True)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A magazine that is small enough to be crawled dozens of times."""
-    return Site.build(tmp_path / "site", count=48)
+from support.crawling import crawl, options, run_scrapy
 
 
 class Crawls:
@@ -60,7 +50,7 @@ class Crawls:
     def spider(self, file: Path) -> Counter[str]:
         """Crawl with the spider in a file."""
         before = self.web.hits()
-        done = run("-m", "scrapy", "runspider", str(file), *options(self.web, self.settings))
+        done = run_scrapy("runspider", str(file), *options(self.web, self.settings))
         assert done.returncode == 0, done.stderr
         assert "ERROR" not in done.stderr
         return self.web.hits() - before
@@ -88,8 +78,9 @@ def fetches(truth: Truth, *groups: frozenset[str]) -> Counter[str]:
 # -- one crawl a month --
 
 
-@one_kind_of_server
-@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+@pytest.mark.parametrize(
+    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
+)
 def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
     site: Site, crawls: Crawls, ring: str
 ) -> None:
@@ -107,7 +98,6 @@ def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
         assert crawls.at(day(month)) == fetches(truth, due.get(month, frozenset())), month
 
 
-@one_kind_of_server
 def test_a_pause_makes_no_difference(site: Site, crawls: Crawls) -> None:
     """Pages are due by the calendar, whatever crawls there were, and also after years."""
     crawls.use(BLOOM_RECRAWL_AFTER="5 months")
@@ -122,7 +112,6 @@ def test_a_pause_makes_no_difference(site: Site, crawls: Crawls) -> None:
         assert crawls.at(when) == fetches(truth, truth.lasting if due else frozenset()), when
 
 
-@one_kind_of_server
 def test_staggered_blocks_are_crawled_again_one_after_the_other(site: Site, crawls: Crawls) -> None:
     """All stories come within a month, between four and five months after they were seen."""
     crawls.use(BLOOM_RECRAWL_AFTER="5 months", BLOOM_STAGGER="True")
@@ -146,11 +135,10 @@ def test_staggered_blocks_are_crawled_again_one_after_the_other(site: Site, craw
 @pytest.mark.parametrize(
     ("window", "runs"),
     [
-        ("1 run", {"a": True, "b": True, "c": True}),
+        pytest.param("1 run", {"a": True, "b": True, "c": True}, marks=pytest.mark.slow),
         ("2 runs", {"a": True, "b": False, "c": True, "d": False, "e": True}),
     ],
 )
-@one_kind_of_server
 def test_windows_in_runs_count_ids_of_runs(
     site: Site, crawls: Crawls, window: str, runs: dict[str, bool]
 ) -> None:
@@ -206,7 +194,6 @@ class PassingDays:
         self._count(url)
 
 
-@one_kind_of_server
 def test_crawls_from_the_20th_to_the_10th_fetch_each_page_once_a_window(
     site: Site, crawls: Crawls
 ) -> None:
@@ -252,7 +239,6 @@ def check_not_late(fetched: Sequence[tuple[int, int]], crawls: int) -> None:
         assert number <= month + 5, fetched
 
 
-@one_kind_of_server
 def test_a_window_that_ends_during_a_crawl_fetches_pages_once_on_each_side_of_its_end(
     site: Site, crawls: Crawls
 ) -> None:

@@ -7,12 +7,15 @@ yielded it must be crawled again, and therefore keeps its own claim until the re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import product
 from signal import SIGTERM
 from typing import Any
 
 import pytest
-from chaos.nursery import Nursery
-from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree, until
+from support.matrix import mostly_slow
+from support.nursery import Nursery
+from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree
+from support.polling import until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
@@ -183,8 +186,8 @@ class FollowSpider(Base, Spider):
 
 #: Waits 1 s, not 5 s, before it takes over what an empty queue should have.
 IMPATIENT = """
-from scrapy_bloom.crawl.claims import reclaimer
-takeover.ORPHANED_AFTER = 1
+from scrapy_bloom.crawl.claims import worker_view
+worker_view.ORPHANED_AFTER_SECONDS = 1
 """
 
 
@@ -300,8 +303,13 @@ def assert_completes(lab: Lab, spider: str, *, reruns: int = 1, **settings: Any)
 # -- spiders x ends x queues --
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
-@pytest.mark.parametrize("spider", SPIDERS)
+@pytest.mark.parametrize(
+    ("spider", "end"),
+    mostly_slow(
+        product(SPIDERS, ["SIGKILL", "SIGINT"]),
+        lambda spider, end: end == "SIGKILL" or spider in ("lambda", "redirects"),
+    ),
+)
 def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str, end: str) -> None:
     lab, text = lab_of(site_of(spider)), SPIDERS[spider]
     ENDS[end](lab, text)
@@ -312,9 +320,9 @@ def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str, end: st
 @pytest.mark.parametrize(
     "spider",
     [
-        pytest.param(RULES, id="CrawlSpider"),
+        pytest.param(RULES, id="CrawlSpider", marks=pytest.mark.slow),
         pytest.param(LAMBDA, id="lambda"),
-        pytest.param(DATACLASS, id="dataclass"),
+        pytest.param(DATACLASS, id="dataclass", marks=pytest.mark.slow),
     ],
 )
 def test_however_the_crawl_has_ended(lab_of: LabOf, spider: str, end: str) -> None:
@@ -323,7 +331,7 @@ def test_however_the_crawl_has_ended(lab_of: LabOf, spider: str, end: str) -> No
     assert_completes(lab, spider)
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
 def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str, end: str) -> None:
     lab = lab_of(tree(PAGES))
@@ -331,7 +339,7 @@ def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str, end: s
     assert_completes(lab, spider, BLOOM_BATCH=0)
 
 
-@pytest.mark.parametrize("end", ["SIGINT", "page count"])
+@pytest.mark.parametrize("end", ["SIGINT", pytest.param("page count", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
 def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> None:
     """What Scrapy can pickle is in the JOBDIR's queue. What it cannot pickle is gone."""
@@ -367,13 +375,18 @@ def wait_until_due(lab: Lab) -> None:
     ("spider", "persist", "end"),
     [
         pytest.param(RULES, True, "SIGKILL", id="CrawlSpider, persistent, SIGKILL"),
-        pytest.param(RULES, True, "CloseSpider", id="CrawlSpider, persistent, CloseSpider"),
-        pytest.param(RULES, False, "SIGKILL", id="CrawlSpider, wiped, SIGKILL"),
         pytest.param(RULES, False, "SIGINT", id="CrawlSpider, wiped, SIGINT"),
-        pytest.param(DATACLASS, True, "SIGKILL", id="dataclass, persistent, SIGKILL"),
         pytest.param(DATACLASS, True, "SIGINT", id="dataclass, persistent, SIGINT"),
-        pytest.param(DATACLASS, False, "SIGINT", id="dataclass, wiped, SIGINT"),
         pytest.param(DATACLASS, False, "CloseSpider", id="dataclass, wiped, CloseSpider"),
+        *(
+            pytest.param(spider, persist, end, marks=pytest.mark.slow, id=f"{name}, {end}")
+            for spider, name, persist, end in [
+                (RULES, "CrawlSpider, persistent", True, "CloseSpider"),
+                (RULES, "CrawlSpider, wiped", False, "SIGKILL"),
+                (DATACLASS, "dataclass, persistent", True, "SIGKILL"),
+                (DATACLASS, "dataclass, wiped", False, "SIGINT"),
+            ]
+        ),
     ],
 )
 def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, end: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
@@ -26,6 +27,8 @@ from scrapy_bloom.bloom.extras.sets import (
     update,
 )
 from scrapy_bloom.bloom.model.keys import Keys
+
+pytestmark = pytest.mark.each_server
 
 T = TypeVar("T")
 #: Fixed, so that a failing example fails again.
@@ -469,9 +472,7 @@ def test_a_window_in_runs_needs_a_run(client: redis.Redis) -> None:
 some = st.sets(st.integers(0, 60), max_size=40)
 
 
-@settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=some, second=some, capacity=st.sampled_from([10, 40, 200]), blocks=st.integers(1, 3))
 def test_small_filters_are_exact_sets(
     client: redis.Redis, first: set[int], second: set[int], capacity: int, blocks: int

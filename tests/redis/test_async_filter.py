@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import Server
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from support.examples import examples
+from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
 
@@ -143,7 +144,7 @@ def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
     run(scenario, capacity=100)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=st.lists(st.one_of(st.text(), st.binary()), max_size=50))
 def test_its_answers_are_those_of_a_set(run: Run, items: list[str | bytes]) -> None:
     async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:

@@ -2,29 +2,23 @@
 
 import io
 import json
-import logging
 import os
 import re
 import subprocess
 import sys
-import types
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import redis
 from example_site.build import Site
 from example_site.serve import SiteServer
-from scrapy import Request, Spider
-from scrapy.cmdline import execute
-from scrapy.settings import Settings
-from scrapy.utils import log
-from scrapy.utils.request import RequestFingerprinter
+from scrapy import Request
+from support.cli import KEY, SECRET, URLS, Call, Own, Shop, everything, fingerprints, give
 from support.crawling import crawl, run
-from support.servers import Server, contents, free_port
+from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.plan import forecast
@@ -33,19 +27,6 @@ from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli import check as lookup_module
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.command import SUBCOMMANDS
-
-KEY = "shop:bloom"
-SECRET = "S3CRET"
-URLS = [f"https://example.com/{number}" for number in range(20)]
-
-
-class Shop(Spider):
-    name = "shop"
-
-
-class Own(Spider):
-    name = "own"
-    custom_settings: ClassVar = {"BLOOM_KEY": "special"}
 
 
 class OwnFingerprinter:
@@ -63,85 +44,6 @@ class OwnFingerprinter:
 class Broken:
     def fingerprint(self, request: Request) -> bytes:
         raise LookupError("a bug")
-
-
-@dataclass
-class Done:
-    """What a call of the command has done."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-#: Calls ``scrapy bloom`` in this process, with arguments and settings of a project.
-Call = Callable[..., Done]
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Scrapy sets the levels of its loggers, for all tests that follow."""
-    levels = {name: logging.getLogger(name).level for name in ("scrapy", "twisted", "filelock")}
-    yield
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-
-
-@pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Call]:
-    """In an empty directory, with a project of the given spiders."""
-    monkeypatch.chdir(tmp_path)
-    level = logging.root.level
-
-    def call(*arguments: str, spiders: tuple[type[Spider], ...] = (), **settings: Any) -> Done:
-        module = types.ModuleType("spiders_of_test")
-        for spider in spiders:
-            monkeypatch.setattr(spider, "__module__", module.__name__)
-            setattr(module, spider.__name__, spider)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        project = Settings()
-        project.setdict(
-            {"SPIDER_MODULES": [module.__name__], "TELNETCONSOLE_ENABLED": False, **settings},
-            priority="project",
-        )
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            execute(["scrapy", "bloom", *arguments], project)
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return Done(int(exit_.value.code or 0), captured.out, captured.err)
-
-    yield call
-    logging.root.removeHandler(log.get_scrapy_root_handler())
-    log._scrapy_root_handler = None
-    logging.root.setLevel(level)
-    logging.captureWarnings(False)
-
-
-@pytest.fixture
-def shop(call: Call, server: Server) -> Call:
-    """In the project of one spider, on the server."""
-
-    def in_shop(*arguments: str, **settings: Any) -> Done:
-        return call(
-            *arguments, **{"spiders": (Shop,), "BLOOM_REDIS_URL": server.unix_url, **settings}
-        )
-
-    return in_shop
-
-
-def fingerprints(urls: list[str]) -> list[bytes]:
-    return [RequestFingerprinter().fingerprint(Request(url)) for url in urls]
-
-
-def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
-    return {key: (value, client.expiretime(key)) for key, value in contents(client).items()}
 
 
 def fields_of(info: dict[str, Any]) -> dict[str, Any]:
@@ -699,11 +601,6 @@ def test_check_reads_any_number_of_urls_from_stdin(
     give(monkeypatch, b"")
     done = shop("check", "-", "--json")
     assert (done.code, done.json["answers"]) == (0, [])
-
-
-def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    """Have the standard input give bytes."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_check_answers_for_lines_that_are_no_urls(

@@ -5,14 +5,11 @@ import sys
 
 import pytest
 import redis
-import test_cli
+from support.cli import KEY, URLS, Call, everything, fingerprints
 from support.servers import Server, contents
-from test_cli import KEY, URLS, Call, everything, fingerprints
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.claims import claim
-
-call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 
 
 @pytest.fixture

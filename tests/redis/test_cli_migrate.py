@@ -16,22 +16,19 @@ from typing import Any
 
 import pytest
 import redis
-import test_cli
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as RedisDupeFilter
+from support.cli import KEY, SECRET, Call, Done, Own, Shop, give
 from support.servers import Server, contents, free_port
-from test_cli import KEY, SECRET, Call, Done, Own, Shop, give
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.cli import migrate
 from scrapy_bloom.cli.command import BloomCommand
 from scrapy_bloom.migrate.sources import SetSource
-
-call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 
 KIND = "REQUEST_FINGERPRINTER_CLASS"
 OURS = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"

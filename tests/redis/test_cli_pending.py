@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import redis
-import test_cli
 from scrapy import Request
-from support.servers import Server
-from test_cli import KEY, SECRET, Call, Done, Own, Shop, everything, free_port
+from support.cli import KEY, SECRET, Call, Done, Own, Shop, everything
+from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
@@ -21,8 +20,6 @@ from scrapy_bloom.cli import render
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.request_codec import dump
 from scrapy_bloom.crawl.claims.workers import Process, Worker
-
-call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 
 ELSEWHERE = Process("host-1", 4711, "another boot", 1)
 HEARTBEAT = 10.0

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 import redis
-import test_cli
+from support.cli import KEY, URLS, Call, Done, everything, fingerprints
 from support.servers import Server, contents
-from test_cli import KEY, URLS, Call, Done, everything, fingerprints
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
-
-call, shop, logging_as_before = test_cli.call, test_cli.shop, test_cli.logging_as_before
 
 ITEMS = fingerprints(URLS)
 

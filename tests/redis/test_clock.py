@@ -2,12 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
 import redis
 from support.clock import MOVED_TO, MovedServer
+from support.polling import until
+
+pytestmark = pytest.mark.each_server
 
 DAY = 86_400
 #: More than any answer takes, and far less than any move.
@@ -26,15 +29,6 @@ def at(year: int, month: int, day: int, *rest: int) -> datetime:
 
 def shown(server: MovedServer) -> datetime:
     return datetime.fromtimestamp(server.now(), timezone.utc)
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_a_test_begins_at_a_fixed_time_with_an_empty_database(
@@ -116,7 +110,7 @@ def test_the_server_clears_expired_keys_away_by_itself(
     for key in range(100):
         client.set(str(key), "v", ex=DAY)
     moved.move(2 * DAY)
-    assert eventually(lambda: client.dbsize() == 0)
+    until(lambda: client.dbsize() == 0, "the keys expire")
 
 
 def test_moved_back_a_key_lives_longer(moved: MovedServer, client: redis.Redis) -> None:
@@ -131,7 +125,7 @@ def test_moved_back_the_server_keeps_its_own_pace(moved: MovedServer, client: re
     """Its timers run on: keys that expire in a moment are cleared away in a moment."""
     moved.move(-365 * DAY)
     client.set("k", "v", px=50)
-    assert eventually(lambda: client.dbsize() == 0)
+    until(lambda: client.dbsize() == 0, "the keys expire")
 
 
 def test_a_restarted_server_stays_where_it_was_moved_to(moved: MovedServer) -> None:

@@ -5,12 +5,15 @@ import random
 from collections.abc import Sequence
 from multiprocessing.synchronize import Barrier
 
+import pytest
 import redis
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, ROTATED, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+pytestmark = pytest.mark.each_server
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
+from support.polling import until
 from support.servers import Server, free_port
 
 from scrapy_bloom.bloom.client.addresses import redact
@@ -188,10 +189,7 @@ def test_closing_closes_the_sockets(server: Server, client: redis.Redis) -> None
     connection.client.ping()
     assert "closing" in [c["name"] for c in client.client_list()]
     connection.close()
-    deadline = time.monotonic() + 5
-    while "closing" in [c["name"] for c in client.client_list()]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: "closing" not in [c["name"] for c in client.client_list()], "it is closed")
 
 
 @pytest.mark.parametrize(
@@ -453,8 +451,7 @@ def test_a_cluster_client_does_not_repeat_a_command(any_binary: str) -> None:
     params = {"redis_cls": redis.RedisCluster}
     with Server(any_binary, "--cluster-enabled", "yes") as node, node.client() as admin:
         admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO"):
-            time.sleep(0.01)
+        until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"), "a cluster")
         url = f"redis://127.0.0.1:{node.port}"
         with closing(connect(url, timeout=0.2, params=params)) as connection:
             connection.client.incrby("k", 1)

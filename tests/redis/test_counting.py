@@ -26,6 +26,8 @@ from scrapy_bloom.bloom.protocol.membership import (
     verdict_on_one,
 )
 
+pytestmark = pytest.mark.each_server
+
 A, B, C = b"a", b"b", b"c"
 MANY = [f"item {number}".encode() for number in range(500)]
 PRESENT, ABSENT = [True], [False]

@@ -8,8 +8,9 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,12 +19,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.examples import examples
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import Hasher
 from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import counting, membership
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
+
+pytestmark = pytest.mark.each_server
 
 KEY = "model"
 #: Generations that are remembered.
@@ -178,10 +182,5 @@ def test_the_filter_is_a_multiset(client: redis.Redis) -> None:
 
     run_state_machine_as_test(
         Machine,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=examples(60, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
     )

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis._parsers import _HiredisParser, _RESP2Parser
 from scrapy.settings import Settings
+from support.polling import until
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server, free_port
 
@@ -369,7 +370,7 @@ def test_nothing_is_sent_without_a_connection(
     driver.may_connect = False
     assert bloom.add("live")
     client.client_kill_filter(_type="normal", skipme=True)
-    wait_until(lambda: not proxy.open_connections)
+    until(lambda: not proxy.open_connections, "the connections are closed")
     for _ in range(2):
         with untouched(proxy, monkeypatch):
             bloom.add("closed by the server while idle")
@@ -406,13 +407,6 @@ def reconnect(bloom: BloomFilter) -> None:
     thread = threading.Thread(target=other.eviction_policy)
     thread.start()
     thread.join()
-
-
-def wait_until(condition: Any) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # -- within --

@@ -4,10 +4,12 @@ import threading
 
 import pytest
 import redis
-from conftest import Server
+from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
 from scrapy_bloom.bloom.protocol.scripts import Reply
+
+pytestmark = pytest.mark.each_server
 
 URLS = [f"https://example.com/{number}" for number in range(300)]
 

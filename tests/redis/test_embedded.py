@@ -345,7 +345,7 @@ def test_a_loading_server_is_waited_for(data_dir: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "_ask", recorded)
-        patch.setattr(embedded, "POLL_INTERVAL", 0.001)
+        patch.setattr(embedded, "POLL_SECONDS", 0.001)
         again = EmbeddedServer.attach(data_dir)
     assert replies[-1] == b"+PONG\r\n"
     with closing(client_of(again)) as client:

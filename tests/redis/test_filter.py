@@ -29,6 +29,8 @@ from scrapy_bloom.bloom.protocol.membership import find
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Reply
 
+pytestmark = pytest.mark.each_server
+
 URLS = [f"https://example.com/{i}" for i in range(1000)]
 
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,9 +17,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.examples import examples
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import Hasher
+
+pytestmark = pytest.mark.each_server
 
 KEY = "model"
 items = st.binary(max_size=3) | st.text(max_size=3)
@@ -138,10 +141,5 @@ def test_the_filter_is_the_model(client: redis.Redis) -> None:
 
     run_state_machine_as_test(
         Machine,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=examples(60, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
     )

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from support.examples import examples
+from support.saving import Between, watched
 from support.servers import Server, contents
-from test_saving import Between, watched
 
 from scrapy_bloom import (
     AsyncBloomFilter,
@@ -472,7 +473,7 @@ CHOSEN = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 
 @given(turns=TURNS, chosen=CHOSEN)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_two_at_once_exactly_one_wins(
     arena: tuple[redis.Redis, list[bytes]], turns: list[bool], chosen: tuple[int, int]
 ) -> None:
@@ -494,7 +495,7 @@ def test_of_two_at_once_exactly_one_wins(
     ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2),
     chosen=CHOSEN,
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_two_at_once_that_end_nothing_is_mixed(
     arena: tuple[redis.Redis, list[bytes]],
     turns: list[bool],

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import SERVERS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.archives import damages, read
 from support.clock import MovedServer
-from support.servers import Server, contents
-from test_archive import damages, read
-from test_saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
+from support.examples import examples
+from support.saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
+from support.servers import SERVERS, Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -84,6 +84,7 @@ def full(client: redis.Redis) -> BloomFilter:
 # -- round trips --
 
 
+@pytest.mark.each_server
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize("target", sorted(SERVERS))
 def test_it_is_the_same_bit_for_bit_on_any_server(
@@ -116,7 +117,7 @@ def without_changed(other: redis.Redis, client: redis.Redis) -> dict[str, object
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_any_filter_is_the_same_again(both: list[redis.Redis], data: st.DataObject) -> None:
     one, two = both
     one.flushall()

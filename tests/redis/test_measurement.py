@@ -10,7 +10,7 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
-from tests.servers import Server
+from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, Measurement
 from scrapy_bloom.bloom.protocol.measure import MAX_PROBES

@@ -19,6 +19,8 @@ from scrapy_bloom.bloom.protocol.claims import (
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 
+pytestmark = pytest.mark.each_server
+
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
 OURS, THEIRS = "w-ours", "w-theirs"
 #: A cool-down that lasts, and one that is over at once.

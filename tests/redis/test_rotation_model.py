@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,11 +20,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.clock import MOVED_TO, MovedServer
-from test_rotation import ERROR_RATE, KEY, KEYS, SEEDS, assert_keys, assert_ttls, stored_rings
+from support.examples import examples
+from support.rotation import ERROR_RATE, KEY, KEYS, SEEDS, assert_keys, assert_ttls, stored_rings
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+
+pytestmark = pytest.mark.each_server
 
 DAY = 86_400
 #: Seconds that a step may take without coming to a boundary.
@@ -485,10 +488,5 @@ def test_the_filter_is_the_model(moved: MovedServer, order: str) -> None:
         )
         run_state_machine_as_test(
             machine,
-            settings=settings(
-                max_examples=30,
-                stateful_step_count=30,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
+            settings=examples(30, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
         )

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 import redis
 from support.clock import MovedServer
-from test_rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
+from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.protocol.membership import NEW, add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+pytestmark = pytest.mark.each_server
 
 ORDERS = ["write-newest", "write-all"]
 DAY = 86_400

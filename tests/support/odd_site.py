@@ -5,9 +5,7 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,11 +13,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import urljoin
 
 import redis
-from chaos.nursery import Nursery
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
@@ -28,21 +25,9 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from support.nursery import Nursery, shared_nursery
+from support.polling import PATIENCE, until
 from support.servers import Server
-
-#: Seconds that anything may take. Nothing is expected to be as slow.
-PATIENCE = 60.0
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], what: str) -> T:
-    """Wait until a condition holds; return its value."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
-        time.sleep(0.02)
-    return value
-
 
 # -- the site --
 
@@ -236,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serve(pages: Pages) -> Iterator[OddSite]:
     """Serve a site from threads of this process."""
     site = OddSite(pages)
-    thread = Thread(target=site.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = Thread(target=site.serve_forever, daemon=True, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield site
@@ -352,32 +337,11 @@ class Done:
     workers: dict[bytes, bytes]
 
 
-class Forked:
-    """A process that a nursery has started, with as much of Popen as a Crawl needs."""
-
-    def __init__(self, nursery: Nursery, pid: int) -> None:
-        self._nursery, self._pid = nursery, pid
-
-    def poll(self) -> int | None:
-        return self._nursery.exit_code(self._pid)
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self._pid, number)
-
-    def kill(self) -> None:
-        self._nursery.kill(self._pid)
-
-    def wait(self, timeout: float = PATIENCE) -> int:
-        until(lambda: self.poll() is not None, "the process ends")
-        return cast("int", self.poll())
-
-
 class Crawl:
     """A crawl that is running."""
 
-    def __init__(self, process: "subprocess.Popen[bytes] | Forked", directory: Path) -> None:
-        self._process, self._directory = process, directory
+    def __init__(self, nursery: Nursery, pid: int, directory: Path) -> None:
+        self._nursery, self._pid, self._directory = nursery, pid, directory
 
     @property
     def log(self) -> str:
@@ -385,22 +349,22 @@ class Crawl:
 
     @property
     def is_over(self) -> bool:
-        return self._process.poll() is not None
+        return self._nursery.exit_code(self._pid) is not None
 
     def ask_to_stop(self, number: int = signal.SIGINT, *, at_once: bool = False) -> None:
         """Send a signal, or a second one, and wait until it is received."""
         reply = "forcing unclean shutdown" if at_once else "shutting down gracefully"
-        self._process.send_signal(number)
+        if not self.is_over:
+            os.kill(self._pid, number)
         until(lambda: reply in self.log or self.is_over, "the signal is received")
         assert reply in self.log
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._nursery.kill(self._pid)
 
     def wait(self) -> dict[str, Any]:
         """Wait for the end; return the stats, if the process had the time to write them."""
-        assert self._process.wait(PATIENCE) == 0, self.log
+        assert self._nursery.wait(self._pid) == 0, self.log
         stats = self._directory / "stats.json"
         return json.loads(stats.read_text()) if stats.exists() else {}
 
@@ -412,14 +376,14 @@ class Lab:
         site: the site.
         redis_url: address of the server.
         directory: where the processes may write.
-        nursery: starts the processes, within milliseconds; without, each imports Scrapy itself.
+        nursery: starts the processes; the shared one by default.
     """
 
     def __init__(
         self, site: OddSite, redis_url: str, directory: Path, nursery: Nursery | None = None
     ) -> None:
         self.site, self.redis_url, self.directory = site, redis_url, directory
-        self.nursery = nursery
+        self.nursery = nursery or shared_nursery()
         self.client = redis.Redis.from_url(redis_url)
         self._crawls = 0
 
@@ -442,27 +406,15 @@ class Lab:
             "BLOOM_REDIS_URL": self.redis_url,
         } | settings
         options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
-        crawl = Crawl(self._start(["runspider", "odd_spider.py", *options], directory), directory)
+        (directory / "log").touch()
+        arguments = ["runspider", "odd_spider.py", *options]
+        pid = self.nursery.start(arguments, directory / "log", directory)
+        crawl = Crawl(self.nursery, pid, directory)
         try:
             yield crawl
         finally:
             crawl.kill()
             self.site.drain()
-
-    def _start(self, arguments: list[str], directory: Path) -> "subprocess.Popen[bytes] | Forked":
-        (directory / "log").touch()
-        if self.nursery is not None:
-            pid = self.nursery.start(arguments, directory / "log", directory)
-            return Forked(self.nursery, pid)
-        path = [Path(__file__).parents[1], *filter(None, [os.environ.get("PYTHONPATH")])]
-        with (directory / "log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "scrapy", *arguments],
-                cwd=directory,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
-                stdout=log,
-                stderr=log,
-            )
 
     def crawl(self, spider: str = PLAIN, **settings: Any) -> Done:
         """Run a spider to its end."""
@@ -564,7 +516,7 @@ def labs(
     Args:
         binary: of the Redis server.
         directories: makes them, by name.
-        nursery: starts the crawls, if given.
+        nursery: starts the crawls; the shared one by default.
     """
     with ExitStack() as stack:
         server = stack.enter_context(Server(binary, "--databases", "100"))

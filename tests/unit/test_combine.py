@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.bits import Block
+from support.examples import examples
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.extras.combine import intersect, merge, unite, with_layers
@@ -281,7 +282,7 @@ def test_a_layer_that_was_added_for_it_has_room_for_a_merge() -> None:
     assert list(again.missing) == [further]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(histories, st.integers(0, 3))
 def test_a_union_of_unions_is_valid(history: list[list[str]], times: int) -> None:
     one = live(history, 10, order=WRITE_NEWEST, capacity=4)

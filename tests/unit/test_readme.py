@@ -1,41 +1,14 @@
 """The README says what is so."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
+from support.paths import ROOT
 
 from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.settings import SETTINGS
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def test_the_library_example_runs(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"## As a library\n\n```python\n(.*?)```", README, re.DOTALL)
-    monkeypatch.setattr(redis, "Redis", lambda: client)
-    names: dict[str, object] = {}
-    exec(code, names)
-    assert len(names["seen"]) == 2
-
-
-def test_the_library_s_examples_run(
-    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "library.md").read_text()
-    monkeypatch.setattr(redis, "Redis", lambda **_: client)
-    names: dict[str, Any] = {}
-    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(examples) > 3
-    for code in examples:
-        exec(code, names)
-    assert "b@example.com" in names["copy"]
-    assert "apple" not in names["basket"]
-    assert names["measured"].probes == 100_000
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
@@ -223,7 +224,7 @@ def check_times(ring: Ring) -> None:
     assert ring.ends == ring.closes(ring.active)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(histories(), st.data())
 def test_the_said_time_is_when_a_generation_is_forgotten(
     history: History, data: st.DataObject
@@ -316,14 +317,14 @@ def head_room(ring: Ring, layer: Layer) -> float:
     return block_capacity(ring.config.capacity, ring.header.blocks) - even if not layer.index else 0
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(histories())
 def test_every_ring_keeps_its_promises(history: History) -> None:
     """See ``check``, at every step."""
     check(history)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(histories(), jumps, runs)
 def test_advancing_a_second_time_changes_nothing(
     history: History, jump: int, run: str | None
@@ -333,7 +334,7 @@ def test_advancing_a_second_time_changes_nothing(
     assert ring.advance(now, history.counts, run) is ring
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(histories())
 def test_a_ring_under_its_own_settings_stays_the_same_object(history: History) -> None:
     """So nothing is written when nothing changes."""
@@ -360,7 +361,7 @@ timed = st.builds(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(timed, st.integers(0, 3))
 def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
     drawn: tuple[Header, Config, list[int]], block: int
@@ -395,7 +396,7 @@ def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
         assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.sampled_from(ORDERS),
     st.integers(1, 5),
@@ -426,7 +427,7 @@ def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
                     held[layer.name].add(url)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(timed)
 def test_periods_without_claims_need_no_steps(drawn: tuple[Header, Config, list[int]]) -> None:
     """However often nobody or somebody looks, the same is left at the end."""
@@ -718,7 +719,7 @@ def test_settings_that_are_impossible_are_refused_before_they_are_stored(
 # -- full, and unable to grow --
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.sampled_from(ORDERS), st.integers(1, 6), st.lists(st.sampled_from([0, 1]), max_size=20))
 @example(WRITE_NEWEST, 3, [0, 0, 0, 0])
 @example(WRITE_ALL, 3, [1, 1, 1, 0, 0, 0])

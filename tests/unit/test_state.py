@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config, Layer
 from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
-from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
 
@@ -19,33 +20,6 @@ HEADER = Header(id="0" * 32, blocks=16, seeds=(5, 7, 11), fingerprinter="a.B")
 SCHEDULE = Schedule(Span(6, MONTHS), Span(1, MONTHS))
 CONFIG = Config(100_000, 1e-3, SCHEDULE, growth=1.5, max_memory=1 << 30)
 RING = Ring.fresh(HEADER, CONFIG, NOW, block=3, run="monday")
-
-headers = st.builds(
-    Header,
-    id=st.text("0123456789abcdef", min_size=32, max_size=32),
-    blocks=st.integers(4, 64),
-    seeds=st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=20, unique=True).map(tuple),
-    fingerprinter=st.text(max_size=50),
-    order=st.sampled_from([WRITE_NEWEST, WRITE_ALL]),
-    stagger=st.booleans(),
-)
-# A counting filter writes the newest generation only.
-headers |= headers.map(lambda header: replace(header, order=WRITE_NEWEST, counting=True))
-configs = st.builds(
-    Config,
-    capacity=st.integers(1, 10**6),
-    error_rate=st.floats(1e-4, 0.5),
-    schedule=st.sampled_from(
-        [
-            None,
-            SCHEDULE,
-            Schedule(Span(2, "runs"), Span(1, "runs")),
-            Schedule(Span(90, "seconds"), Span(30, "seconds")),
-        ]
-    ),
-    growth=st.just(0) | st.integers(1, 64) | st.floats(1, 64),
-    max_memory=st.none() | st.integers(1 << 40, 1 << 50),
-)
 
 
 def stored(**damage: object) -> str:

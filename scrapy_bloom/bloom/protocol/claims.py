@@ -11,11 +11,10 @@ from hashlib import blake2b
 
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
+    MakeOneCall,
     ask,
     is_answer,
-    locate,
     to_verdicts,
-    verdict_on_one,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
@@ -143,19 +142,13 @@ def claim(
     return to_verdicts((yield from ask(session, items, make_call)))
 
 
-def claim_one(
-    session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int = 0
-) -> Operation[Verdict]:
-    """Claim one item, without the bookkeeping of a batch."""
-    if session.complete:
-        held, packed = locate(session, item)
-        (reply,) = yield [
-            held.claim(packed, owner, nonce, (field_of(item), request), room=_room(session, memory))
-        ]
-        verdict = verdict_on_one(session, held, reply)
-        if verdict is not None:
-            return verdict
-    return (yield from claim(session, [item], [request], owner, nonce, memory=memory))[0]
+def claim_call(
+    session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int
+) -> MakeOneCall:
+    """Return what makes the call that claims one item: see ``BloomFilter.run_one``."""
+    claim_of_it = field_of(item), request
+    room = _room(session, memory)
+    return lambda held, packed: held.claim(packed, owner, nonce, claim_of_it, room=room)
 
 
 def _room(session: FilterSession, memory: int) -> int:
@@ -212,6 +205,21 @@ def release_fields(
     for reply, (_, count) in zip(replies, calls, strict=True):
         is_answer(reply, count)
     return sum(reply.verdicts.count("1") for reply in replies)
+
+
+def confirm(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verdict]]:
+    """Record pages that are crawled, and end their claims, in one step per item.
+
+    A page whose claim is gone is not recorded (NOT_CLAIMED): the claims of its links may be gone as
+    well. A server without memory does it too.
+    """
+
+    def make_call(batch: BlockBatch) -> Call:
+        call = batch.held.confirm(batch.packed, [fields[place] for place in batch.places])
+        return call._replace(script=on_full_server(call.script))
+
+    fields = [field_of(item) for item in items]
+    return to_verdicts((yield from ask(session, items, make_call)))
 
 
 def hold(

@@ -9,7 +9,7 @@ from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
@@ -43,6 +43,8 @@ class BlockBatch:
 Found = tuple[Ring, Generation | None]
 #: Makes the call for a batch.
 MakeCall = Callable[[BlockBatch], Call]
+#: Makes the call for one item, of its ring and its packed offsets.
+MakeOneCall = Callable[[CachedRing, bytes], Call]
 
 
 def add(
@@ -50,7 +52,6 @@ def add(
     items: Sequence[bytes],
     *,
     if_absent: bool = True,
-    on_full: bool = False,
 ) -> Operation[list[Verdict]]:
     """Test and set: NEW, SEEN, UNRECORDED or UNCOUNTED per item.
 
@@ -60,12 +61,10 @@ def add(
         if_absent: a counting filter counts new items only. Otherwise it counts each item, also one
             that seems to be seen (UNCOUNTED if there is no room): if a false positive were not
             counted, others would lose what is discarded for it.
-        on_full: whether a server without memory does it too; the bits are allocated already.
     """
 
     def make_call(batch: BlockBatch) -> Call:
-        call = batch.held.add(batch.packed, if_absent=if_absent)
-        return call._replace(script=on_full_server(call.script)) if on_full else call
+        return batch.held.add(batch.packed, if_absent=if_absent)
 
     return to_verdicts((yield from ask(session, items, make_call)))
 
@@ -75,11 +74,13 @@ def to_verdicts(codes: str) -> list[Verdict]:
     return [BY_CODE[code] for code in codes]
 
 
-def locate(session: FilterSession, item: bytes) -> tuple[CachedRing, bytes]:
-    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
+def locate(session: FilterSession, item: bytes) -> tuple[CachedRing | None, bytes]:
+    """Return the ring of an item's block, None if it is not known; packed offsets in its layers."""
+    if session.header is None:
+        return None, b""
     block, hashes = session.hasher.hashes(item)
-    held = session.held[block]
-    return held, held.pack(hashes)
+    held = session.held.get(block)
+    return held, held.pack(hashes) if held is not None else b""
 
 
 def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
@@ -206,6 +207,7 @@ def _batches(
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
         held, packed = locate(session, items[place])
+        assert held is not None  # noqa: S101 - the session is complete
         by_block[held.ring.block].append((place, packed))
     return [
         BlockBatch(

@@ -4,7 +4,13 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """The result for one item; the value is its character in the scripts' replies."""
+    """The result for one item; the value is its character in the scripts' replies.
+
+    Attributes:
+        is_new: whether the item counts as new: it is, or the server did not say.
+    """
+
+    is_new: bool
 
     #: Recorded before.
     SEEN = "0"
@@ -22,16 +28,17 @@ class Verdict(str, Enum):
     UNKEPT = "6"
     #: Claimed by the same owner before, without its request.
     MINE_UNKEPT = "7"
+    #: Not confirmed: it is no longer claimed, or its page has failed.
+    NOT_CLAIMED = "8"
     #: No script answers this: the server did not reply.
     UNKNOWN = "?"
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the script found the item neither recorded nor claimed."""
-        return self in _NEW
 
-
-_NEW = frozenset((Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT))
+for _verdict in Verdict:
+    # An attribute, because a crawl reads it for each request.
+    _verdict.is_new = _verdict in (
+        *(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN),
+    )
 #: Verdicts for lack of room in a layer.
 NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
 #: Characters in replies -> verdicts.

@@ -3,16 +3,16 @@
 import re
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from conftest import Server
+from support.paths import ROOT
+from support.servers import Server
 
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS, plan
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cache-guard.md").read_text()
+PAGE = (ROOT / "docs" / "cache-guard.md").read_text()
 NAME = "emails"
 
 

@@ -11,14 +11,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from scrapy.settings import default_settings
 
-from chaos import PROJECT
+from support.paths import PROJECT, TESTS
+from support.polling import until
 
-TESTS = Path(__file__).parents[1]
 #: What a crawl imports; nothing of it installs a reactor.
 PRELOADED = [
     *("scrapy.cmdline", "scrapy.commands.crawl", "scrapy.commands.shell", "scrapy.core.scraper"),
@@ -37,7 +38,7 @@ class Nursery:
     def __init__(self) -> None:
         paths = [str(TESTS), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.nursery"],
+            [sys.executable, "-m", "support.nursery"],
             cwd=PROJECT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
@@ -45,9 +46,32 @@ class Nursery:
             text=True,
         )
 
-    def start(self, arguments: list[str], log: Path, directory: Path = PROJECT) -> int:
-        """Run `scrapy` with these arguments in a directory; return the process id."""
-        return int(self._ask("start", arguments, str(log), str(directory)))
+    @property
+    def pid(self) -> int:
+        """The process from which crawlers are forked."""
+        return self._process.pid
+
+    def start(
+        self,
+        arguments: list[str],
+        log: Path,
+        directory: Path = PROJECT,
+        *,
+        errors: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
+        """Run `scrapy` with these arguments; return the process id.
+
+        Args:
+            arguments: of `scrapy`.
+            log: file for its output.
+            directory: where it runs.
+            errors: file for its standard error, if that is another one.
+            environment: variables beyond those of this process as they are now.
+        """
+        variables = {**os.environ, **(environment or {})}
+        files = [str(log), str(errors or log)]
+        return int(self._ask("start", arguments, files, str(directory), variables))
 
     def kill(self, pid: int) -> None:
         """Kill -9 a crawler, unless it has ended."""
@@ -65,6 +89,14 @@ class Nursery:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
+    def wait(self, pid: int) -> int:
+        """Wait until a crawler has ended; return how. It is killed if it takes far too long."""
+        try:
+            until(lambda: self.exit_code(pid) is not None, "the process ends")
+        finally:
+            self.kill(pid)
+        return cast("int", self.exit_code(pid))
+
     def close(self) -> None:
         """End it, and any crawlers that are left."""
         self._process.communicate()
@@ -76,17 +108,38 @@ class Nursery:
         self.close()
 
 
+#: The nursery of this process, if it has one.
+SHARED: list[Nursery] = []
+
+
+def shared_nursery() -> Nursery:
+    """Return the nursery of this process, which is started when it is first needed."""
+    if not SHARED:
+        SHARED.append(Nursery())
+    return SHARED[0]
+
+
+def close_shared_nursery() -> None:
+    """End it, if there is one."""
+    while SHARED:
+        SHARED.pop().close()
+
+
 class _Children:
     """The nursery's side."""
 
     def __init__(self) -> None:
         self.exit_codes: dict[int, int | None] = {}
 
-    def start(self, arguments: list[str], log: str, directory: str) -> int:
+    def start(
+        self, arguments: list[str], files: list[str], directory: str, variables: dict[str, str]
+    ) -> int:
         pid = os.fork()
         if pid == 0:
+            os.environ.clear()
+            os.environ.update(variables)
             os.chdir(directory)
-            become_crawler(arguments, log)
+            become_crawler(arguments, *files)
         self.exit_codes[pid] = None
         return pid
 
@@ -103,14 +156,14 @@ class _Children:
         return self.exit_codes[pid]
 
 
-def become_crawler(arguments: list[str], log: str) -> None:
+def become_crawler(arguments: list[str], log: str, errors: str) -> None:
     """Go on as `scrapy` would; the process ends in here."""
     from scrapy.cmdline import execute  # noqa: PLC0415 - preloaded; the parent's side needs none
 
-    with open(log, "ab") as output, open(os.devnull, "rb") as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
+    for number, (file, mode) in enumerate([(os.devnull, "rb"), (log, "ab"), (errors, "ab")]):
+        with open(file, mode) as opened:  # noqa: PTH123
+            os.dup2(opened.fileno(), number)
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m scrapy` does
     execute(["scrapy", *arguments])
     sys.exit(0)
 

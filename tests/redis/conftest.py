@@ -1,0 +1,70 @@
+"""Fixtures: `scrapy bloom` in this process."""
+
+import logging
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Spider
+from scrapy.cmdline import execute
+from scrapy.settings import Settings
+from scrapy.utils import log
+from support.cli import Call, Done, Shop
+from support.servers import Server
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Scrapy sets the levels of its loggers, for all tests that follow."""
+    levels = {name: logging.getLogger(name).level for name in ("scrapy", "twisted", "filelock")}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Call]:
+    """In an empty directory, with a project of the given spiders."""
+    monkeypatch.chdir(tmp_path)
+    level = logging.root.level
+
+    def call(*arguments: str, spiders: tuple[type[Spider], ...] = (), **settings: Any) -> Done:
+        module = types.ModuleType("spiders_of_test")
+        for spider in spiders:
+            monkeypatch.setattr(spider, "__module__", module.__name__)
+            setattr(module, spider.__name__, spider)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        project = Settings()
+        project.setdict(
+            {"SPIDER_MODULES": [module.__name__], "TELNETCONSOLE_ENABLED": False, **settings},
+            priority="project",
+        )
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            execute(["scrapy", "bloom", *arguments], project)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Done(int(exit_.value.code or 0), captured.out, captured.err)
+
+    yield call
+    logging.root.removeHandler(log.get_scrapy_root_handler())
+    log._scrapy_root_handler = None
+    logging.root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+@pytest.fixture
+def shop(call: Call, server: Server) -> Call:
+    """In the project of one spider, on the server."""
+
+    def in_shop(*arguments: str, **settings: Any) -> Done:
+        return call(
+            *arguments, **{"spiders": (Shop,), "BLOOM_REDIS_URL": server.unix_url, **settings}
+        )
+
+    return in_shop

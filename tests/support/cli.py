@@ -1,0 +1,58 @@
+"""What calls of `scrapy bloom` are made of, and what they return."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import redis
+from scrapy import Request, Spider
+from scrapy.utils.request import RequestFingerprinter
+
+from support.servers import contents
+
+KEY = "shop:bloom"
+SECRET = "S3CRET"
+URLS = [f"https://example.com/{number}" for number in range(20)]
+
+
+class Shop(Spider):
+    name = "shop"
+
+
+class Own(Spider):
+    name = "own"
+    custom_settings: ClassVar = {"BLOOM_KEY": "special"}
+
+
+@dataclass
+class Done:
+    """What a call of the command has done."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+#: Calls ``scrapy bloom`` in this process, with arguments and settings of a project.
+Call = Callable[..., Done]
+
+
+def fingerprints(urls: list[str]) -> list[bytes]:
+    return [RequestFingerprinter().fingerprint(Request(url)) for url in urls]
+
+
+def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
+    return {key: (value, client.expiretime(key)) for key, value in contents(client).items()}
+
+
+def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Have the standard input give bytes."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))

@@ -1,0 +1,57 @@
+"""Saving a filter while something happens between its round trips."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.extras.archive import ArchiveWriter
+from scrapy_bloom.bloom.extras.saver import save
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call
+from support.archives import Content
+
+KEY = "shop"
+KEYS = Keys(KEY)
+URLS = [f"https://example.com/{number}" for number in range(2_000)]
+OPTIONS: dict[str, Any] = {"capacity": 4_000, "error_rate": 1e-9, "blocks": 4}
+#: Is called before each round trip of an operation, with the calls.
+Between = Callable[[list[Call]], object]
+
+
+def make(client: redis.Redis, **options: Any) -> BloomFilter:
+    return BloomFilter(client, KEY, **{**OPTIONS, **options})
+
+
+def watched(steps: Operation[Any], between: Between) -> Operation[Any]:
+    """Return an operation that lets something happen before each of its round trips."""
+    try:
+        calls = next(steps)
+        while True:
+            between(calls)
+            calls = steps.send((yield calls))
+    except StopIteration as stop:
+        return stop.value
+
+
+def saved(bloom: BloomFilter, between: Between = lambda _: None, **options: Any) -> bytes:
+    """Save a filter; return the file."""
+    file = io.BytesIO()
+    bloom.run(lambda session: watched(save(session.keys, ArchiveWriter(file), **options), between))
+    return file.getvalue()
+
+
+def stored(client: redis.Redis) -> Content:
+    """Return what is on the server."""
+    found = []
+    for block in range(OPTIONS["blocks"]):
+        fields = client.hgetall(KEYS.ring(block))
+        ring = ring_codec.parse(fields[b"state"].decode())
+        names = [layer.name for layer in ring.layers]
+        counts = {name: int(fields[f"n:{name}".encode()]) for name in names}
+        found.append((ring, counts, [client.get(KEYS.layer(block, name)) or b"" for name in names]))
+    return found
