@@ -97,6 +97,6 @@ def test_what_is_left_of_a_filter_or_of_a_load_is_deleted_too(
 ) -> None:
     BloomFilter(client, KEY).open()
     client.delete(*client.keys(lost))
-    assert "is being written, or what is left of one? Nobody" in shop("delete").err
+    assert "is being written, or what is left of one? There is no terminal" in shop("delete").err
     assert shop("delete", "-y").code == 0
     assert contents(client) == {}
