@@ -23,7 +23,7 @@ class ScrapyRedisFingerprinter:
     """
 
     def __init__(self) -> None:
-        # Each request is asked about more than once, and this takes as long as making it.
+        # Needed more than once per request; computing it takes as long as making the request.
         self._known: WeakKeyDictionary[Request, bytes] = WeakKeyDictionary()
 
     def fingerprint(self, request: Request) -> bytes:

@@ -1,1 +1,4 @@
-"""TODO."""
+"""The library: Bloom filters in Redis, without Scrapy.
+
+Start with ``filter.BloomFilter``, or ``async_filter.AsyncBloomFilter`` for asyncio.
+"""

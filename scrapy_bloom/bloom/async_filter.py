@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar, overload
 
-from scrapy_bloom.bloom.base import CHUNK, BaseFilter, chunks
+from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, chunks
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
 from scrapy_bloom.bloom.extras.loader import Loader, load_async
@@ -42,7 +42,7 @@ class AsyncBloomFilter(BaseFilter):
 
     def _use(self, client: Any) -> None:
         self._driver = AsyncDriver(client, self._label, self._timeout, self._words)
-        # The view of a filter is for one operation at a time.
+        # A session is for one operation at a time.
         self._lock = asyncio.Lock()
 
     async def open(self) -> Header:
@@ -54,7 +54,7 @@ class AsyncBloomFilter(BaseFilter):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Close nothing: the client is the caller's."""
+        """Close nothing: the client belongs to the caller."""
 
     async def run(
         self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False
@@ -134,19 +134,19 @@ class AsyncBloomFilter(BaseFilter):
 
     async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.union``."""
-        made = self._beside(key)
+        made = self._sibling(key)
         await self._together(self._union(others, key), *others, made)
         return made
 
     async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.intersection``."""
-        made = self._beside(key)
+        made = self._sibling(key)
         await self._together(self._intersection(others, key), *others, made)
         return made
 
     async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
         """See ``BloomFilter.copy``."""
-        made = self._beside(key, client)
+        made = self._sibling(key, client)
         await self._together(self._copy(key), made)
         return made
 
@@ -161,9 +161,9 @@ class AsyncBloomFilter(BaseFilter):
         )
 
     async def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
-        """See ``BloomFilter.save``; the file is written to without giving way to other tasks."""
+        """See ``BloomFilter.save``; writing to the file blocks the event loop."""
         with writing(file) as opened:
-            # It needs no view: others go on meanwhile.
+            # It needs no session: other tasks may use the filter at the same time.
             return await self._driver.run(self._save(opened, progress), on_all_blocks=True)
 
     @classmethod
@@ -241,7 +241,7 @@ async def _chunks(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[
     waiting: list[Item] = []
     async for item in items:
         waiting.append(item)
-        if len(waiting) == CHUNK:
+        if len(waiting) == CHUNK_ITEMS:
             yield waiting
             waiting = []
     if waiting:

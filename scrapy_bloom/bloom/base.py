@@ -30,11 +30,11 @@ T = TypeVar("T")
 S = TypeVar("S", bound="BaseFilter")
 
 #: Items that are sent together.
-CHUNK = 8_192
+CHUNK_ITEMS = 8_192
 
 
 class BaseFilter(ABC):
-    """A filter as one client knows it. Arguments: see ``BloomFilter``.
+    """One client's handle of a filter. Arguments: see ``BloomFilter``.
 
     The methods that begin with an underscore are operations, for a driver to run.
     """
@@ -95,9 +95,9 @@ class BaseFilter(ABC):
 
     @abstractmethod
     def _use(self, client: Any) -> None:
-        """Make the driver."""
+        """Create the driver for a client."""
 
-    def _beside(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
+    def _sibling(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
         """Return another filter on the same server, or on another one."""
         if client is None:
             client, label = self._client, self._given_label
@@ -172,7 +172,7 @@ class BaseFilter(ABC):
         for other in others:
             if not isinstance(other, BaseFilter) or other.is_async != self.is_async:
                 raise ConfigurationError(
-                    f"the other filter is to be a {type(self).__name__}, too; got {other!r:.60}"
+                    f"the other filter must be a {type(self).__name__}, too; got {other!r:.60}"
                 )
         return [self._session, *(other.session for other in others)]
 
@@ -187,7 +187,7 @@ class BaseFilter(ABC):
 
     @property
     def lost_blocks(self) -> int:
-        """Blocks that this object found lost (evicted, deleted) and made anew, empty."""
+        """Blocks that this object found lost (evicted, deleted) and created again, empty."""
         return self._session.lost_blocks
 
     @property
@@ -231,7 +231,7 @@ class BaseFilter(ABC):
         return sum(layer.num_bits for ring in rings for layer in ring.layers)
 
     def as_wanted(self) -> FilterOptions:
-        """Return what makes another filter like this one."""
+        """Return the options for another filter like this one."""
         header, config = self._known_header, self._session.held[0].ring.config
         return FilterOptions.like(header, config, self._session.wanted.run)
 
@@ -242,7 +242,7 @@ class BaseFilter(ABC):
         return self.header
 
     def __bool__(self) -> bool:
-        """Return True, also if it is empty: that it is one is known without asking the server."""
+        """Return True, also for an empty filter, without a round trip."""
         return True
 
     def __reduce__(self) -> NoReturn:
@@ -256,7 +256,7 @@ class BaseFilter(ABC):
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield items in lists of those that are sent together.
+    """Yield items in lists of what one round trip sends.
 
     Raises:
         TypeError: it is one item.
@@ -264,7 +264,7 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     if isinstance(items, str | bytes):
         raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
     iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK)):
+    while chunk := list(islice(iterator, CHUNK_ITEMS)):
         yield chunk
 
 

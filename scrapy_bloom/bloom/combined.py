@@ -56,7 +56,7 @@ class CombinedFilter(BaseFilter):
         return round(self._together(self._overlap(other), other).intersection)
 
     def union(self, *others: Self, key: str) -> Self:
-        """Make a filter that has all that this one and others have, and return it.
+        """Create a filter with all items of this one and others, and return it.
 
         It has each item as long as they have it; its error rate is at most the sum of theirs.
         ``len`` may count what several have more than once, ``approx_len`` does not.
@@ -70,12 +70,12 @@ class CombinedFilter(BaseFilter):
             ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
             StorageError: a server did not answer; nothing was made.
         """
-        made = self._beside(key)
+        made = self._sibling(key)
         self._together(self._union(others, key), *others, made)
         return made
 
     def intersection(self, *others: Self, key: str) -> Self:
-        """Make a filter that says "seen" where this one and others all do, and return it.
+        """Create a filter that says "seen" where this one and all others do, and return it.
 
         It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
         are those of ``union``.
@@ -83,12 +83,12 @@ class CombinedFilter(BaseFilter):
         Raises:
             FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
         """
-        made = self._beside(key)
+        made = self._sibling(key)
         self._together(self._intersection(others, key), *others, made)
         return made
 
     def copy(self, key: str, *, client: Any = None) -> Self:
-        """Make a filter that is as this one is now, and return it.
+        """Create a copy of this filter as it is now, and return it.
 
         Args:
             key: prefix of its keys.
@@ -98,7 +98,7 @@ class CombinedFilter(BaseFilter):
             ConfigurationError: the key is in use.
             StorageError: a server did not answer; nothing was made.
         """
-        made = self._beside(key, client)
+        made = self._sibling(key, client)
         self._together(self._copy(key), made)
         return made
 
@@ -110,19 +110,19 @@ class CombinedFilter(BaseFilter):
         self._together(self._update(others), *others)
 
     def __or__(self, other: Self) -> Self:
-        """Do as ``union``, under the key ``"<key>|<other key>"``."""
+        """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
         if not isinstance(other, CombinedFilter):
             return NotImplemented
         return self.union(other, key=f"{self.key}|{other.key}")
 
     def __and__(self, other: Self) -> Self:
-        """Do as ``intersection``, under the key ``"<key>&<other key>"``."""
+        """``a & b``: ``intersection`` under the key ``"<key>&<other key>"``."""
         if not isinstance(other, CombinedFilter):
             return NotImplemented
         return self.intersection(other, key=f"{self.key}&{other.key}")
 
     def __ior__(self, other: Self) -> Self:
-        """Do as ``update``."""
+        """``a |= b``: see ``update``."""
         if not isinstance(other, CombinedFilter):
             return NotImplemented
         self.update(other)
@@ -142,7 +142,7 @@ class CombinedFilter(BaseFilter):
 
         Args:
             file: a path, or a file that is open in binary mode.
-            progress: is told how many bytes of bitmaps are done, and of how many.
+            progress: called with the bytes of bitmaps done and in all, about.
 
         Raises:
             StorageError: the server did not answer, or there is no filter.

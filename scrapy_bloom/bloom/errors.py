@@ -14,23 +14,23 @@ class ConfigurationError(BloomError, ValueError):
 
 
 class FilterMismatchError(BloomError):
-    """The filter as stored differs from the filter that was asked for."""
+    """The stored filter differs from the given options."""
 
 
 class ArchiveError(BloomError):
-    """A file is no saved filter, is damaged or too large, or cannot be read or written."""
+    """A file is not a saved filter, is damaged or too large, or cannot be read or written."""
 
 
 class SaturatedError(BloomError):
-    """A filter is so full that its bits do not tell any more how many items it holds."""
+    """A filter is too full to estimate from its bits how many items it holds."""
 
 
 class StorageError(BloomError):
-    """Redis cannot do what was asked: it is down, read-only, full, or refuses the password."""
+    """Redis cannot do this: it is down, read-only, full, or refuses the password."""
 
 
 class ServerFullError(StorageError):
-    """Redis is out of memory, and refuses what may take more of it."""
+    """Redis is out of memory and refuses commands that need more."""
 
 
 class NotReadyError(StorageError):
@@ -52,16 +52,16 @@ _PARAMETER = re.compile(r"`(\w+)`")
 _START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
-#: What an error's class and text say -> the trouble and its remedy; the first that matches counts.
+#: Pattern of an error's class and text -> the problem and its remedy; the first match counts.
 _REMEDIES = (
     (r"without any password|no password is set", "has no password set: remove it {credentials}"),
-    (r"NOAUTH|Authentication required", "wants a password: give it {credentials}"),
+    (r"NOAUTH|Authentication required", "requires a password: give it {credentials}"),
     (
         r"^AuthenticationError|WRONGPASS|invalid password",
         "refuses the user name or the password: correct them {credentials}",
     ),
     (
-        # In a script, Redis 7 and Valkey say it in words of their own.
+        # In a script, Redis 7 and Valkey have other texts for it.
         r"^NoPermissionError|NOPERM|can't run this command|ACL failure|can't access at least one",
         "does not let this user do that: grant it {rights}",
     ),
@@ -85,7 +85,7 @@ _REMEDIES = (
         "refuses to write because too few of its replicas are connected: repair them",
     ),
     (r"DB index is out of range", "has no database of that number: correct the db in the address"),
-    (r"BUSY ", "is busy with somebody's long script: wait, or end it with SCRIPT KILL"),
+    (r"BUSY ", "is busy with a long script: wait, or end it with SCRIPT KILL"),
     (
         # redis-py 5 has no classes of its own for these.
         r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error|: (MOVED|ASK|CLUSTERDOWN|CROSSSLOT)\b",
@@ -94,20 +94,20 @@ _REMEDIES = (
     (
         # Of redis-py's pools: ConnectionPool, and BlockingConnectionPool after its time-out.
         r"^MaxConnectionsError|Too many connections|No connection available",
-        "was not asked: all connections of the client's pool are in use; raise its max_connections",
+        "was not queried: all connections of the pool are in use; raise its max_connections",
     ),
     (r"max number of clients", "has no connection left: raise its maxclients"),
     (
         r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
-        "has a host name that cannot be found: correct it, or {start}",
+        "has a host name that cannot be resolved: correct it, or {start}",
     ),
     (r"refused|No such file|unreachable|No route", "is not there: {start}"),
     (_LATE, "did not answer in time: see whether it is up, or {start}"),
-    (r"CERTIFICATE|SSL", "cannot be talked to over TLS: check rediss:// and the ssl_* options"),
+    (r"CERTIFICATE|SSL", "cannot be reached over TLS: check rediss:// and the ssl_* options"),
     (r"^NotConnectedError", "is not connected: nothing was sent, and no connection was attempted"),
     (
         r"^InvalidResponse|^ProtocolError|Protocol error",
-        "is no Redis server, or something in between is none: correct the address",
+        "is not a Redis server, or a proxy in between is not: correct the address",
     ),
     (
         r"^UnicodeDecodeError",
@@ -117,7 +117,7 @@ _REMEDIES = (
 )
 
 
-#: Errors that callers tell apart.
+#: Errors that callers handle differently.
 _KINDS = {_OUT_OF_MEMORY: ServerFullError, _LOADING: NotReadyError, _LATE: NotReadyError}
 #: The server quotes the arguments of a command that it does not know, AUTH's too.
 _ARGUMENTS = r",? with args beginning"
@@ -142,7 +142,7 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = WORDS) -> S
 
 
 def in_words(text: str, words: Mapping[str, str]) -> str:
-    """Return a text with parameters, which are in backticks, by the caller's names for them."""
+    """Return a text with its parameters, in backticks, replaced by the caller's names."""
     return _PARAMETER.sub(lambda match: words.get(match[1], match[0]), text)
 
 

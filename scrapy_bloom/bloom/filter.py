@@ -27,8 +27,8 @@ class BloomFilter(CombinedFilter):
     All processes that use the same key share it, whatever their number. It is opened (and created
     if it is not there) at its first use or by ``open()``. One object is for one thread.
 
-    ``with BloomFilter(...) as bloom:`` opens it. Nothing is closed at the end: the client is the
-    caller's. A filter is true, also an empty one; whether it has items says ``len``.
+    ``with BloomFilter(...) as bloom:`` opens it. Nothing is closed at the end: the client belongs
+    to the caller. A filter is true, also an empty one; ``len`` says whether it has items.
 
     Args:
         client: a ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
@@ -47,7 +47,7 @@ class BloomFilter(CombinedFilter):
             ``"2 runs"``, seconds, a ``timedelta``, or ``"never"`` to forget nothing; None as
             stored, else never.
             An item seen at ``t`` becomes new again between ``t + window - period`` and
-            ``t + window``, whether it is seen meanwhile or not.
+            ``t + window``, whether it is seen in between or not.
         period: how often a new generation is opened; it divides the window. None as stored with
             that window, else 1 month for windows in months, 1 run for runs, else the window itself.
         ring: ``"write-newest"`` or ``"write-all"``, which takes more memory and tests less.
@@ -60,7 +60,7 @@ class BloomFilter(CombinedFilter):
         max_memory: bytes of all bitmaps beyond which no layer is added; 0 for no limit, None as
             stored, else no limit.
         run: id of this run, for windows in runs: the first client that shows a new one rotates.
-        notify: is called with what happens (``ring_store.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
+        notify: called with what happens (``ring_store.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
         label: the server's address for error messages; None takes it from the client.
@@ -83,10 +83,10 @@ class BloomFilter(CombinedFilter):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close nothing: the client is the caller's."""
+        """Close nothing: the client belongs to the caller."""
 
     def as_wanted(self) -> FilterOptions:
-        """Return what makes another filter like this one."""
+        """Return the options for another filter like this one."""
         self.open()
         return super().as_wanted()
 
@@ -165,7 +165,7 @@ class BloomFilter(CombinedFilter):
         return self._driver.run(operation(session))[0]
 
     def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
-        """Record items: True for each that nobody has recorded before.
+        """Record items; return True for each that was not recorded before.
 
         Test and set in one atomic step per item, in one round trip per 8,192 items. An item that
         occurs twice is new once.
@@ -186,7 +186,7 @@ class BloomFilter(CombinedFilter):
 
         Args:
             items: the items.
-            progress: is told how many more of them have been recorded, again and again.
+            progress: called after each chunk with the number of items recorded since the last call.
 
         Raises:
             TypeError: an item is neither str nor bytes; those before it may be recorded.
@@ -200,7 +200,7 @@ class BloomFilter(CombinedFilter):
         return new
 
     def discard(self, item: Item) -> bool:
-        """Take an item out of a counting filter, once; return whether it seemed to be there.
+        """Discard an item from a counting filter, once; return whether it seemed to be there.
 
         At the error rate one that is not there seems to be, and then others may get lost: discard
         only what was added.
@@ -213,7 +213,7 @@ class BloomFilter(CombinedFilter):
         return self._driver.run(self._discard(item))
 
     def remove(self, item: Item) -> None:
-        """Do as ``discard``.
+        """Discard an item that must be there.
 
         Raises:
             KeyError: the item is certainly not there.
@@ -243,7 +243,7 @@ class BloomFilter(CombinedFilter):
         Bitmaps of blocks whose rings are lost or cannot be read are found by their names: then all
         keys of the server are walked (SCAN), which takes a second or so per million.
 
-        Used again, by this object or another one, it is created anew, with other seeds.
+        The next use, by this object or another, creates a new filter with other seeds.
 
         Raises:
             StorageError: the server did not answer; some blocks may be gone already.
@@ -294,7 +294,7 @@ class BloomFilter(CombinedFilter):
         return self.find_all([item])[0]
 
     def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
-        """Do as ``find`` with many items, in one round trip per 8,192."""
+        """Find many items, in one round trip per 8,192: see ``find``."""
         return [info for chunk in chunks(items) for info in self._driver.run(self._find(chunk))]
 
     def measure(
@@ -302,14 +302,14 @@ class BloomFilter(CombinedFilter):
     ) -> Measurement:
         """Measure how often the filter is wrong, by random items; nothing is recorded.
 
-        Nobody has recorded these items (20 random bytes each, like a fingerprint), so the share
+        The items are 20 random bytes each, like a fingerprint, and were never recorded: the share
         that is "seen" is the chance that a new URL is hidden now. Of 100,000 items of which none
         is seen, that chance is at most 4e-5, with 95% confidence: to measure a rate, take several
         times its reciprocal.
 
         Args:
             probes: how many items to test, in one round trip per 8,192.
-            progress: is told how many more of them have been tested, again and again.
+            progress: called after each round with the number of items tested since the last call.
 
         Raises:
             ConfigurationError: probes is no whole number above 0.
@@ -324,11 +324,11 @@ class BloomFilter(CombinedFilter):
         return Measurement(total, seen)
 
     def eviction_policy(self) -> str:
-        """Return what the server does when its memory is full; "" where it does not say."""
+        """Return the server's ``maxmemory-policy``; "" if unknown."""
         return self._driver.eviction_policy()
 
     def server_id(self) -> str:
-        """Return what names the server's process; "" where it does not say."""
+        """Return the id of the server's process; "" if unknown."""
         return self._driver.server_id()
 
     @property

@@ -1,4 +1,4 @@
-"""From what a user writes in settings.py, on the command line or in code to a checked value.
+"""Parsers of settings and parameters: from user input to a checked value.
 
 Every function takes the name of the setting or parameter and returns the value, or raises a
 ConfigurationError that names it, shows the value and says what would be right. Text is parsed,
@@ -21,8 +21,8 @@ from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RA
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
 #: Bytes at most: a pebibyte.
-MAX_MEMORY = 1 << 50
-#: Requests that are asked about together at most, and answers that are kept (8 bytes each).
+MAX_MEMORY_BYTES = 1 << 50
+#: Requests in one lookup, and cached answers (8 bytes each), at most.
 MAX_BATCH, MAX_CACHE_SIZE = 4_096, 100_000_000
 #: Characters of a run's id at most.
 MAX_RUN_ID = 100
@@ -66,14 +66,14 @@ def blocks(name: str, value: Any) -> int:
 
 
 def batch(name: str, value: Any) -> int:
-    """Parse a number of requests that are asked about together; 0 asks about each alone."""
-    meaning = "the requests of a page that are asked about together, 0 for each alone"
+    """Parse the number of requests in one lookup; 0 looks up each alone."""
+    meaning = "the number of requests of a page in one lookup, 0 for each alone"
     return whole_number(name, value, 0, MAX_BATCH, meaning)
 
 
 def cache_size(name: str, value: Any) -> int:
-    """Parse a number of answers to keep; 0 keeps none."""
-    meaning = "the answers that this process keeps, 0 for none"
+    """Parse the number of cached answers; 0 caches none."""
+    meaning = "the number of answers that this process caches, 0 for none"
     return whole_number(name, value, 0, MAX_CACHE_SIZE, meaning)
 
 
@@ -110,7 +110,9 @@ def growth(name: str, value: Any) -> float:
 
 def memory(name: str, value: Any) -> int:
     """Parse a number of bytes; 0 is no limit."""
-    return whole_number(name, value, 0, MAX_MEMORY, "the bytes that bitmaps may take, 0 for any")
+    return whole_number(
+        name, value, 0, MAX_MEMORY_BYTES, "the bytes that bitmaps may take, 0 for any"
+    )
 
 
 def run(name: str, value: Any) -> str:

@@ -18,20 +18,21 @@ from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.info import ItemInfo
-from scrapy_bloom.cli.session import CommandSession, complain, to_json
+from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain, to_json
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import Windows
 from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.migrate.lines import Line, read_lines
 from scrapy_bloom.settings import LASTING, RUN
 
+HELP = "say whether URLs are seen, since when and until when"
 #: URLs that are looked up together.
 BATCH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: whether a request or an item was seen.
+    """One lookup: whether a request or an item was seen.
 
     Args:
         kind: ``url``, ``bloom_key`` or ``item``.
@@ -49,7 +50,7 @@ class Query:
 
 
 class Identifier:
-    """Knows of requests what a crawl does: their windows and fingerprints."""
+    """Finds a request's window and fingerprint as a crawl does."""
 
     def __init__(self, session: CommandSession) -> None:
         crawler, settings = session.crawler, session.settings
@@ -66,8 +67,8 @@ class Identifier:
         """The windows that requests may have, and that have a filter."""
         return {self._default, *(name for _, name in self._windows.rules)} - {RUN}
 
-    def question(self, kind: str, text: str) -> Query:
-        """Make a question.
+    def query(self, kind: str, text: str) -> Query:
+        """Make a query.
 
         Raises:
             ConfigurationError: the text is no URL.
@@ -85,12 +86,32 @@ class Identifier:
         return Query(kind, text, window, bounded(self._fingerprinter.fingerprint(request)))
 
 
-def check(session: CommandSession) -> tuple[int, int]:
-    """Answer what the options ask; return how many were asked about, and how many are seen.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_filter_options(parser)
+    parser.add_argument("urls", nargs="*", metavar="URL", help="- reads them from stdin")
+    parser.add_argument(
+        "--bloom-key",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help='meta["bloom_key"] of a request (may be repeated)',
+    )
+    parser.add_argument(
+        "--item",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="item as the library has it, such as add(TEXT) records (may be repeated)",
+    )
+
+
+def run(session: CommandSession) -> ExitCode:
+    """Print for each URL, key and item whether it is seen.
 
     Raises:
         NothingThereError: there is no filter.
-        ConfigurationError: nothing is asked, or a URL is none.
+        ConfigurationError: there is nothing to look up, or a text is not a URL.
         StorageError: the server did not answer.
     """
     opts = session.opts
@@ -106,31 +127,32 @@ def check(session: CommandSession) -> tuple[int, int]:
             if warning and (opts.urls or opts.bloom_key):
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
-        answers = (_answer(batch, filters) for batch in _batches(_questions(opts, identifier)))
-        return _print_answers(session, server.address, answers)
+        answers = (_answer(batch, filters) for batch in _batches(_queries(opts, identifier)))
+        asked, seen = _print_answers(session, server.address, answers)
+    return ExitCode.of(asked == seen)
 
 
-def _questions(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query]:
-    yield from (identifier.question("bloom_key", key) for key in opts.bloom_key)
-    yield from (identifier.question("item", item) for item in opts.item)
+def _queries(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query]:
+    yield from (identifier.query("bloom_key", key) for key in opts.bloom_key)
+    yield from (identifier.query("item", item) for item in opts.item)
     for url in opts.urls:
         if url == "-":
-            yield from _questions_of(sys.stdin.buffer.readline, identifier)
+            yield from _queries_of(sys.stdin.buffer.readline, identifier)
         elif url.strip():
-            yield identifier.question("url", url.strip())
+            yield identifier.query("url", url.strip())
 
 
-def _questions_of(readline: Callable[[int], bytes], identifier: Identifier) -> Iterator[Query]:
-    """Ask about each line of a list that is not blank."""
-    questions = (_question_of(line, identifier) for line in read_lines(readline))
+def _queries_of(readline: Callable[[int], bytes], identifier: Identifier) -> Iterator[Query]:
+    """Yield a query for each line that is not blank."""
+    questions = (_query_of(line, identifier) for line in read_lines(readline))
     yield from (question for question in questions if question is not None)
 
 
-def _question_of(line: Line, identifier: Identifier) -> Query | None:
-    """Return what a line asks; None if it is blank. What is no URL loses no other its answer."""
+def _query_of(line: Line, identifier: Identifier) -> Query | None:
+    """Return the query of a line; None if it is blank. A malformed line is a query, too."""
     try:
         url = line.url()
-        return identifier.question("url", url) if url else None
+        return identifier.query("url", url) if url else None
     except ConfigurationError as error:
         text = line.data.decode(errors="replace").strip("\ufeff \t\r\n")
         return Query("url", text, "", b"", problem=f"{error!s:.200}")
@@ -162,7 +184,7 @@ def _print_answers(
     session: CommandSession, address: str, batches: Iterator[Answers]
 ) -> tuple[int, int]:
     """Print answers as they come; return how many there were, and how many were "seen"."""
-    show = _AnswersAsJson(address) if session.tables is None else _AnswersAsText(session.tables)
+    show = _AnswersAsJson(address) if session.printer is None else _AnswersAsText(session.printer)
     asked = seen = 0
     # On a terminal, the answers themselves say how far it is.
     is_shown = sys.stdout.isatty()

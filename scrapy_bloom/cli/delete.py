@@ -4,11 +4,20 @@ from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.deletion import stored_blocks
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.cli.render import size
-from scrapy_bloom.cli.session import CommandSession, Server, print_json
+from scrapy_bloom.cli.session import (
+    CommandSession,
+    ExitCode,
+    Server,
+    add_change_options,
+    print_json,
+)
+
+HELP = "delete a filter with all its keys"
+add_options = add_change_options
 
 
-def run(session: CommandSession) -> bool:
-    """Delete a filter; return whether it was done, False if the user said no.
+def run(session: CommandSession) -> ExitCode:
+    """Delete a filter, if the user agrees.
 
     Raises:
         NothingThereError: there is no filter.
@@ -20,15 +29,15 @@ def run(session: CommandSession) -> bool:
         bloom = server.filter(name)
         info, contents = _look(server, name)
         if not session.confirm(f"Delete {bloom.key!r} on {server.address}, {contents}"):
-            return False
+            return ExitCode.NO
         bloom.delete()
-        if session.tables is None:
+        if session.printer is None:
             head = {"address": server.address, "name": name, "key": bloom.key}
             fields = {"urls_forgotten": "count", "memory": "memory", "claims": "claims"}
             print_json(head | {text: getattr(info, field, None) for text, field in fields.items()})
         else:
-            session.tables.show(f"{bloom.key} on {server.address} deleted, {contents}")
-    return True
+            session.printer.show(f"{bloom.key} on {server.address} deleted, {contents}")
+    return ExitCode.FINE
 
 
 def _look(server: Server, name: str) -> tuple[FilterInfo | None, str]:

@@ -14,17 +14,23 @@ from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageErr
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.migrate_origin import on_kind, open_source
 from scrapy_bloom.cli.migrate_target import Target
-from scrapy_bloom.cli.session import CommandSession, complain, print_json
+from scrapy_bloom.cli.session import (
+    CommandSession,
+    ExitCode,
+    add_change_options,
+    complain,
+    print_json,
+)
 from scrapy_bloom.migrate.batches import MemberBatch, MemberCounts, Pace, Source
 
-#: Exit codes: all is recorded; some entries are no fingerprints; some are not seen afterwards.
-FINE, SOME, FAILED = 0, 1, 2
+HELP = "record what other dupefilters have seen"
 #: Entries of each batch that a dry run looks up.
 SAMPLE = 128
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what only this subcommand has."""
+    """Add the options."""
+    add_change_options(parser)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
         "--from-set",
@@ -58,8 +64,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(session: CommandSession) -> int:
-    """Do what the options ask; return the exit code.
+def run(session: CommandSession) -> ExitCode:
+    """Do what the options ask.
 
     Raises:
         ConfigurationError: the options or settings are wrong, or what is read is not what it is
@@ -95,18 +101,18 @@ class _Migration:
         #: Items that were recorded, looked up, and seen then.
         self._new = self._asked = self._seen = 0
 
-    def look(self) -> int:
+    def look(self) -> ExitCode:
         """Read the source, and look up some of it."""
         counts = self._read("entries read", self._total, self._look_up_sample)
         self._advise(counts.read)
         return self._report(counts, {"dry_run": True, "asked": self._asked, "seen": self._seen})
 
-    def run(self) -> int:
+    def run(self) -> ExitCode:
         """Record all of it, and see whether it is there."""
         self._advise(self._total)
         entries = f"about {self._total:,} entries of {self._source.name}"
         if not self._session.confirm(f"Record {entries} in {self._target.name}"):
-            return SOME
+            return ExitCode.NO
         self._target.open()
         try:
             counts = self._read("entries recorded", self._total, self._record)
@@ -156,7 +162,7 @@ class _Migration:
         if sentence:
             complain(sentence)
 
-    def _report(self, counts: MemberCounts, more: dict[str, Any]) -> int:
+    def _report(self, counts: MemberCounts, more: dict[str, Any]) -> ExitCode:
         document = {
             "address": self._target.address,
             "filters": self._target.keys,
@@ -164,13 +170,13 @@ class _Migration:
             **asdict(counts),
             **more,
         }
-        if self._session.tables is None:
+        if self._session.printer is None:
             print_json(document)
         else:
-            self._session.tables.show("\n".join(self._lines(counts, document)))
+            self._session.printer.show("\n".join(self._lines(counts, document)))
         if document.get("missing"):
-            return FAILED
-        return SOME if counts.skipped else FINE
+            return ExitCode.FAILED
+        return ExitCode.NO if counts.skipped else ExitCode.FINE
 
     def _lines(self, counts: MemberCounts, document: dict[str, Any]) -> Iterator[str]:
         kind = "fingerprints" if self._session.opts.from_urls is None else "URLs"
@@ -193,7 +199,7 @@ class _Migration:
         if document["missing"]:
             yield (
                 f"NOT ALL THERE: {document['missing']:,} of {document['checked']:,} are not seen. "
-                "They came in meanwhile, or the filter has lost them: run the same command again"
+                "They were added later, or the filter has lost them: run the same command again"
             )
             return
         if document["checked"]:

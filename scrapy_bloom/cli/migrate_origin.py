@@ -1,4 +1,4 @@
-"""What a migration comes from, by the options and the project's settings."""
+"""The source of a migration, by the options and the project's settings."""
 
 import shutil
 import sys
@@ -41,7 +41,7 @@ def open_source(session: CommandSession, identifier: Identifier, stack: ExitStac
 
     def identify(url: str) -> tuple[str, bytes]:
         try:
-            question = identifier.question("url", url)
+            question = identifier.query("url", url)
         except ConfigurationError:
             raise
         except Exception as error:

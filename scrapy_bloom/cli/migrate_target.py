@@ -1,4 +1,4 @@
-"""The filters that a migration goes to: as they are stored, or made with the project's settings."""
+"""The filters that a migration writes to: as stored, or created with the project's settings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -19,9 +19,17 @@ from scrapy_bloom.bloom.protocol.claims import StoredClaim
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.cli.session import CommandSession, Server, iso, print_json
+from scrapy_bloom.cli.session import (
+    CommandSession,
+    ExitCode,
+    Server,
+    add_change_options,
+    iso,
+    print_json,
+)
 from scrapy_bloom.crawl.claims import workers
 
+HELP = "list URLs that are claimed, and end claims"
 #: Claims read, and released, at once.
 PAGE = 256
 #: States of claims. ALIVE: the owner's heartbeat is heard, or has yet to start. DEAD: it is not.
@@ -174,7 +182,8 @@ class Claims:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what only this subcommand has."""
+    """Add the options."""
+    add_change_options(parser)
     parser.add_argument(
         "--owner", metavar="OWNER", help="only claims of this owner (its id, HOST:PID or spider)"
     )
@@ -188,8 +197,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(session: CommandSession) -> bool:
-    """Do what the options ask; return whether it was done, False if the user said no.
+def run(session: CommandSession) -> ExitCode:
+    """List claims, or end them if the user agrees.
 
     Raises:
         NothingThereError: there is no filter.
@@ -202,9 +211,9 @@ def run(session: CommandSession) -> bool:
     with session.connect() as server:
         claims = Claims(session, server)
         if opts.release:
-            return _release(session, claims)
+            return ExitCode.of(_release(session, claims))
         _show(session, claims)
-        return True
+    return ExitCode.FINE
 
 
 def _show(session: CommandSession, claims: Claims) -> None:
@@ -212,23 +221,23 @@ def _show(session: CommandSession, claims: Claims) -> None:
     separator = f'{json.dumps(claims.head)[:-1]}, "claims": [\n'
     for page in claims.pages("claims read"):
         for found, url in zip(page, claims.urls(page), strict=True):
-            if session.tables is None:
+            if session.printer is None:
                 sys.stdout.write(f"{separator}  {json.dumps(_document(found, url))}")
                 separator = ",\n"
             else:
                 if not states:
-                    session.tables.show(HEADING)
-                session.tables.show(_line(found, url))
+                    session.printer.show(HEADING)
+                session.printer.show(_line(found, url))
             states[found.state] += 1
-    if session.tables is None:
+    if session.printer is None:
         end = {"total": states.total(), "states": states, "damaged": claims.damaged}
         start = separator if not states else ""
         sys.stdout.write(f"{start}\n], {json.dumps(end)[1:]}\n")
         return
     listed = ", ".join(f"{states[state]:,} {state}" for state in STATES if states[state])
-    session.tables.show(f"{claims.where}: {listed or 'no'} claims")
+    session.printer.show(f"{claims.where}: {listed or 'no'} claims")
     if claims.damaged:
-        session.tables.show(
+        session.printer.show(
             f"{claims.damaged:,} more are damaged and cannot be read: the next crawl deletes them"
         )
 
@@ -265,15 +274,15 @@ def _release(session: CommandSession, claims: Claims) -> bool:
         if states and not session.confirm(question):
             return False
     count = sum(claims.release(page) for page in claims.pages("claims released"))
-    if session.tables is None:
+    if session.printer is None:
         print_json(claims.head | {"released": count})
     else:
-        session.tables.show(f"{claims.where}: {count:,} claims released; {CONSEQUENCE}")
+        session.printer.show(f"{claims.where}: {count:,} claims released; {CONSEQUENCE}")
     return True
 
 
 def _entries(session: FilterSession) -> Operation[tuple[int, Mapping[str, str]]]:
-    """Return the server's clock and all workers' entries; unlike ``pending.beat``, only read."""
+    """Return the server's clock and all workers' entries, without a heartbeat."""
     (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), ("", 0, "", 0))]
     return reply.now, reply.fields
 

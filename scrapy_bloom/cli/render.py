@@ -122,7 +122,7 @@ def _print(table: "rich.table.Table") -> None:
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show on the standard error, if it is a terminal, how far something is.
+    """Show a progress bar on the standard error, if that is a terminal.
 
     Yields a function that counts on. The bar appears with its second call: what is over by then
     needs none.
@@ -139,7 +139,7 @@ def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], N
         console=err,
         transient=True,
         disable=not err.is_terminal,
-        # Else what is printed meanwhile would go to the standard error.
+        # Otherwise prints during the progress bar would go to the standard error.
         redirect_stdout=False,
         redirect_stderr=False,
     )

@@ -1,4 +1,4 @@
-"""What the subcommands of ``scrapy bloom`` share: the project, its server, and how they answer."""
+"""Shared by the subcommands: the project, its server, and the forms of output."""
 
 import argparse
 import difflib
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
+from enum import IntEnum
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Snapshot
 from scrapy_bloom.cli import render
 from scrapy_bloom.crawl.filters import connect_filters
@@ -28,10 +30,28 @@ from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
 #: The last Unix time that has a date, in the year 9999; what is stored may be later.
 LAST_TIME = 253_402_300_799
-#: Properties that JSON has beside the fields.
+#: Properties that JSON has in addition to the fields.
 PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
 #: Shows how far something is: gives a function that counts on.
 Progress = AbstractContextManager[Callable[[int], None]]
+
+
+class ExitCode(IntEnum):
+    """How a subcommand ended."""
+
+    #: Done; what was asked for is there.
+    FINE = 0
+    #: There is no such filter, a URL is not seen, an entry is malformed, or the user said no.
+    NO = 1
+    #: Wrong usage or settings, or a server or file that cannot be used.
+    FAILED = 2
+    #: The reader of the output has closed it; as a shell has it of a program ended by SIGPIPE.
+    BROKEN_PIPE = 141
+
+    @classmethod
+    def of(cls, is_fine: bool) -> "ExitCode":
+        """Return FINE or NO."""
+        return cls.FINE if is_fine else cls.NO
 
 
 class NothingThereError(BloomError):
@@ -67,7 +87,7 @@ class Server:
         return snapshot if snapshot is not None and snapshot.rings else None
 
     def read(self, window: str) -> Snapshot:
-        """Do as ``look``; but there has to be a filter.
+        """Read a window's filter, which must exist.
 
         Raises:
             NothingThereError: there is none.
@@ -128,8 +148,8 @@ class CommandSession:
         self.settings = BloomSettings.from_scrapy(self.crawler.settings, name)
 
     @property
-    def tables(self) -> ModuleType | None:
-        """What prints text; None if JSON is asked for."""
+    def printer(self) -> ModuleType | None:
+        """The module that prints text; None with --json."""
         return None if self.opts.json else render
 
     def connect(self) -> AbstractContextManager[Server]:
@@ -158,19 +178,21 @@ class CommandSession:
         return self.opts.window is not None or self.opts.key is not None
 
     def progress(self, title: str, total: int | None = None) -> Progress:
-        """Show how far something is."""
+        """Show a progress bar."""
         return render.progress(title, total)
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes`` answers.
 
         Raises:
-            ConfigurationError: there is nobody to ask.
+            ConfigurationError: there is no terminal to ask at.
         """
         if self.opts.yes:
             return True
         if not sys.stdin.isatty():
-            raise ConfigurationError(f"{question}? Nobody can be asked here: add --yes to do it")
+            raise ConfigurationError(
+                f"{question}? There is no terminal to ask at: add --yes to do it"
+            )
         sys.stderr.write(f"{question}? [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -205,8 +227,34 @@ def iso(time: int) -> str | None:
 
 
 def complain(text: str) -> None:
-    """Say something on the standard error, in one line."""
+    """Print one line to the standard error."""
     sys.stderr.write(f"scrapy bloom: {' '.join(text.split())}\n")
+
+
+def add_filter_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a filter."""
+    parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
+    parser.add_argument("--window", metavar="NAME", help="the filter of a window of BLOOM_WINDOWS")
+
+
+def add_change_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what changes a filter."""
+    add_filter_options(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
+
+
+def report_forgotten(
+    session: CommandSession, server: Server, name: str, after: FilterInfo, forgotten: int
+) -> None:
+    """Print what a filter is after it forgot URLs."""
+    if session.printer is None:
+        head = {"address": server.address, "name": name, "urls_forgotten": forgotten}
+        print_json(head | to_json(after))
+    else:
+        session.printer.show(
+            f"{after.key} on {server.address}: {forgotten:,} URLs forgotten, {after.count:,} "
+            "remembered"
+        )
 
 
 def _choose_spider(

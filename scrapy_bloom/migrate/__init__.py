@@ -1,1 +1,1 @@
-"""What other dupefilters have seen, and how far it has been read."""
+"""Sources of a migration: what other dupefilters have recorded."""

@@ -51,14 +51,14 @@ class MemberBatch(MemberCounts):
         self.read += 1
 
     def skip(self, example: str) -> None:
-        """Count an entry that is not what it should be, and say which."""
+        """Count a malformed entry, with an example."""
         self.read += 1
         self.skipped += 1
         self.example = self.example or example
 
 
 class Source(Protocol):
-    """What was seen.
+    """A source of recorded entries.
 
     Attributes:
         name: what it is and where, without credentials.
@@ -77,7 +77,7 @@ class Source(Protocol):
 
 
 class Pace:
-    """Holds back what would be too fast.
+    """Limits the rate of entries.
 
     Args:
         rate: entries per second at most; None for no limit.

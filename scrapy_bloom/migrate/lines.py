@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 
 #: Bytes of a line with a URL at most.
-MAX_LINE = 1 << 16
+MAX_LINE_BYTES = 1 << 16
 #: What no URL has within; a carriage return tells that there may be many URLs in what is one line.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -17,7 +17,7 @@ class Line:
     """A line.
 
     Args:
-        data: its bytes, up to MAX_LINE of them.
+        data: its bytes, up to MAX_LINE_BYTES of them.
         size: how many bytes it has.
     """
 
@@ -32,7 +32,7 @@ class Line:
         """
         start = shown(self.data, 60)
         if self.size > len(self.data):
-            raise ConfigurationError(f"{start} is longer than {MAX_LINE:,} bytes")
+            raise ConfigurationError(f"{start} is longer than {MAX_LINE_BYTES:,} bytes")
         try:
             text = self.data.decode().strip("\ufeff \t\r\n")
         except UnicodeDecodeError:
@@ -48,9 +48,9 @@ def read_lines(readline: Callable[[int], bytes]) -> Iterator[Line]:
     Args:
         readline: returns the next line, or so many bytes of it; nothing at the end.
     """
-    while data := readline(MAX_LINE):
+    while data := readline(MAX_LINE_BYTES):
         rest, size = data, len(data)
-        while len(rest) == MAX_LINE and not rest.endswith(b"\n"):
-            rest = readline(MAX_LINE)
+        while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = readline(MAX_LINE_BYTES)
             size += len(rest)
         yield Line(data, size)

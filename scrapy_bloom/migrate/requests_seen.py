@@ -23,7 +23,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def is_binary(start: bytes) -> bool:
-    """Whether what begins so is a binary entry."""
+    """Whether an entry that begins so is binary."""
     return b"" < start[:1] < b"\t"
 
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Identify = Callable[[str], tuple[str, bytes]]
 
 #: Bytes of a file of URLs that are read at once to count its lines.
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _FINGERPRINT = re.compile(rb"[0-9A-Fa-f]{40}")
 #: What errors of the SET's server name.
 OF_SETS = {
@@ -86,7 +86,7 @@ class SetSource:
             return ""
         return (
             f"{self.name} had {self._members:,} entries, of which {left:,} are left: it was "
-            "deleted, made anew or flushed while it was read. Stop what does that (a scrapy-redis "
+            "deleted, replaced or flushed while it was read. Stop what does that (a scrapy-redis "
             "crawl that ends), restore it"
         )
 
@@ -202,7 +202,7 @@ class UrlSource(_File):
     def total(self) -> int:
         """Return how many lines the file has."""
         with self._open() as file:
-            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK), b""))
+            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK_BYTES), b""))
 
     def batches(self, size: int = BATCH) -> Iterator[MemberBatch]:
         """Read the file."""

@@ -231,7 +231,7 @@ def test_a_server_that_cannot_be_used_stops_the_crawl_before_it_fetches(
         url = f"redis://:wr0ng@127.0.0.1:{server.port}"
         log = refused(web, "refuses the user name or the password", BLOOM_REDIS_URL=url)
         assert "wr0ng" not in log
-        refused(web, "wants a password", BLOOM_REDIS_URL=server.url)
+        refused(web, "requires a password", BLOOM_REDIS_URL=server.url)
 
 
 def test_a_replica_or_a_foreign_key_stops_the_crawl_before_it_fetches(

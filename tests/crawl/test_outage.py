@@ -407,7 +407,7 @@ TROUBLES = [
     Trouble(replica, "is a read-only replica: use the address of its primary"),
     Trouble(full, "is out of memory: raise its maxmemory"),
     Trouble(unplugged, "node of a cluster that cannot serve this", CLUSTER, is_slow=True),
-    Trouble(locked, "wants a password: give it in BLOOM_REDIS_URL"),
+    Trouble(locked, "requires a password: give it in BLOOM_REDIS_URL"),
     Trouble(
         other_password,
         "refuses the user name or the password: correct them in BLOOM_REDIS_URL",
@@ -418,7 +418,7 @@ TROUBLES = [
     Trouble(forbidden_keys, "does not let this user do that: grant it the filter's keys and"),
     Trouble(replaced, r"key '\{shop:bloom:\d+\}:ring' holds a string.* delete it"),
     Trouble(crowded, "has no connection left: raise its maxclients|closed the connection: see"),
-    Trouble(nameless, "host name that cannot be found: correct it", (), HOST),
+    Trouble(nameless, "host name that cannot be resolved: correct it", (), HOST),
 ]
 
 
@@ -561,7 +561,7 @@ ANSWERS = {
     "moved": (b"-MOVED 7 127.0.0.1:1\r\n", "node of a cluster that cannot serve this"),
     "ask": (b"-ASK 7 127.0.0.1:1\r\n", "node of a cluster that cannot serve this"),
     "loading": (b"-LOADING Redis is loading the dataset in memory\r\n", "is still loading"),
-    "busy": (b"-BUSY Redis is busy running a script\r\n", "is busy with somebody's long script"),
+    "busy": (b"-BUSY Redis is busy running a script\r\n", "is busy with a long script"),
     "misconf": (b"-MISCONF Redis is configured to save RDB\r\n", "cannot save to its disk"),
     "noreplicas": (b"-NOREPLICAS Not enough good replicas\r\n", "too few of its replicas"),
     "masterdown": (b"-MASTERDOWN Link with MASTER is down\r\n", "has lost its primary"),

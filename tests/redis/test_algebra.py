@@ -416,7 +416,7 @@ def test_a_source_that_is_created_anew_meanwhile_leaves_nothing(
             BloomFilter(client, "two", blocks=4).open()
         return [one, two, one][number].run(lambda _: steps)
 
-    with pytest.raises(StorageError, match="created anew"):
+    with pytest.raises(StorageError, match="created again"):
         run_together(union([one.session, two.session], Keys("made")), drive)
     assert not client.keys("*made*")
 

@@ -9,7 +9,7 @@ import redis
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.extras.builder import (
-    CHUNK,
+    CHUNK_BYTES,
     Builder,
     RefusedError,
     count_ones,
@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.extras.builder import (
     try_block,
 )
 from scrapy_bloom.bloom.extras.contents import Contents
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_FOR
+from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
@@ -80,7 +80,7 @@ def test_a_block_is_read_as_it_is(server: Any, client: redis.Redis, decode: bool
                 assert bloom.run(lambda session, b=block: count_ones(session.held[b])) == [
                     contents.bits["0.0"].bit_count()
                 ]
-        assert layer.memory > 2 * CHUNK
+        assert layer.memory > 2 * CHUNK_BYTES
 
 
 @pytest.mark.parametrize("turn", range(3))  # its ring, and two rounds of chunks
@@ -127,7 +127,7 @@ def test_a_filter_that_was_created_anew_is_refused(client: redis.Redis) -> None:
     header = bloom.open()
     client.flushall()
     small(client).open()
-    with pytest.raises(StorageError, match="created anew"):
+    with pytest.raises(StorageError, match="created again"):
         bloom.run(lambda session: try_block(session, header, 0, read_all))
 
 
@@ -256,7 +256,7 @@ def test_what_is_discarded_leaves_nothing(client: redis.Redis, contents: list[Co
     write(client, building, contents, finish=False)
     written = set(client.keys()) - before
     assert written
-    assert all(0 < client.ttl(key) <= UNFINISHED_FOR for key in written)
+    assert all(0 < client.ttl(key) <= UNFINISHED_SECONDS for key in written)
     small(client, "any").run(lambda _: building.discard())
     assert set(client.keys()) == before
 

@@ -731,7 +731,7 @@ def test_clear(shop: Call, client: redis.Redis) -> None:
     bloom.extend(fingerprints(URLS))
     done = shop("clear")
     assert (done.code, done.out, len(bloom)) == (2, "", 20)
-    assert "forgets all its 20 URLs? Nobody can be asked here" in done.err
+    assert "forgets all its 20 URLs? There is no terminal to ask at" in done.err
     done = shop("clear", "--yes", "--json")
     assert (done.code, done.err, done.json["urls_forgotten"]) == (0, "", 20)
     assert done.json["count"] == len(bloom) == 0
@@ -836,7 +836,7 @@ def test_a_reader_that_is_gone_is_no_failure(tmp_path: Path, options: str) -> No
         ("BLOOM plan >&-", 0, ""),
         ("BLOOM plan <&-", 0, ""),
         ("BLOOM plan 2>&-", 0, ""),
-        ("BLOOM rotate WHERE <&-", 2, "Nobody can be asked here"),
+        ("BLOOM rotate WHERE <&-", 2, "There is no terminal to ask at"),
         ("BLOOM check - WHERE <&-", 0, ""),
         ("BLOOM check http://example.com WHERE >&-", 1, ""),
         ("BLOOM export - WHERE >&-", 2, "the standard output is closed: name a file"),

@@ -30,7 +30,7 @@ def test_it_says_what_it_deletes_and_deletes_that(
     assert (done.code, done.out) == (2, "")
     assert "Delete 'shop:bloom' on unix://" in done.err
     assert "with 20 URLs (" in done.err
-    assert "MiB) and 1 claims? Nobody can be asked here: add --yes" in done.err
+    assert "MiB) and 1 claims? There is no terminal to ask at: add --yes" in done.err
     assert everything(client) == before
     memory = bloom.info().memory
     done = shop("delete", "--yes", "--json")
@@ -97,6 +97,6 @@ def test_what_is_left_of_a_filter_or_of_a_load_is_deleted_too(
 ) -> None:
     BloomFilter(client, KEY).open()
     client.delete(*client.keys(lost))
-    assert "is being written, or what is left of one? Nobody" in shop("delete").err
+    assert "is being written, or what is left of one? There is no terminal" in shop("delete").err
     assert shop("delete", "-y").code == 0
     assert contents(client) == {}

@@ -357,8 +357,8 @@ def test_a_key_of_another_type(
         (["surplus"], "unrecognized arguments"),
         (["--release"], "say which claims to release: --release with --owner or --state"),
         (["--release", "-y"], "say which claims to release"),
-        (["--release", "--state", "dead"], "Nobody can be asked here: add --yes"),
-        (["--release", "--owner", "shop", "--json"], "Nobody can be asked here: add --yes"),
+        (["--release", "--state", "dead"], "There is no terminal to ask at: add --yes"),
+        (["--release", "--owner", "shop", "--json"], "There is no terminal to ask at: add --yes"),
     ],
 )
 def test_wrong_options(
@@ -479,9 +479,9 @@ def test_info_says_how_many_are_pending(
 
 def test_clear_says_that_claims_go_too(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
     bloom.add("x")
-    assert "forgets all its 1 URLs? Nobody" in shop("clear").err
+    assert "forgets all its 1 URLs? There is no terminal" in shop("clear").err
     claim(bloom, register(bloom), ["a", "b"])
-    assert "forgets all its 1 URLs and 2 claims? Nobody" in shop("clear").err
+    assert "forgets all its 1 URLs and 2 claims? There is no terminal" in shop("clear").err
     assert shop("clear", "-y").code == 0
     assert client.keys("*:claims") == []
 

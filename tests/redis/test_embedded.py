@@ -345,7 +345,7 @@ def test_a_loading_server_is_waited_for(data_dir: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "_ask", recorded)
-        patch.setattr(embedded, "POLL_INTERVAL", 0.001)
+        patch.setattr(embedded, "POLL_SECONDS", 0.001)
         again = EmbeddedServer.attach(data_dir)
     assert replies[-1] == b"+PONG\r\n"
     with closing(client_of(again)) as client:
@@ -370,7 +370,7 @@ def test_a_server_out_of_reach_is_reported(data_dir: Path, monkeypatch: pytest.M
     server = EmbeddedServer.attach(data_dir)
     pid = pid_of(server)
     hidden = server.socket_path.rename(server.socket_path.with_suffix(".hidden"))
-    monkeypatch.setattr(embedded, "REACH_TIMEOUT", 0.1)
+    monkeypatch.setattr(embedded, "REACH_SECONDS", 0.1)
     with pytest.raises(StorageError, match=r"another container.*(?s:.*)server\.pid"):
         EmbeddedServer.attach(data_dir)
     assert alive(pid)
@@ -384,8 +384,8 @@ def test_a_server_that_does_not_stop_is_left_with_a_warning(
     server = EmbeddedServer.attach(data_dir)
     pid = pid_of(server)
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(embedded, "STOP_TIMEOUT", 0.2)
-    monkeypatch.setattr(embedded, "ASK_TIMEOUT", 0.1)
+    monkeypatch.setattr(embedded, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(embedded, "PING_SECONDS", 0.1)
     with caplog.at_level(logging.WARNING):
         server.detach()
     assert "running" in caplog.text

@@ -27,7 +27,7 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_FOR, or_discard
+from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS, or_discard
 from scrapy_bloom.bloom.extras.loader import Loader, load, load_async
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, run_together, run_together_async
 from scrapy_bloom.bloom.extras.sets import copy
@@ -161,9 +161,9 @@ def test_whatever_ends_it_and_whenever_there_is_nothing_or_the_whole(
         left = client.keys(NEW)
         assert for_ever or not left
         staying += any(client.ttl(key) == -1 for key in left)
-        assert all(client.ttl(key) <= UNFINISHED_FOR for key in left)
+        assert all(client.ttl(key) <= UNFINISHED_SECONDS for key in left)
         if left and after % 2:
-            with pytest.raises(ConfigurationError, match=r"being written .* or that was interrup"):
+            with pytest.raises(ConfigurationError, match=r"being written .* was interrup"):
                 put(client, lambda _: None)
             assert BloomFilter(client, "new").delete()
             assert not client.keys(NEW)
@@ -366,7 +366,7 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
 def test_a_server_that_does_not_answer_is_not_waited_for(
     server: Server, client: redis.Redis, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_driver, "CLEAN_UP_FOR", 0.01)
+    monkeypatch.setattr(async_driver, "CLEAN_UP_SECONDS", 0.01)
 
     async def scenario() -> None:
         async with redis.asyncio.Redis.from_url(server.url) as own:

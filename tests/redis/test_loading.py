@@ -28,7 +28,7 @@ from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import ArchiveError, BloomError
 from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import ArchiveReader, Block
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_FOR
+from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS
 from scrapy_bloom.bloom.extras.loader import Loader, load
 from scrapy_bloom.bloom.extras.saver import Saved
 from scrapy_bloom.bloom.model.keys import Keys
@@ -175,7 +175,7 @@ def test_progress_ends_with_all_that_there_is(client: redis.Redis, full: BloomFi
 def test_a_block_that_begins_again_in_the_file_is_as_it_was_then(
     client: redis.Redis, full: BloomFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "CHUNK", 2_048)
+    monkeypatch.setattr(archive, "CHUNK_BYTES", 2_048)
     reads: list[Call] = []
 
     def clear(calls: list[Call]) -> None:
@@ -229,7 +229,7 @@ def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
 
 
 def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "CHUNK", 2_048)
+    monkeypatch.setattr(archive, "CHUNK_BYTES", 2_048)
     bloom = make(client, window="3 days", period="1 day")
     bloom.extend(URLS)
     bloom.rotate()
@@ -357,7 +357,7 @@ def test_a_load_may_take_its_time_and_not_for_ever(
     bloom = make(moved_client)
     bloom.extend(URLS)
     data, expected = saved(bloom), comparable(moved_client)
-    pause = UNFINISHED_FOR / 10
+    pause = UNFINISHED_SECONDS / 10
 
     def wait(calls: list[Call]) -> None:
         if calls[0].script.name == "allocate":
@@ -365,7 +365,7 @@ def test_a_load_may_take_its_time_and_not_for_ever(
 
     loaded(moved_client, data, "else", wait)
     assert comparable(moved_client, "else") == expected
-    pause = UNFINISHED_FOR / 3
+    pause = UNFINISHED_SECONDS / 3
     with pytest.raises(StorageError, match="or evicted while"):
         loaded(moved_client, data, "other", wait)
     assert not moved_client.keys("{other:*")
@@ -448,7 +448,7 @@ def test_an_error_of_ours_is_what_the_user_sees_if_cleaning_up_fails_too(
         loaded(client, data[:-9], "else", fail)
     left = client.keys("{else:*")
     assert left
-    assert all(0 < client.ttl(name) <= UNFINISHED_FOR for name in left)
+    assert all(0 < client.ttl(name) <= UNFINISHED_SECONDS for name in left)
 
 
 def test_what_is_read_is_what_is_stored(client: redis.Redis, full: BloomFilter) -> None:

@@ -35,7 +35,7 @@ def urls_in(content: Content) -> int:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers of these tests have many chunks, too."""
-    monkeypatch.setattr(archive, "CHUNK", 512)
+    monkeypatch.setattr(archive, "CHUNK_BYTES", 512)
 
 
 # -- what is there --
@@ -261,7 +261,7 @@ def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
     any_server: Server, events: list[str]
 ) -> None:
     with any_server.client() as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "CHUNK", 512)
+        patch.setattr(archive, "CHUNK_BYTES", 512)
         client.flushall()
         options = {"window": "3 days", "period": "1 day", "capacity": 500}
         bloom, other = make(client, **options), make(client, **options)

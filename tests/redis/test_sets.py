@@ -261,7 +261,7 @@ def test_what_is_no_filter_is_refused(client: redis.Redis, other: Any) -> None:
         lambda: bloom.approx_union_len(other),
         lambda: bloom.update(other),
     ):
-        with pytest.raises(ConfigurationError, match="is to be a BloomFilter"):
+        with pytest.raises(ConfigurationError, match="must be a BloomFilter"):
             call()
     for operate in (lambda: bloom | other, lambda: bloom & other):
         with pytest.raises(TypeError, match="unsupported operand"):
@@ -274,7 +274,7 @@ def test_what_is_no_filter_is_refused(client: redis.Redis, other: Any) -> None:
 
 def test_the_two_kinds_of_filters_do_not_go_together(client: redis.Redis) -> None:
     awaited = AsyncBloomFilter(redis.asyncio.Redis(), "one")
-    with pytest.raises(ConfigurationError, match="is to be a BloomFilter"):
+    with pytest.raises(ConfigurationError, match="must be a BloomFilter"):
         BloomFilter(client, "two").union(awaited, key="made")  # type: ignore[arg-type]
 
 

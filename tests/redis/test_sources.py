@@ -13,7 +13,7 @@ from support.servers import Server
 
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.migrate.batches import Source
-from scrapy_bloom.migrate.lines import MAX_LINE
+from scrapy_bloom.migrate.lines import MAX_LINE_BYTES
 from scrapy_bloom.migrate.sources import SeenSource, SetSource, UrlSource
 
 if redis.__version__.startswith("5.0."):
@@ -192,7 +192,14 @@ lines = st.lists(
     st.sampled_from(
         [
             *(b"https://example.com/1", b"https://example.com/\xc3\xa4", b"https://news.example"),
-            *(b"https://start.example", b"no url", b"", b"  ", b"\xff", b"x" * (MAX_LINE + 5)),
+            *(
+                b"https://start.example",
+                b"no url",
+                b"",
+                b"  ",
+                b"\xff",
+                b"x" * (MAX_LINE_BYTES + 5),
+            ),
             *(b"  https://example.com/2\t\r", b"\xef\xbb\xbfhttps://example.com/3"),
             *(b"https:/a\rhttps:/b", b"https:/a\tx", b"\0"),
         ]

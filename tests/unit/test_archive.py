@@ -21,7 +21,7 @@ from support.strategies import configs, headers
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
 from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import (
-    CHUNK,
+    CHUNK_BYTES,
     DEFLATED,
     END,
     HEADER,
@@ -51,9 +51,9 @@ CONFIG = Config(
     1_000, 1e-3, Schedule.of(parse_span("window", "3 days"), parse_span("period", "1 day"))
 )
 #: Bytes of the layers of a block: several chunks, less than one, one, and a byte more.
-SIZES = (2 * CHUNK + 5_000, 700, CHUNK, CHUNK + 1)
+SIZES = (2 * CHUNK_BYTES + 5_000, 700, CHUNK_BYTES, CHUNK_BYTES + 1)
 #: Bytes that reading may take, whatever the file: some chunks.
-BOUND = 12 * CHUNK
+BOUND = 12 * CHUNK_BYTES
 
 
 def ring_of(block: int, sizes: tuple[int, ...] = SIZES, header: Header = FILTER) -> Ring:
@@ -141,7 +141,7 @@ def test_any_filter_is_read_back(data: st.DataObject) -> None:
     assert read(write(content, header)) == content
 
 
-@given(st.binary(max_size=3_000), st.integers(0, 2 * CHUNK))
+@given(st.binary(max_size=3_000), st.integers(0, 2 * CHUNK_BYTES))
 @examples(30)
 def test_any_bytes_are_read_back(start: bytes, zeros: int) -> None:
     data = start + bytes(zeros) + b"\1"
@@ -158,7 +158,7 @@ def test_the_header_says_what_it_is_and_of_when() -> None:
 
 
 def test_a_block_that_begins_again_is_as_it_was_then() -> None:
-    before, after = ring_of(0, (3 * CHUNK, 900)), ring_of(0, (500,))
+    before, after = ring_of(0, (3 * CHUNK_BYTES, 900)), ring_of(0, (500,))
     header = replace(FILTER, blocks=1)
     before, after = replace(before, header=header), replace(after, header=header)
     file = io.BytesIO()
@@ -167,7 +167,7 @@ def test_a_block_that_begins_again_is_as_it_was_then() -> None:
     for done in (0, 2, 3):  # at once, in the middle of a layer, between two
         writer.block(before, {"8.0": 1, "7.0": 1})
         for _ in range(done):
-            writer.chunk(b"\1" * CHUNK)
+            writer.chunk(b"\1" * CHUNK_BYTES)
     writer.block(after, {"8.0": 3})
     writer.chunk(b"\2" * 500)
     writer.end()
@@ -177,13 +177,13 @@ def test_a_block_that_begins_again_is_as_it_was_then() -> None:
 def test_sparse_bitmaps_take_little_and_full_ones_no_more_than_they_have() -> None:
     sizes = {}
     for fill in (0, 0.01, 0.5):
-        ring = ring_of(0, (CHUNK,), replace(FILTER, blocks=1))
-        content: Content = [(ring, {"8.0": 1}, [bitmap(CHUNK, fill)])]
+        ring = ring_of(0, (CHUNK_BYTES,), replace(FILTER, blocks=1))
+        content: Content = [(ring, {"8.0": 1}, [bitmap(CHUNK_BYTES, fill)])]
         start, end, _ = frames(write(content, ring.header))[2]
         sizes[fill] = end - start
     assert sizes[0] == HEAD.size + SEAL
-    assert sizes[0.01] < CHUNK / 20
-    assert sizes[0.5] == HEAD.size + CHUNK + SEAL
+    assert sizes[0.01] < CHUNK_BYTES / 20
+    assert sizes[0.5] == HEAD.size + CHUNK_BYTES + SEAL
 
 
 def test_a_pipe_that_gives_and_takes_little_is_enough() -> None:
@@ -196,14 +196,17 @@ def test_a_pipe_that_gives_and_takes_little_is_enough() -> None:
 
     file = Drop()
     writer = ArchiveWriter(file)
-    ring = ring_of(0, (CHUNK,), replace(FILTER, blocks=1))
-    writer.begin(ring.header, NOW, CHUNK)
+    ring = ring_of(0, (CHUNK_BYTES,), replace(FILTER, blocks=1))
+    writer.begin(ring.header, NOW, CHUNK_BYTES)
     writer.block(ring, {"8.0": 1})
-    writer.chunk(bitmap(CHUNK, 0.5))
+    writer.chunk(bitmap(CHUNK_BYTES, 0.5))
     writer.end()
     file.seek(0)
     parts = list(ArchiveReader(file))
-    assert parts == [Block(ring, {"8.0": 1}), Chunk(ring.layers[0], 0, CHUNK, bitmap(CHUNK, 0.5))]
+    assert parts == [
+        Block(ring, {"8.0": 1}),
+        Chunk(ring.layers[0], 0, CHUNK_BYTES, bitmap(CHUNK_BYTES, 0.5)),
+    ]
 
 
 # -- damage --
@@ -505,7 +508,7 @@ def test_a_ring_whose_time_has_no_date_is_refused() -> None:
 def test_reading_needs_no_address_space_for_what_a_file_promises() -> None:
     """The limit is the system's: what is allocated beyond it is a MemoryError."""
     value = {"header": FILTER.to_fields(), "saved": NOW, "memory": 4 << 30}
-    data = sealed((HEADER, json.dumps(value).encode()), *[(RAW, bytes(CHUNK))] * 2)
+    data = sealed((HEADER, json.dumps(value).encode()), *[(RAW, bytes(CHUNK_BYTES))] * 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20), hard))
@@ -521,7 +524,7 @@ def test_reading_needs_no_address_space_for_what_a_file_promises() -> None:
 
 def test_a_description_that_is_too_long_is_not_written() -> None:
     writer = ArchiveWriter(io.BytesIO())
-    header = replace(FILTER, fingerprinter="x" * CHUNK)
+    header = replace(FILTER, fingerprinter="x" * CHUNK_BYTES)
     with pytest.raises(ArchiveError, match="this filter cannot be saved: to describe a block"):
         writer.begin(header, NOW, 0)
 

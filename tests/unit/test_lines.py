@@ -7,20 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.migrate.lines import MAX_LINE, read_lines
+from scrapy_bloom.migrate.lines import MAX_LINE_BYTES, read_lines
 
 
 def lines_of(data: bytes) -> list[tuple[bytes, int]]:
     return [(line.data, line.size) for line in read_lines(io.BytesIO(data).readline)]
 
 
-@given(st.lists(st.sampled_from([b"a", b"", b"\r", b"x" * MAX_LINE, b"y" * (3 * MAX_LINE)])))
+@given(
+    st.lists(
+        st.sampled_from([b"a", b"", b"\r", b"x" * MAX_LINE_BYTES, b"y" * (3 * MAX_LINE_BYTES)])
+    )
+)
 def test_all_bytes_are_those_of_a_line(given_: list[bytes]) -> None:
     data = b"\n".join(given_)
     found = lines_of(data)
     assert sum(size for _, size in found) == len(data)
     whole = [line + b"\n" for line in given_[:-1]] + [line for line in given_[-1:] if line]
-    assert found == [(line[:MAX_LINE], len(line)) for line in whole]
+    assert found == [(line[:MAX_LINE_BYTES], len(line)) for line in whole]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_what_stands_around_a_url_is_no_part_of_it(line: bytes, url: str) -> Non
         (b"https://a\rhttps://b\n", r"^b'https://a.*' has control characters within"),
         (b"https://a\0", "has control characters within"),
         (b"https://\xff", "is not UTF-8"),
-        (b"https://" + b"a" * MAX_LINE, "is longer than 65,536 bytes"),
+        (b"https://" + b"a" * MAX_LINE_BYTES, "is longer than 65,536 bytes"),
     ],
 )
 def test_what_is_no_url(line: bytes, message: str) -> None:

@@ -1,1 +1,1 @@
-"""How a server is reached: addresses, connections, time-outs, and what sends the calls."""
+"""Addresses, connections, time-outs, and the drivers that send the calls."""

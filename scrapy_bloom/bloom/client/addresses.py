@@ -1,4 +1,4 @@
-"""Addresses of servers: a URL's parts as arguments of a client, and what of it may be printed."""
+"""Addresses of servers: from a URL to a client's arguments, and to a label without secrets."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Sends what an operation yields to an asyncio client, and gives it the replies: see driver.py."""
+"""Sends the calls of an operation to an asyncio client: see driver.py."""
 
 import asyncio
 import inspect
@@ -29,18 +29,18 @@ T = TypeVar("T")
 #: Calls that are under way at once on a cluster, each on a connection of its own.
 MAX_CONNECTIONS = 8
 #: Seconds that cleaning up behind an operation may take.
-CLEAN_UP_FOR = 10.0
+CLEAN_UP_SECONDS = 10.0
 #: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
 STEPS = 100
 #: Seconds of a step at least: timers are exact to about one millisecond.
-MIN_STEP = 0.002
+MIN_STEP_SECONDS = 0.002
 
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
 
 
 class timeout:  # noqa: N801 - used as asyncio.timeout is
-    """Cancel what is done in an ``async with`` block after some seconds: asyncio.TimeoutError.
+    """Cancel an ``async with`` block after some seconds: asyncio.TimeoutError.
 
     Counts the time in which the event loop could have read a reply, and not while it is blocked:
     a step that is late counts as if it had been in time, and as nothing if a reply comes after it.
@@ -64,7 +64,7 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
         self._loop, self._task = asyncio.get_running_loop(), task
         if sys.version_info >= (3, 11):
             self._cancelling = task.cancelling()
-        self._step = max(self._seconds / STEPS, MIN_STEP)
+        self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
         #: What is left, and what late steps have taken of it since the last reply.
         self._left, self._late = self._seconds, 0.0
         self._seen, self._last = self._loop.time(), self._replies()
@@ -164,7 +164,7 @@ class AsyncDriver:
             # redis-py has closed the connection: what was sent is not answered to the next one.
             raise self.explain(TimeoutError("timed out")) from error
         except UnicodeDecodeError:
-            # Up to 5.0.3, redis-py with hiredis decodes what it is asked to leave as bytes.
+            # Up to 5.0.3, redis-py with hiredis decodes replies that must stay bytes.
             raise ConfigurationError(
                 f"redis-py {redis.__version__} with hiredis and decode_responses=True cannot read "
                 "bitmaps: use a client without decode_responses, or a later redis-py"
@@ -226,7 +226,7 @@ class AsyncDriver:
 
 
 async def finish(cleaning: Awaitable[T]) -> T:
-    """Await what cleans up behind an operation: to its end, also if the task is cancelled again.
+    """Await a clean-up to its end, also if the task is cancelled again.
 
     Raises:
         StorageError: the server did not do it in time.
@@ -239,7 +239,7 @@ async def finish(cleaning: Awaitable[T]) -> T:
 
 async def _bounded(cleaning: Awaitable[T]) -> T:
     try:
-        async with timeout(CLEAN_UP_FOR):
+        async with timeout(CLEAN_UP_SECONDS):
             return await cleaning
     except asyncio.TimeoutError as error:
         raise explain(TimeoutError("timed out"), "Redis") from error

@@ -1,4 +1,4 @@
-"""A URL, or scrapy-redis's settings, becomes a client that never repeats a command.
+"""Makes clients that never repeat a command, from a URL or scrapy-redis's settings.
 
 A test-and-set whose reply was lost answers *seen* when it is repeated, and the page is hidden. So
 every client here has short time-outs, no retries, and refuses arguments that say otherwise.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Redis keeps the number of databases in an int.
 MAX_DB = 2**31 - 1
-#: Client arguments that are ours to decide, and what to do instead.
+#: Client arguments that the package sets itself, and what to do instead.
 RESERVED = {
     **dict.fromkeys(
         ("socket_timeout", "socket_connect_timeout", "timeout"), "set `timeout` instead"
@@ -51,7 +51,7 @@ RESERVED = {
         "remove it: the pool belongs to scrapy-bloom",
     ),
 }
-#: What is taken over from scrapy-redis's settings, besides ``ssl`` and everything ``ssl_*``.
+#: Arguments taken from scrapy-redis's settings, in addition to ``ssl`` and everything ``ssl_*``.
 SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
 SHARED |= {"username", "password", "credential_provider"}
 
@@ -245,7 +245,7 @@ def _open(
 
 
 def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Return what makes an asyncio client like a client of redis-py's own; None for others."""
+    """Return a factory of asyncio clients; None for clients that are not redis-py's own."""
     provider = arguments.get("credential_provider")
     if provider is not None and not hasattr(provider, "get_credentials_async"):
         return None  # redis-py 8 asks for it
@@ -302,7 +302,7 @@ class _Bounded(AbstractConnection):
         return 0.0 if self._begun is None else time.monotonic() - self._begun
 
     def _keep_timeout(self, value: object) -> None:
-        """Redis-py assigns what it was given, or, in 5.0.0, None."""
+        """Ignore what redis-py assigns: its argument, or, in 5.0.0, None."""
 
     # It reads one before it tries each address of a host, the other before the TLS handshake.
     socket_connect_timeout = property(_step_timeout, _keep_timeout)
@@ -346,7 +346,7 @@ _BOUNDED: dict[type, Any] = {
 
 
 def _complete(client: redis.Redis) -> None:
-    """Do to the pool of redis-py's own clients what their constructor leaves out."""
+    """Set what the constructors of redis-py's clients leave out."""
     if isinstance(client, redis.RedisCluster):
         # Before 6.0 a cluster client repeats commands on its own account, whatever ``retry`` says.
         client.cluster_error_retry_attempts = 0

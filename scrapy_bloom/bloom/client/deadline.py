@@ -1,4 +1,4 @@
-"""One deadline for all that an operation waits for, and sockets that keep it.
+"""A deadline for a whole operation, and sockets that keep it.
 
 What counts is the time that a server keeps a thread waiting. What passes because the thread itself
 cannot run, on a busy machine or while another thread holds the GIL, is not the server's silence.
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from typing import Any
 
 #: Seconds that a step gets which can no longer be refused.
-MOMENT = 0.001
+MIN_TIMEOUT_SECONDS = 0.001
 #: A socket waits in steps, of which so many make up a time-out: what a server has not sent after a
 #: step, it is silent for. What takes longer than a step and is there then came in time, and this
 #: thread was late.
 STEPS = 20
 #: Seconds that a step takes at most.
-MAX_STEP = 0.1
+MAX_STEP_SECONDS = 0.1
 #: What an error says when the time is used up.
 TOO_LATE = "timed out: the operation has used up its time"
 
 
 class _Here(threading.local):
-    """What holds in this thread.
+    """The limits of this thread.
 
     Attributes:
         limits: how far ``waited`` may go, and whether connections may be made.
@@ -38,7 +38,7 @@ _here = _Here()
 
 
 class within:  # noqa: N801 - it reads as a statement: with within(2.0):
-    """Let servers take so many seconds in all for what is done in a ``with`` block, in this thread.
+    """Limit the seconds that a ``with`` block waits for servers in all, in this thread.
 
     Blocks may be nested: the earliest end counts, and an inner block may not allow what an outer
     one forbids. One object is for one block.
@@ -89,11 +89,11 @@ def at_most(seconds: float, *, but: float = 0.0) -> float:
     """
     end = _here.limits[0]
     left = seconds if end is None else min(seconds, end - _here.waited)
-    return max(left - but, MOMENT)
+    return max(left - but, MIN_TIMEOUT_SECONDS)
 
 
 def spend(seconds: float) -> None:
-    """Take note that a server has kept this thread waiting."""
+    """Count time that this thread waited for a server."""
     _here.waited += seconds
 
 
@@ -113,7 +113,7 @@ def may_connect() -> bool:
 
 
 class BoundedSocket:
-    """A connected socket, plain or TLS, that waits no longer than the deadline lets it.
+    """A connected socket, plain or TLS, that waits no longer than the deadline allows.
 
     A server that sends a byte now and then restarts a socket's own time-out with each of them, so
     what counts is what all calls have waited. A time-out of 0, which redis-py sets while it looks
@@ -127,7 +127,7 @@ class BoundedSocket:
     def __init__(self, sock: Any, timeout: float) -> None:
         self._sock = sock
         self._timeout = timeout
-        self._longest_step = min(timeout / STEPS, MAX_STEP)
+        self._longest_step = min(timeout / STEPS, MAX_STEP_SECONDS)
         self.settimeout(timeout)
         # redis-py looks at both before each command, which __getattr__ would make slow.
         self.fileno = sock.fileno

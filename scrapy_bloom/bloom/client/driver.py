@@ -1,4 +1,4 @@
-"""Sends what an operation yields to a Redis client, and gives it the replies."""
+"""Sends the calls of an operation to a Redis client, and returns the replies to it."""
 
 import codecs
 import inspect
@@ -36,10 +36,10 @@ class Driver:
     """Runs operations on a synchronous client.
 
     With a client of ``connection.connect``, a time-out bounds an operation as a whole: connecting,
-    handshakes, all replies (not the resolving of a host name). It counts the time that the server
-    takes, not what this thread does or cannot do meanwhile. With other clients, and with those for
-    clusters, it is looked at between round trips only, and each of them takes as long as the
-    client's own time-outs let it; these clients also connect whatever ``may_connect`` says.
+    handshakes, all replies (but not resolving a host name). It counts the time that the server
+    takes, not the time in which this thread does other work or cannot run. With other clients, and
+    with clients for clusters, it is checked between round trips only, and each of them takes as
+    long as the client's own time-outs allow; these clients ignore ``may_connect``.
 
     Args:
         client: ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
@@ -130,7 +130,7 @@ class Driver:
             raise
 
     def eviction_policy(self) -> str:
-        """Return the server's ``maxmemory-policy``; "" where it does not say.
+        """Return the server's ``maxmemory-policy``; "" if unknown.
 
         Raises:
             StorageError: as ``run`` does.
@@ -139,7 +139,7 @@ class Driver:
         return ",".join(self._info("memory", "maxmemory_policy"))
 
     def server_id(self) -> str:
-        """Return what names the server's process, of a cluster all; "" where it does not say.
+        """Return the id of the server's process, of a cluster all; "" if unknown.
 
         Raises:
             StorageError: as ``run`` does.
@@ -243,7 +243,7 @@ _PIPELINES = (
 
 
 def check_client(client: Any, expected: str) -> None:
-    """Refuse clients that look like those of redis-py, and cannot be used.
+    """Refuse objects that look like clients, such as pipelines.
 
     Args:
         client: the client, for asyncio or not.

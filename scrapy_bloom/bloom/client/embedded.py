@@ -1,12 +1,12 @@
 """``embedded:``, a Valkey server of our own that all processes of a project on a machine share.
 
-Nobody owns the server: the first process that needs it starts it, the last one to leave stops it.
+No process owns the server: the first one that needs it starts it, the last to leave stops it.
 All counting is done by the kernel, with ``flock``, so that ``kill -9`` cannot leave a wrong count:
 
 - ``users.lock`` is held shared by every attached process;
 - ``server.lock`` is held exclusively by the server itself, which inherits it at its start, and
   contains the path of its socket;
-- ``start.lock`` is held exclusively by whoever is starting or stopping the server.
+- ``start.lock`` is held exclusively by the process that starts or stops the server.
 
 A server whose users were all killed keeps running; the next process to attach adopts it.
 """
@@ -26,17 +26,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from scrapy_bloom.bloom.client.file_locks import POLL_INTERVAL, held, is_free, open_lock, try_lock
+from scrapy_bloom.bloom.client.file_locks import POLL_SECONDS, held, is_free, open_lock, try_lock
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds a single question to the server may take.
-ASK_TIMEOUT = 1.0
-#: Seconds a server that somebody else started may be out of reach.
-REACH_TIMEOUT = 5.0
+#: Seconds a PING may take.
+PING_SECONDS = 1.0
+#: Seconds a server that another process started may be out of reach.
+REACH_SECONDS = 5.0
 #: Seconds the server gets to write its data to the disk and to exit.
-STOP_TIMEOUT = 30.0
+STOP_SECONDS = 30.0
 #: Longest path of a unix socket in bytes (Linux: 107, macOS: 103).
 MAX_SOCKET_PATH = 103
 #: Lines of the server's log that an error message quotes.
@@ -91,7 +91,7 @@ class EmbeddedServer:
             return
         atexit.unregister(self.detach)
         try:
-            with held(self.data_dir / "start.lock", time.monotonic() + STOP_TIMEOUT):
+            with held(self.data_dir / "start.lock", time.monotonic() + STOP_SECONDS):
                 os.close(users)
                 users = None
                 if is_free(self.data_dir / "users.lock"):
@@ -106,12 +106,12 @@ class EmbeddedServer:
                 os.close(users)
 
     def _stop(self) -> None:
-        deadline = time.monotonic() + STOP_TIMEOUT
+        deadline = time.monotonic() + STOP_SECONDS
         while not is_free(self.data_dir / "server.lock"):
             if time.monotonic() > deadline:
                 raise StorageError(f"it does not stop:\n{_log_tail(self.data_dir)}")
             _ask(self.socket_path, b"SHUTDOWN")
-            time.sleep(POLL_INTERVAL)
+            time.sleep(POLL_SECONDS)
         self.socket_path.unlink(missing_ok=True)
 
 
@@ -156,9 +156,9 @@ def _ensure_running(data_dir: Path, deadline: float) -> Path:
             return path
         if reply is not None:
             reached = now
-        if now > (deadline if launched else min(deadline, reached + REACH_TIMEOUT)):
+        if now > (deadline if launched else min(deadline, reached + REACH_SECONDS)):
             raise _unreachable(data_dir, path)
-        time.sleep(POLL_INTERVAL)
+        time.sleep(POLL_SECONDS)
 
 
 def _unreachable(data_dir: Path, path: Path) -> StorageError:
@@ -172,12 +172,12 @@ def _unreachable(data_dir: Path, path: Path) -> StorageError:
 def _launch(data_dir: Path, lock: int, deadline: float) -> None:
     """Start a server that inherits ``lock``; returns before the server answers."""
     path = _socket_path(data_dir)
-    # Whoever answers there now serves a deleted directory of the same name.
+    # A server that answers there now serves a deleted directory of the same name.
     while _ask(path, b"SHUTDOWN") is not None and time.monotonic() < deadline:
-        time.sleep(POLL_INTERVAL)
+        time.sleep(POLL_SECONDS)
     os.ftruncate(lock, 0)
     os.pwrite(lock, os.fsencode(path), 0)
-    # A daemon is nobody's child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
+    # A daemon is not our child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
     command = [
         *(_binary(), "--daemonize", "yes", "--pidfile", str(data_dir / "server.pid")),
         *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
@@ -230,7 +230,7 @@ def _socket_path(data_dir: Path) -> Path:
     """Return a short path that depends on the directory only, in a directory private to the user.
 
     Raises:
-        StorageError: somebody else could reach into the directory of the socket.
+        StorageError: another user could write to the directory of the socket.
     """
     name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
     private = f"scrapy-bloom-{os.geteuid()}"
@@ -252,9 +252,9 @@ def _socket_path(data_dir: Path) -> Path:
 
 
 def _ask(path: Path, command: bytes) -> bytes | None:
-    """Return the server's answer, ``b""`` if it gives none, None if nobody listens."""
+    """Return the server's answer, ``b""`` if it gives none, None if no process listens."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ASK_TIMEOUT)
+        connection.settimeout(PING_SECONDS)
         try:
             connection.connect(os.fspath(path))
         except OSError:

@@ -1,4 +1,4 @@
-"""Lock files: held by the kernel for a process, and so let go of by ``kill -9`` too."""
+"""Lock files: the kernel holds them for a process, and releases them on ``kill -9`` too."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from scrapy_bloom.bloom.errors import StorageError
 
 #: Seconds between two looks at a lock.
-POLL_INTERVAL = 0.01
+POLL_SECONDS = 0.01
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def held(path: Path, deadline: float) -> Iterator[None]:
         while not try_lock(lock):
             if time.monotonic() > deadline:
                 raise StorageError(f"another process has been holding {path} for too long")
-            time.sleep(POLL_INTERVAL)
+            time.sleep(POLL_SECONDS)
         try:
             yield
         finally:
@@ -32,7 +32,7 @@ def held(path: Path, deadline: float) -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Return whether nobody holds a lock file."""
+    """Return whether no process holds a lock file."""
     lock = open_lock(path)
     try:
         free = try_lock(lock)
@@ -44,7 +44,7 @@ def is_free(path: Path) -> bool:
 
 
 def try_lock(lock: int) -> bool:
-    """Lock an open file exclusively, unless somebody else holds it."""
+    """Lock an open file exclusively, unless another process holds it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,1 +1,1 @@
-"""Filters in files: saved while they are in use, loaded whole or not at all."""
+"""Set algebra and files: nothing in ``model``, ``protocol`` or ``client`` imports them."""

@@ -2,8 +2,8 @@
 
 First comes the header. For each block follows its ring with its counts, then the layers of that
 ring, each in chunks of 256 KiB; nothing but its place says where a chunk belongs. A ring that comes
-again stands for the block as it was read again, because it changed meanwhile: what came of it
-before is void. The last frame is the end.
+again stands for the block as it was read again, because it changed during the save: its earlier
+frames are void. The last frame is the end.
 """
 
 import json
@@ -13,28 +13,35 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ArchiveError, shown
+from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras.frames import FrameReader, FrameWriter
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts, Layer
-from scrapy_bloom.bloom.model.header import Header, in_range
+from scrapy_bloom.bloom.model.header import Header, check, in_range
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.validators import MAX_CAPACITY
 
 #: Bytes of a chunk: reading or writing one holds the server for 0.1 ms.
-CHUNK = 256 << 10
+CHUNK_BYTES = 256 << 10
+#: Chunks that are read or written in a round trip.
+CHUNKS_PER_ROUND = 4
 #: Kinds of frames.
 HEADER, RING, RAW, DEFLATED, ZEROS, END = b"HRrdze"
 #: Bytes of a frame's content at most, by kind.
-LIMITS = {HEADER: CHUNK, RING: CHUNK, RAW: CHUNK, DEFLATED: CHUNK - 1, ZEROS: 0, END: 0}
+LIMITS = {
+    HEADER: CHUNK_BYTES,
+    RING: CHUNK_BYTES,
+    RAW: CHUNK_BYTES,
+    DEFLATED: CHUNK_BYTES - 1,
+    ZEROS: 0,
+    END: 0,
+}
 #: Bytes of all bitmaps that a file may have unless its reader allows more.
-MAX_MEMORY = 4 << 30
+MAX_MEMORY_BYTES = 4 << 30
 #: Layers that a file may have: what is known of them is held in memory while it is loaded.
 MAX_LAYERS = 1 << 18
 #: Times that a block may come.
 MAX_STARTS = 20
-#: Unix times and bytes at most.
-_MANY = 1 << 62
 #: Bytes of a chunk that are deflated first, and the share of them that it has to take less than.
 _SAMPLE, _WORTH = 8 << 10, 0.95
 
@@ -71,8 +78,8 @@ class Chunk:
 
 def spans(layer: Layer) -> list[tuple[int, int]]:
     """Return offset and size of each chunk of a layer."""
-    starts = range(0, layer.memory, CHUNK)
-    return [(start, min(CHUNK, layer.memory - start)) for start in starts]
+    starts = range(0, layer.memory, CHUNK_BYTES)
+    return [(start, min(CHUNK_BYTES, layer.memory - start)) for start in starts]
 
 
 class ArchiveWriter:
@@ -91,7 +98,7 @@ class ArchiveWriter:
         return self._frames.size
 
     def begin(self, header: Header, saved: int, memory: int) -> None:
-        """Write what stands for the whole filter.
+        """Write the header of the file.
 
         Args:
             header: its header.
@@ -152,12 +159,14 @@ class ArchiveReader:
     """
 
     def __init__(self, file: IO[bytes], max_memory: int | None = None) -> None:
-        limit = MAX_MEMORY if max_memory is None else validators.memory("max_memory", max_memory)
-        self._max_memory = limit or validators.MAX_MEMORY
+        limit = (
+            MAX_MEMORY_BYTES if max_memory is None else validators.memory("max_memory", max_memory)
+        )
+        self._max_memory = limit or validators.MAX_MEMORY_BYTES
         self._frames = FrameReader(file, LIMITS)
         kind, body = self._frames.next()
         try:
-            _check(kind == HEADER, "kind of the first frame", kind)
+            check(kind == HEADER, "kind of the first frame", kind)
             value = json.loads(body)
             self.header = Header.from_fields(_texts(value["header"]))
             self.saved: int = _number("saved", value["saved"])
@@ -196,17 +205,17 @@ class ArchiveReader:
 
     def _block(self, number: int, kind: int, body: bytes) -> Block:
         try:
-            _check(kind == RING, "kind of a frame", kind)
+            check(kind == RING, "kind of a frame", kind)
             value = json.loads(body)
             ring, counts = ring_codec.parse(value["ring"]), value["counts"]
-            _check(ring.header == self.header, "header of the ring", ring.header)
-            _check(ring.block == number, "block", ring.block)
-            _check(in_range(ring.expiry, 0, _MANY), "expiry", ring.expiry)
-            _check(isinstance(counts, dict), "counts", counts)
-            _check(counts.keys() == {layer.name for layer in ring.layers}, "counts", counts)
-            _check(ring.config.capacity <= MAX_CAPACITY, "capacity", ring.config.capacity)
+            check(ring.header == self.header, "header of the ring", ring.header)
+            check(ring.block == number, "block", ring.block)
+            check(in_range(ring.expiry, 0, ring_codec.MANY), "expiry", ring.expiry)
+            check(isinstance(counts, dict), "counts", counts)
+            check(counts.keys() == {layer.name for layer in ring.layers}, "counts", counts)
+            check(ring.config.capacity <= MAX_CAPACITY, "capacity", ring.config.capacity)
             for layer in ring.layers:
-                _check(layer.capacity <= MAX_CAPACITY, "capacity", layer.capacity)
+                check(layer.capacity <= MAX_CAPACITY, "capacity", layer.capacity)
                 _number("count", counts[layer.name], MAX_CAPACITY)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise self.error(f"block {number} is not usable: {error}") from None
@@ -268,18 +277,13 @@ def _deflate(data: bytes) -> bytes:
 
 def _texts(value: Any) -> dict[str, str]:
     # Its seeds are secret: no error shows it.
-    _check(isinstance(value, dict), "type of the fields", type(value))
-    _check(all(isinstance(text, str) for text in value.values()), "type of a field", None)
+    check(isinstance(value, dict), "type of the fields", type(value))
+    check(all(isinstance(text, str) for text in value.values()), "type of a field", None)
     texts: dict[str, str] = value
     return texts
 
 
-def _number(name: str, value: Any, most: int = _MANY) -> int:
-    _check(in_range(value, 0, most), name, value)
+def _number(name: str, value: Any, most: int = ring_codec.MANY) -> int:
+    check(in_range(value, 0, most), name, value)
     number: int = value
     return number
-
-
-def _check(good: Any, name: str, value: Any) -> None:
-    if not good:
-        raise ValueError(f"it is damaged ({name} = {shown(value, 60)})")

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.extras.archive import Block
+from scrapy_bloom.bloom.extras.archive import CHUNK_BYTES, CHUNKS_PER_ROUND, Block
 from scrapy_bloom.bloom.extras.contents import Contents
 from scrapy_bloom.bloom.extras.installer import Installer
 from scrapy_bloom.bloom.model.generations import Layer
@@ -17,10 +17,8 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
 
-#: Bytes of a bitmap that are read or written in one call (0.3 ms), and such calls in a round trip.
-CHUNK, BATCH = 256 << 10, 4
 #: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
-COUNTED = 4 << 20
+COUNTED_BYTES = 4 << 20
 
 
 class RefusedError(Exception):
@@ -37,22 +35,22 @@ def try_block(
     block: int,
     attempt: Callable[[CachedRing], Operation[T]],
 ) -> Operation[T]:
-    """Do something with a block, once more from its beginning whenever its ring changes meanwhile.
+    """Run an attempt on a block, and repeat it whenever the ring has changed.
 
     Args:
         session: the filter.
-        header: its header; a filter that was created anew is refused.
+        header: its header; a filter that was replaced is refused.
         block: the block.
         attempt: what is to be done with the ring; may raise RefusedError.
 
     Raises:
-        StorageError: the filter does not keep still, or was created anew.
+        StorageError: the filter keeps changing, or was replaced.
     """
     for _ in range(MAX_ROUNDS):
         if not session.complete:
             yield from session.open()
         if session.header != header:
-            raise StorageError(f"the filter {session.keys.prefix!r} was created anew meanwhile")
+            raise StorageError(f"the filter {session.keys.prefix!r} was deleted and created again")
         held = session.held[block]
         try:
             return (yield from attempt(held))
@@ -64,7 +62,7 @@ def try_block(
 def read_block(held: CachedRing, layers: Sequence[Layer]) -> Operation[Contents]:
     """Read bitmaps of a block.
 
-    The filter may be in use: an item that is recorded meanwhile may be there in part.
+    The filter may be in use: an item that is recorded at the same time may be there in part.
 
     Args:
         held: its ring.
@@ -94,7 +92,7 @@ def count_ones(held: CachedRing) -> Operation[list[int]]:
     for layer in held.ring.tested:
         calls = [
             Call(load("bitcount"), _keys(held, layer), (held.version, layer.memory, start, end - 1))
-            for start, end in _spans(layer, COUNTED)
+            for start, end in _spans(layer, COUNTED_BYTES)
         ]
         replies = yield from _all(calls, "ok")
         counted.append(sum(int(reply.verdicts) for reply in replies))
@@ -120,7 +118,7 @@ def merge_bits(
     block, scratch = held.ring.block, (f"{layer.name}.a", f"{layer.name}.b")
     keys = (*_keys(held, layer), *(held.keys.scratch(block, token, name) for name in scratch))
     calls = []
-    for start, end in _spans(layer, CHUNK):
+    for start, end in _spans(layer, CHUNK_BYTES):
         if any(data[start:end]):
             args = (held.version, layer.memory, start, data[start:end], f"n:{layer.name}", more)
             calls.append(Call(load("merge"), keys, args))
@@ -136,7 +134,7 @@ class Builder(Installer):
         yield from self.begin(Block(contents.ring, contents.counts))
         for layer in contents.ring.layers:
             data = contents.bits[layer.name].to_bytes(layer.memory, "big")
-            for start, end in _spans(layer, CHUNK):
+            for start, end in _spans(layer, CHUNK_BYTES):
                 if any(data[start:end]):
                     yield from self.fill(layer, start, data[start:end])
 
@@ -149,7 +147,7 @@ def _read_layer(held: CachedRing, layer: Layer) -> Operation[bytes]:
             (held.version, layer.memory, start, end - start),
             binary=True,
         )
-        for start, end in _spans(layer, CHUNK)
+        for start, end in _spans(layer, CHUNK_BYTES)
     ]
     replies = yield from _all(calls, BYTES)
     data = b"".join(reply.data for reply in replies)
@@ -166,7 +164,7 @@ def _all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
     """
     replies: list[Reply] = []
     rest = iter(calls)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, CHUNKS_PER_ROUND)):
         for reply in (yield batch):
             if reply.status != status:
                 raise RefusedError(reply)

@@ -198,7 +198,7 @@ def _check_layers(generations: Iterable[Generation]) -> None:
     if max(numbers) > MAX_LAYERS or sum(numbers) - len(numbers) > MAX_FURTHER_LAYERS:
         raise ConfigurationError(
             f"a block would have {sum(numbers)} layers, and a generation {max(numbers)}: at most "
-            f"{MAX_LAYERS} are possible in one generation, and {MAX_FURTHER_LAYERS} beside each "
+            f"{MAX_LAYERS} are possible in one generation, and {MAX_FURTHER_LAYERS} besides each "
             "first one in all. Combine fewer filters, or such as have room (`capacity`)"
         )
 

@@ -7,7 +7,7 @@ its time.
 
 Each write compares the nonce of its block's ring, which no other client has. Block 0 comes first
 and only where there is no ring: of several that write under one key, the first goes on. The header
-is written only if block 0 still has that ring and if no client has created a filter meanwhile.
+is written only if block 0 still has that ring and if no client has created a filter since.
 """
 
 import secrets
@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
-from scrapy_bloom.bloom.extras.archive import Block
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
@@ -32,11 +32,11 @@ from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_
 T = TypeVar("T")
 
 #: Seconds after which an unfinished filter expires.
-UNFINISHED_FOR = 86_400
+UNFINISHED_SECONDS = 86_400
 #: Seconds that all of a filter lives at least when it is finished.
-MOMENT = 60
-#: Parts of bitmaps that are read or written in a round trip, and blocks that are finished in one.
-BATCH, BLOCKS = 4, 16
+MIN_LIFE_SECONDS = 60
+#: Blocks that are finished in a round trip.
+BLOCKS_PER_ROUND = 16
 
 
 class Installer(StoredFilter):
@@ -44,7 +44,7 @@ class Installer(StoredFilter):
 
     Args:
         keys: the keys it is to have.
-        header: its header; its id is drawn anew.
+        header: its header; it gets a new id.
     """
 
     def __init__(self, keys: Keys, header: Header) -> None:
@@ -66,7 +66,7 @@ class Installer(StoredFilter):
             ConfigurationError: it is in use.
         """
         header = yield from self.read_header("")
-        self._now, self._until = header.now, header.now + UNFINISHED_FOR
+        self._now, self._until = header.now, header.now + UNFINISHED_SECONDS
         blocks = range(max(self._new.blocks, DEFAULT_BLOCKS))
         replies = yield [self.read_call(block) for block in blocks]
         used = [reply for reply in replies if reply.version]
@@ -98,7 +98,7 @@ class Installer(StoredFilter):
         """Write a part of a bitmap of the block that was begun last."""
         ring = next(reversed(self._blocks.values())).ring
         self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
-        if len(self._waiting) == BATCH:
+        if len(self._waiting) == CHUNKS_PER_ROUND:
             yield from self._send()
 
     def finish(self) -> Operation[None]:
@@ -143,7 +143,7 @@ class Installer(StoredFilter):
             for block in self._blocks.values()
             for layer in block.ring.layers
         )
-        while batch := list(islice(looks, BATCH * BLOCKS)):
+        while batch := list(islice(looks, CHUNKS_PER_ROUND * BLOCKS_PER_ROUND)):
             yield from self._make(batch)
 
     def _mark(self, version: str) -> Operation[bool]:
@@ -153,7 +153,7 @@ class Installer(StoredFilter):
         """
         before, self._version = self._version, version
         whole, rings = True, iter([block.ring for block in self._blocks.values()])
-        while batch := list(islice(rings, BLOCKS)):
+        while batch := list(islice(rings, BLOCKS_PER_ROUND)):
             replies = yield [self._finish_call(ring, before) for ring in batch]
             # A client that sends a command again finds that it was carried out.
             whole = whole and all(
@@ -172,7 +172,7 @@ class Installer(StoredFilter):
 
     def _lasting(self, time: int) -> int:
         """Return when a part expires: not before the filter is finished."""
-        return time and max(time, self._now + MOMENT)
+        return time and max(time, self._now + MIN_LIFE_SECONDS)
 
     def _swap_call(
         self, ring: Ring, version: str, new_version: str, expiry: int, bitmaps: Sequence[Argument]

@@ -22,7 +22,7 @@ class Loader(Installer):
     Args:
         keys: the keys it is to have.
         reader: what it is read by.
-        progress: is told how far it is.
+        progress: called with the bytes of bitmaps done and in all, about.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Loader(Installer):
 
 
 def load(run: Callable[[Operation[Any]], Any], loading: Loader) -> Saved:
-    """Load a filter; whatever ends it before its time, nobody takes a part for the whole.
+    """Load a filter, whole or not at all: after an error or a crash, no part is used as one.
 
     Args:
         run: runs an operation, as ``Driver.run``.
@@ -85,7 +85,7 @@ async def load_async(
     loading: Loader,
     clean_up: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
 ) -> Saved:
-    """Do as ``load`` with a driver that is awaited.
+    """``load`` for a driver that is awaited.
 
     Args:
         run: runs an operation, as ``AsyncDriver.run``.

@@ -22,8 +22,8 @@ def run_together(operation: MultiOperation[T], run: Callable[[int, Operation[Any
     """Run an operation on several filters, and return its result.
 
     Args:
-        operation: the operation. It is told of whatever is raised, also of KeyboardInterrupt, and
-            may clean up behind itself.
+        operation: the operation. Any exception, also KeyboardInterrupt, is thrown into it, to let
+            it clean up.
         run: runs steps by the driver of the filter of that number.
     """
     go_on = partial(operation.send, None)
@@ -43,10 +43,10 @@ async def run_together_async(
     run: Callable[[int, Operation[Any]], Awaitable[Any]],
     clean_up: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
 ) -> T:
-    """Do as ``run_together`` with drivers that are awaited.
+    """``run_together`` for drivers that are awaited.
 
     Args:
-        operation: the operation. It is told of its task's cancellation, too.
+        operation: the operation. Its task's cancellation is thrown into it, too.
         run: runs steps by the driver of the filter of that number.
         clean_up: awaits what runs after something was raised, whose time has to be bounded, and
             which a second cancellation must not end; None to await it as the rest.

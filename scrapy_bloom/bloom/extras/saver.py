@@ -1,7 +1,7 @@
 """Saves a filter to a file while it is in use. No I/O with the server.
 
 Bits are only ever set, so what a block holds when its ring is read is in the chunks that are read
-after it. (Of a counting filter, what is discarded meanwhile may be in the file in parts.) Claims
+after it. (Items that are discarded during the save may be in the file in part.) Claims
 are not saved: they belong to a crawl.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.errors import ArchiveError, StorageError
-from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, ArchiveWriter, spans
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, MAX_LAYERS, ArchiveWriter, spans
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
@@ -19,9 +19,7 @@ from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 
 #: Names of layers.
 Names = Collection[str]
-#: Parts of bitmaps that are read in a round trip.
-BATCH = 4
-#: Is told how many bytes of bitmaps are done, and of how many, about.
+#: Called with the bytes of bitmaps done and in all, about.
 Progress = Callable[[int, int], object]
 
 
@@ -50,7 +48,7 @@ class Saver(StoredFilter):
     Args:
         keys: the filter's keys.
         writer: what it is written by.
-        progress: is told how far it is.
+        progress: called with the bytes of bitmaps done and in all, about.
     """
 
     def __init__(self, keys: Keys, writer: ArchiveWriter, progress: Progress | None = None) -> None:
@@ -63,7 +61,7 @@ class Saver(StoredFilter):
         """Save the filter as it is stored, and change nothing.
 
         Raises:
-            StorageError: there is no filter, or it is deleted meanwhile.
+            StorageError: there is no filter, or it was deleted during the save.
             ArchiveError: the file cannot be written.
         """
         now, header, rings = yield from self._look()
@@ -95,7 +93,7 @@ class Saver(StoredFilter):
         return reply.now, header, rings
 
     def _save(self, block: int, like: Ring) -> Operation[None]:
-        """Save a block: again from its beginning as long as it loses layers meanwhile."""
+        """Save a block; start it again whenever it loses layers during the save."""
         done = self._done
         for _ in range(MAX_ROUNDS):
             self._done = done
@@ -120,7 +118,7 @@ class Saver(StoredFilter):
         ring = self.ring_in(block, reply, self.header)
         if ring is None:
             yield from self._make_sure_it_is_there()
-            # As whoever opens the filter next creates it.
+            # As the next client that opens the filter would create it.
             ring = like.sibling(block, reply.now)
             return ring, {layer.name for layer in ring.layers}
         lost = {layer.name for layer in ring.written if f"n:{layer.name}" not in reply.fields}
@@ -142,7 +140,7 @@ class Saver(StoredFilter):
                     self._advance(size)
                 continue
             while todo:
-                now, rest = todo[:BATCH], todo[BATCH:]
+                now, rest = todo[:CHUNKS_PER_ROUND], todo[CHUNKS_PER_ROUND:]
                 replies = yield [self._fetch(ring, layer, version, *span) for span in now]
                 refused = [reply for reply in replies if reply.status != BYTES]
                 if refused:

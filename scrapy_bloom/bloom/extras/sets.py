@@ -1,8 +1,8 @@
 """Filters as sets: how many items are in one or in two, and filters that are made of others.
 
 Operations on several filters are generators as in ``together``: a filter's number is its place
-among the arguments. Filters may be in use meanwhile: what was recorded before an operation began is
-in its result, and what is recorded meanwhile may be.
+among the arguments. Filters may be in use: items recorded before an operation began are in its
+result, items recorded during it may be.
 """
 
 import secrets

@@ -28,7 +28,7 @@ Item = str | bytes
 def draw_seeds(count: int) -> tuple[int, ...]:
     """Draw ``count`` distinct secret seeds.
 
-    Secret, so that no site can compute URLs that collide with somebody else's (T. Gerbet,
+    Secret, so that no site can compute URLs that collide with those of others (T. Gerbet,
     A. Kumar, C. Lauradoux, The Power of Evil Choices in Bloom Filters, DSN 2015).
     """
     seeds: set[int] = set()

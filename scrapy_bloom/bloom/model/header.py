@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import MAX_SEED, SCHEME
 from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES
 
@@ -75,7 +76,7 @@ class Header:
         check(not (counting and order == WRITE_ALL), "order of a counting filter", order)
         return cls(
             id=_id(fields.get("id")),
-            blocks=_blocks(fields.get("blocks")),
+            blocks=parse_blocks(fields.get("blocks")),
             seeds=_seeds(fields.get("seeds", "null")),
             fingerprinter=_text(fields.get("fingerprinter", "")),
             order=order,
@@ -87,7 +88,7 @@ class Header:
 def check(good: Any, name: str, value: Any) -> None:
     """Raise ValueError unless a stored value is good."""
     if not good:
-        raise ValueError(f"it is damaged ({name} = {value!r:.60})")
+        raise ValueError(f"it is damaged ({name} = {shown(value, 60)})")
 
 
 def in_range(value: Any, low: int, high: int) -> bool:
@@ -100,7 +101,12 @@ def _id(value: Any) -> str:
     return str(value)
 
 
-def _blocks(text: Any) -> int:
+def parse_blocks(text: Any) -> int:
+    """Return a stored number of blocks.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     good = isinstance(text, str) and re.fullmatch(r"[0-9]{1,9}", text)
     check(good and 1 <= int(text) <= MAX_BLOCKS, "blocks", text)
     return int(text)

@@ -99,7 +99,7 @@ class Ring(RingState):
         first = self._make_room(now, counts)
         if first.active.number == self.active.number:
             return first
-        # Under "write-all", younger generations may be full as well: forget nothing in vain.
+        # Under "write-all", younger generations may be full too: forgetting one gains nothing.
         ring, following = self, first
         while following is not ring and following._full(counts):
             ring, following = following, following._make_room(now, counts)

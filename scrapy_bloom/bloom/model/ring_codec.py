@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, Schedule, parse_s
 from scrapy_bloom.bloom.model.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE, max_bits
 
 #: Counts of URLs and of generations at most.
-_MANY = 1 << 62
+MANY = 1 << 62
 #: Unix times at most: the year 6325.
 _MAX_TIME = 1 << 37
 #: Growth factors at most.
@@ -67,8 +67,8 @@ def parse(text: str) -> Ring:
     check(numbers == sorted(set(numbers), reverse=True), "numbers of generations", numbers)
     check(isinstance(runs, list) and len(runs) <= RUNS_KEPT, "runs", runs)
     check(all(isinstance(name, str) for name in runs), "runs", runs)
-    check(in_range(run, max(generation.run for generation in generations), _MANY), "run", run)
-    check(in_range(since, 0, _MANY), "since", since)
+    check(in_range(run, max(generation.run for generation in generations), MANY), "run", run)
+    check(in_range(since, 0, MANY), "since", since)
     check(in_range(changed, 0, _MAX_TIME), "changed", changed)
     return Ring(header, config, block, generations, since, run, tuple(runs), changed)
 
@@ -76,12 +76,12 @@ def parse(text: str) -> Ring:
 def _config(value: dict[str, Any]) -> Config:
     capacity, error_rate = value["capacity"], value["error_rate"]
     growth, max_memory = value["growth"], value["max_memory"]
-    check(in_range(capacity, 1, _MANY), "capacity", capacity)
+    check(in_range(capacity, 1, MANY), "capacity", capacity)
     good_rate = isinstance(error_rate, float) and MIN_ERROR_RATE <= error_rate < 1
     check(good_rate, "error_rate", error_rate)
     good_growth = type(growth) in (int, float) and (growth == 0 or 1 <= growth <= MAX_GROWTH)
     check(good_growth, "growth", growth)
-    check(max_memory is None or in_range(max_memory, 1, _MANY), "max_memory", max_memory)
+    check(max_memory is None or in_range(max_memory, 1, MANY), "max_memory", max_memory)
     schedule = _schedule(value["window"], value["period"])
     return Config(capacity, error_rate, schedule, growth, max_memory)
 
@@ -107,16 +107,16 @@ def _generation(value: dict[str, Any], counting: bool) -> Generation:
     generation = Generation(value["number"], value["opened"], value["dated"], value["run"], layers)
     check(layers, "layers", layers)
     number = generation.number
-    check(in_range(number, 0, _MANY), "number", number)
+    check(in_range(number, 0, MANY), "number", number)
     for layer in layers:
         check(in_range(layer.generation, number, number), "generation", layer.generation)
         check(in_range(layer.index, 0, MAX_LAYERS - 1), "index", layer.index)
         most = max_bits(MAX_LAYER_BITS, counting=counting)
         check(in_range(layer.num_bits, 1, most), "num_bits", layer.num_bits)
-        check(in_range(layer.capacity, 1, _MANY), "capacity", layer.capacity)
+        check(in_range(layer.capacity, 1, MANY), "capacity", layer.capacity)
     indexes = [layer.index for layer in layers]
     check(indexes == sorted(set(indexes)), "indexes", indexes)
     check(in_range(generation.opened, 0, _MAX_TIME), "opened", generation.opened)
     check(in_range(generation.dated, 0, _MAX_TIME), "dated", generation.dated)
-    check(in_range(generation.run, 0, _MANY), "run", generation.run)
+    check(in_range(generation.run, 0, MANY), "run", generation.run)
     return generation

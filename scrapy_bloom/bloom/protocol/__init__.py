@@ -1,1 +1,1 @@
-"""TODO."""
+"""Operations on stored filters, as generators of script calls; the scripts are in ``lua/``."""

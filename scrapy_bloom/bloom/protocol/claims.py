@@ -1,6 +1,6 @@
-"""Claims on URLs that are not recorded yet: made, ended, found and taken over. No I/O.
+"""Claims on URLs that are not recorded yet: claim, release, scan and reassign. No I/O.
 
-A claim is one field of its block's hash of claims: whose it is, since when, and the request itself.
+A claim is one field of its block's hash of claims: its owner, since when, and the request itself.
 """
 
 import re
@@ -177,7 +177,7 @@ def release(
     Args:
         session: the filter.
         items: their fingerprints.
-        owner: whose claims are meant; "" for whoever has them.
+        owner: whose claims to end; "" for any.
         failure: what becomes of them; None if they go.
     """
     fields = yield from _fields_by_block(session, items)
@@ -190,7 +190,7 @@ def release_fields(
     owner: str = "",
     failure: RetryPolicy | None = None,
 ) -> Operation[int]:
-    """Do as ``release`` with fields of claims, by block."""
+    """End claims by their fields, by block: see ``release``."""
     rest: tuple[str | int, ...] = ("", 0, 0)
     if failure is not None:
         rest = (failure.owner, failure.seconds, failure.attempts)
@@ -230,7 +230,7 @@ def confirm(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Ve
 def hold(
     session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
 ) -> Operation[set[str]]:
-    """Make the claims of items an owner's, whoever has them; return the fields of those there are.
+    """Assign the claims of items to an owner, from any owner; return the fields that exist.
 
     Not those of failed items.
     """

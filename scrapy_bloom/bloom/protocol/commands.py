@@ -25,7 +25,7 @@ class CachedRing:
     """A ring as this client last saw it.
 
     Args:
-        v: nonce under which Redis has the ring.
+        version: nonce under which Redis has the ring.
         ring: the ring.
         keys: the filter's keys.
         sizes: the different sizes of its layers in bits; a URL has k offsets for each.

@@ -1,12 +1,11 @@
 """Deletes a filter, and lists its keys, also where little is left of it. No I/O."""
 
-import re
-
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.header import parse_blocks
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS, MAX_BLOCKS
+from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 
@@ -25,9 +24,10 @@ def stored_blocks(stored: StoredFilter) -> Operation[int]:
     """Return how many blocks are stored, also if little is left of them; 0 for no filter."""
     reply = yield from stored.read_header("")
     if reply.status == "header":
-        text = reply.fields.get("blocks", "")
-        good = re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= MAX_BLOCKS
-        blocks = int(text) if good else DEFAULT_BLOCKS
+        try:
+            blocks = parse_blocks(reply.fields.get("blocks"))
+        except ValueError:
+            blocks = DEFAULT_BLOCKS
     else:
         blocks = 0
     try:
@@ -76,7 +76,7 @@ def _remove(stored: StoredFilter, block: int, walked: dict[str, list[str]]) -> O
         for key in (*keys, ring_key):
             (done,) = yield [Call(load("drop"), (ring_key, key), (reply.version,))]
             if done.verdicts != "1":
-                break  # it has changed meanwhile
+                break  # it has changed since
         else:
             return
     raise stored.unstable(MAX_RACES)

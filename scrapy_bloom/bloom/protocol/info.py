@@ -69,7 +69,7 @@ class FilterInfo:
         saturated: counters that are saturated, as expected if all items are different.
         claims: items that are claimed, and not recorded yet; those that failed included.
         memory: bytes of its bitmaps.
-        lost_blocks: blocks this client found lost (evicted, deleted) and made anew.
+        lost_blocks: blocks this client found lost (evicted, deleted) and created again.
         generations: newest first.
         now: the server's clock, Unix time in seconds.
     """

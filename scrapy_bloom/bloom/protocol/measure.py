@@ -1,4 +1,4 @@
-"""How often a filter is wrong, as measured with items that nobody has recorded. No I/O."""
+"""How often a filter is wrong, measured with items that were never recorded. No I/O."""
 
 import secrets
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ Z = 1.959964
 class Measurement:
     """How many random items a filter wrongly takes for seen.
 
-    Nobody has recorded these items, so the share that is "seen" is the chance that a new URL is
+    These items were never recorded, so the share that is "seen" is the chance that a new URL is
     hidden now.
 
     Args:

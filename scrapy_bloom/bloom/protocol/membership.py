@@ -135,7 +135,7 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
                 if found.get(place, (None, None))[1] is None:
                     there = generation if verdict == PRESENT else None
                     found[place] = batch.held.ring, there
-        # Of some generations a batch may have been answered: it is asked about as a whole again.
+        # Some generations may have answered for a batch: the whole batch is tested again.
         again = {place for batch, _ in refused for place in batch.places}
         pending = sorted(again)
         for place in pending:

@@ -64,7 +64,7 @@ class FilterOpener(RingStore):
         for _ in range(MAX_RACES):
             header = yield from self._load_header()
             missing = yield from self._load_rings(header)
-            # Another filter's ring is a leftover, unless the filter was created anew meanwhile.
+            # Another filter's ring is a leftover, unless the filter was created again since.
             if any(reply.state for _, reply in missing):
                 again = yield from self._load_header()
                 if again != header:
@@ -99,7 +99,7 @@ class FilterOpener(RingStore):
                 )  # before any of the header's blocks is read or created
                 self._adopt(header)
                 return header
-            # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
+            # Restored if it is known or left in any ring: new seeds would forget everything.
             ring = self._any_ring() or (yield from self.surviving_ring(reply, self.wanted.blocks))
             yield from self._create_header(ring, reply)
         raise self.unstable()
@@ -163,7 +163,7 @@ class FilterOpener(RingStore):
         for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
             ring = self.held[block].ring
             if follow(ring, self.now, NO_COUNTS) is not ring:
-                # After a failure, the others: of all that are gone, one round is to tell.
+                # After a failure go on: one round finds all rings that are gone.
                 settled = (yield from self.change(block, follow)) and settled
                 changed = True
         if settled and first_time and changed:
@@ -176,7 +176,7 @@ class FilterOpener(RingStore):
         return settled
 
     def _configure(self) -> Operation[bool]:
-        """Apply the user's settings to block 0, once; they may be replaced by somebody else's."""
+        """Apply the user's settings to block 0, once; another client may replace them."""
         stored = self.held[0].ring.config
         wanted = stored if self._is_applied else self.wanted.config(stored)
         decide = partial(self._follow, wanted)

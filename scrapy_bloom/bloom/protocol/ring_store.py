@@ -1,7 +1,7 @@
 """The rings of a filter that a client holds, and how they are changed. No I/O.
 
 Every change of a ring has one form: read it with its counts, let a pure function decide what comes
-next, and swap that in if nobody was faster.
+next, and swap that in unless another client was faster.
 """
 
 import secrets
@@ -28,10 +28,10 @@ Operation = Generator[list[Call], list[Reply], T]
 #: Decides what becomes of a ring, from the server's clock and counts; the same ring is no change.
 Decide = Callable[[Ring, int, Counts], Ring]
 
-#: What a client may be told about a block: a part of it was gone; a generation was opened; one was
-#: full and has got a further layer; one is full and cannot get any; one is filled to 80%.
+#: Events of a block: a part of it was gone; a generation was opened; a full one got a further
+#: layer; one is full and cannot grow; one is filled to 80%.
 LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filling"
-#: Is told what happens to which ring (the new one; of a lost block, the old one).
+#: Called with an event and the ring (the new one; of a lost block, the old one).
 Notify = Callable[[str, Ring], object]
 
 #: Of a bitmap in a swap: no bytes, no time to expire at.
@@ -186,7 +186,7 @@ class StoredFilter:
         except ValueError as error:
             raise StorageError(
                 f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
-                "anew, use another `key`, or the version of scrapy-bloom that wrote it"
+                "again, use another `key`, or the version of scrapy-bloom that wrote it"
             ) from None
 
     def header_in(self, reply: Reply) -> Header:
@@ -204,7 +204,7 @@ class StoredFilter:
         )
 
     def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:
-        """Return the error for a filter that does not keep still."""
+        """Return the error for a filter that keeps changing."""
         return StorageError(
             f"the filter {self.keys.prefix!r} was different each of {rounds} times it was "
             "read: does something else write or delete its keys?"
@@ -216,7 +216,7 @@ class RingStore(StoredFilter):
 
     Args:
         keys: the filter's keys.
-        notify: is told what happens to rings.
+        notify: called with what happens to rings.
     """
 
     def __init__(self, keys: Keys, notify: Notify) -> None:
@@ -243,14 +243,14 @@ class RingStore(StoredFilter):
         lost: Collection[str] = (),
         quiet: bool = False,
     ) -> Operation[bool]:
-        """Replace a block's ring by what ``decide`` makes of it; False if somebody was faster.
+        """Replace a block's ring by what ``decide`` returns; False if another client was faster.
 
         Args:
             block: the block.
             decide: returns the next ring.
             version: nonce that the ring must have; None for any.
-            lost: names of layers that have to be allocated anew if they stay.
-            quiet: tell nobody that a generation was opened.
+            lost: names of layers that have to be allocated again if they stay.
+            quiet: do not notify of a new generation.
         """
         (reply,) = yield [self.read_call(block)]
         if not self._hold(block, reply, self.header) or version not in (None, reply.version):
@@ -293,12 +293,12 @@ class RingStore(StoredFilter):
     def _swap(
         self, block: int, version: str, ring: Ring, old: Ring | None, lost: Collection[str] = ()
     ) -> Operation[bool]:
-        """Compare and set: put ``ring`` in the place of the one under nonce ``v``.
+        """Compare and set: put ``ring`` in place of the one under nonce ``version``.
 
-        Returns whether it worked; if not, the ring of whoever was faster is held, if it is usable.
+        Returns whether it worked; if not, the ring of the faster client is held, if it is usable.
         """
         expiry = ring.expiry
-        # Also if less is needed than was once: another client may have made the header anew since.
+        # Also if less is needed than was once: another client may have restored the header since.
         if expiry != self._header_expiry:
             yield from self._touch_header(expiry)
         there = {layer for layer in old.layers if layer.name not in lost} if old else set()

@@ -72,13 +72,13 @@ class Reply(NamedTuple):
 
     Args:
         status: ``ok``, or why not.
-        verdicts: one character per URL, of claim and contains.
-        mark: what is worth noting beside the verdicts, "" if nothing is.
-        v: nonce of the block's ring; "" if there is none.
+        verdicts: one character per URL, from scripts that test or record.
+        mark: FILLING, or "".
+        version: nonce of the block's ring; "" if there is none.
         state: the ring as JSON; "" if there is none.
         now: Unix time in seconds on the server.
         fields: pairs of names and values.
-        data: bytes, beside the status BYTES.
+        data: bytes, with the status BYTES.
     """
 
     status: str
@@ -108,7 +108,7 @@ class Reply(NamedTuple):
             return cls(status, "", "", version, state, int(now), fields)
         except (TypeError, ValueError):
             raise StorageError(
-                f"a script answered {raw!r:.80}: is something in between that is no Redis?"
+                f"a script answered {raw!r:.80}: is there a proxy that is not Redis?"
             ) from None
 
 
@@ -124,7 +124,7 @@ def load(name: str) -> Script:
 
 @cache
 def on_full_server(script: Script) -> Script:
-    """Return a script that a server without memory carries out all the same.
+    """Return a variant of a script that runs on a server that is out of memory.
 
     A read-only replica refuses it, even if it writes nothing.
     """

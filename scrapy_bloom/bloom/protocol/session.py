@@ -1,4 +1,4 @@
-"""One client's view of a filter: opened as the user wants it, and kept up to date. No I/O.
+"""One client's session of a filter: opened by its options, and kept up to date. No I/O.
 
 Each operation is a generator that yields a list of script calls, which may be sent together, and
 receives the list of their replies; ``driver.py`` sends them. So synchronous and asynchronous
@@ -25,13 +25,13 @@ from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
 
 
 class FilterSession(FilterOpener):
-    """One client's view of one filter, and the operations on it.
+    """One client's session of a filter, and the operations on it.
 
     Args:
         keys: the filter's keys.
         wanted: what the user asks for.
         default: configuration of a filter that is created without any.
-        notify: is told what happens to rings.
+        notify: called with what happens to rings.
     """
 
     def __init__(self, keys: Keys, wanted: FilterOptions, default: Config, notify: Notify) -> None:
@@ -40,7 +40,7 @@ class FilterSession(FilterOpener):
         self._stuck: dict[int, str] = {}
 
     def twin(self) -> "FilterSession":
-        """Return another view of the filter that knows what this one knows."""
+        """Return another session of the filter that holds the same rings."""
         twin = FilterSession(self.keys, self.wanted, self.default, self.notify)
         if self.header is not None and self._is_configured:
             twin.header, twin.hasher, twin.now = self.header, self.hasher, self.now
@@ -54,7 +54,7 @@ class FilterSession(FilterOpener):
         yield from self.clear_claims()
 
     def clear_claims(self) -> Operation[None]:
-        """Forget what is claimed, and not recorded yet."""
+        """Delete all claims."""
         yield from self.open()
         for block, held in self.held.copy().items():
             yield [
@@ -92,10 +92,10 @@ class FilterSession(FilterOpener):
                     yield from self.refresh(block, held.version, reply)
 
     def refresh(self, block: int, version: str, reply: Reply) -> Operation[None]:
-        """Bring the view of a block up to date after a script refused ring ``v``."""
+        """Update a block after a script refused ring ``version``."""
         held = self.held.get(block)
         if held is None or held.version != version:
-            return  # another reply of the same round has seen to it
+            return  # another reply of the same round was handled first
         if reply.status == "lost":
             lost = reply.fields.get("layers", "").split()
             if not set(lost) <= held.ring.expired(reply.now):
@@ -104,13 +104,13 @@ class FilterSession(FilterOpener):
                 block, lambda ring, *_: ring.without(lost), version=version, lost=lost
             )
         elif not self._hold(block, reply, self.header):
-            # The ring is gone, or the filter was deleted and created anew: look at the header.
+            # The ring is gone, or the filter was deleted and created again: look at the header.
             yield from self.open()
         elif _is_due(self.held[block].ring, reply):
             yield from self.change(block, Ring.advance)
 
     def grow(self, block: int, version: str) -> Operation[bool]:
-        """Make room in a block that was full under ring ``v``; return whether to try again."""
+        """Make room in a block that was full under ``version``; return whether to try again."""
         held = self.held.get(block)
         if held is None or held.version != version:
             return True
@@ -134,7 +134,7 @@ class FilterSession(FilterOpener):
                 if (yield from self.change(block, decide, quiet=quiet)):
                     break
                 if block not in self.held and block >= (yield from self.open()).blocks:
-                    break  # the filter was created anew meanwhile, with fewer blocks
+                    break  # the filter was created again, with fewer blocks
             else:
                 raise self.unstable(MAX_RACES)
 

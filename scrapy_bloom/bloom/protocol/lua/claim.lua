@@ -20,7 +20,7 @@
 --                                    due yet
 --          "stale" and "lost" as in prelude_ring.lua
 -- Cost     O(URLs * layers * k) at most, as in prelude_layers.lua; a new URL costs HGET and HSET
---          besides. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
+--          in addition. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
 local claims, now = KEYS[#KEYS], now or call('TIME')[1]
 
 -- What is to be said of a URL with a claim; '1' and the attempts so far, if it may be taken.

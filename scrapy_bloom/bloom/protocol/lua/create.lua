@@ -3,7 +3,7 @@
 -- KEYS[1]    HASH  the header
 -- KEYS[2]    HASH  the ring of block 0, in the same hash slot
 -- ARGV[1]    v of block 0's ring as the caller saw it, "" if there was none: a header is restored
---            from a ring's copy, never drawn anew while there is a ring. A ring whose v begins with
+--            from a ring's copy, never with new seeds while there is a ring. A ring whose v begins with
 --            "unfinished:" is no copy: a load is under way, and ends with this script
 -- ARGV[2]    Unix time in seconds at which it expires, 0 for never
 -- ARGV[3..]  fields and values of the header

@@ -8,7 +8,7 @@
 -- ARGV[2..]  names of windows whose filters belong to this one: noted as "window:<name>", so that a
 --           crawl finds what was claimed there when its settings no longer have them
 --
--- Reply    {"header", v, state, now, field, value, ...}  the header's fields, beside block 0's ring
+-- Reply    {"header", v, state, now, field, value, ...}  the header's fields, with block 0's ring
 --          {"missing", v, state, now}                    there is no header
 --          v and state are "" if there is no ring; now is the server's clock in Unix seconds
 -- Cost     O(1)

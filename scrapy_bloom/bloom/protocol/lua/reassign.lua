@@ -1,8 +1,8 @@
 -- reassign: take over claims of one block from their owner.
 --
 -- KEYS[1]    HASH  the block's claims, as in take.lua
--- ARGV[1]    the owner they are taken from; "" for whoever has them. Claims that failed have an
---            owner too, and are only given away when they are due; not to those who ask with ""
+-- ARGV[1]    the owner they are taken from; "" for any owner. Claims that failed have an
+--            owner too, and are only given away when they are due; not with ""
 -- ARGV[2]    the owner they go to
 -- ARGV[3]    nonce of this call
 -- ARGV[4]    "1" to be told the requests

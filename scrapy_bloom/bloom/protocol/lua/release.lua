@@ -1,14 +1,14 @@
 -- release: end claims of one block.
 --
 -- KEYS[1]    HASH  the block's claims, as in take.lua
--- ARGV[1]    owner whose claims are meant; "" for whoever has them
+-- ARGV[1]    owner whose claims to end; "" for any
 -- ARGV[2]    "" deletes the claims; else the URLs failed: this becomes their owner, until they are
 --            due again
 -- ARGV[3]    seconds until they are due again
 -- ARGV[4]    attempts after which a URL's request is no longer kept
 -- ARGV[5..]  fields of the claims
 --
--- Reply    {"ok", verdicts}  one character per claim: "1" ended, "0" not there, or somebody else's
+-- Reply    {"ok", verdicts}  one character per claim: "1" ended, "0" not there, or another owner's
 -- Cost     O(claims)
 local verdicts = {}
 for i = 5, #ARGV do

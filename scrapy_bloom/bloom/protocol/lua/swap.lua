@@ -12,7 +12,7 @@
 --
 -- Needs       prelude_ring.lua
 -- Reply       {"ok", "", "", now}       done
---             {"stale", v, state, now}  somebody was faster: this is the ring now
+--             {"stale", v, state, now}  another client was faster: this is the ring now
 -- Cost        allocates whole bitmaps at once, as a rule one: about 3 ms for 8 MiB. So: one swap at
 --             a time, never pipelined.
 local now = redis.call('TIME')[1]

@@ -1,0 +1,58 @@
+"""``scrapy bloom export``: a filter to a file, also while it is in use."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.extras.archive import ArchiveWriter
+from scrapy_bloom.bloom.extras.saver import Saver
+from scrapy_bloom.bloom.extras.streams import writing
+from scrapy_bloom.bloom.protocol.info import describe
+from scrapy_bloom.cli.archive_file import STREAM, bitmap_progress, report_file
+from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain
+
+HELP = "save a filter to a file, also while it is in use"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_filter_options(parser)
+    parser.add_argument("file", metavar="FILE", help="file to write; - is the standard output")
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+
+
+def run(session: CommandSession) -> ExitCode:
+    """Write a filter to a file.
+
+    Raises:
+        NothingThereError: there is no filter.
+        BloomError: the file or the server cannot be used.
+    """
+    opts, name = session.opts, session.window
+    if opts.file == STREAM and (opts.json or sys.stdout.isatty()):
+        other = "--json" if opts.json else "a terminal"
+        raise ConfigurationError(f"a saved filter is binary, and nothing for {other}: name a file")
+    if opts.file == STREAM and sys.stdout.name == os.devnull:  # see _prepare_streams
+        raise ConfigurationError("the standard output is closed: name a file")
+    if opts.file != STREAM and not opts.force and Path(opts.file).is_file():
+        raise ConfigurationError(f"the file {opts.file!r} is there already: --force overwrites it")
+    with session.connect() as server:
+        memory = describe(server.key(name), server.read(name)).memory
+        bloom = server.filter(name)
+        with (
+            writing(sys.stdout.buffer if opts.file == STREAM else opts.file) as file,
+            bitmap_progress(session, "saved", memory) as progress,
+        ):
+            writer = ArchiveWriter(file)
+            saved = bloom.run(lambda view: Saver(view.keys, writer, progress).run())
+            if opts.file == STREAM:
+                file.flush()
+        if saved.lost:
+            complain(
+                "blocks with lost bitmaps (evicted, deleted), which are empty in the file: "
+                f"{saved.lost}"
+            )
+        report_file(session, server, name, saved, f"saved to {opts.file}, {writer.size:,} bytes")
+    return ExitCode.FINE
