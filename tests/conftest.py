@@ -46,15 +46,21 @@ def pytest_sessionstart() -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test marked `each_server` once on each kind of server, others on the first kind."""
-    if metafunc.definition.get_closest_marker("each_server"):
-        for name in ("server", "moved_server"):
-            if name in metafunc.fixturenames:
-                metafunc.parametrize(name, SERVERS, indirect=True, scope="session")
+    marker = metafunc.definition.get_closest_marker("each_server")
+    if marker is None:
+        return
+    first, *others = SERVERS or ["none"]
+    marks = [pytest.mark.slow] if marker.kwargs.get("others") == "slow" else []
+    kinds = [first, *(pytest.param(other, marks=marks) for other in others)]
+    for name in ("server", "moved_server"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, kinds, indirect=True, scope="session")
 
 
 def binary_for(request: pytest.FixtureRequest) -> str:
     """Return the binary of the server that a fixture is for."""
-    return SERVERS[getattr(request, "param", None) or preferred_kind()]
+    preferred = preferred_kind()
+    return SERVERS[getattr(request, "param", preferred)]
 
 
 def preferred_kind() -> str:

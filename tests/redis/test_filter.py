@@ -127,6 +127,7 @@ def test_extend_says_how_far_it_is(client: redis.Redis) -> None:
     assert len(told) == 3
 
 
+@pytest.mark.each_server(others="slow")
 def test_what_streams_is_not_kept(client: redis.Redis) -> None:
     bloom = small(client, capacity=200_000)
     tracemalloc.start()

@@ -20,7 +20,8 @@ needs_embedded = pytest.mark.skipif(
 )
 #: Scrapy as it comes, without scrapy-bloom.
 PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-CRAWL_TIMEOUT = 60
+#: Seconds that anything may take. Nothing is expected to be as slow.
+CRAWL_TIMEOUT = 300
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
