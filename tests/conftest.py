@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,13 @@ def nodes(any_binary: str) -> Iterator[list[Server]]:
 def wait_for_cluster(clients: list[redis.Redis]) -> None:
     """Wait until all nodes know each other."""
     for client in clients:
-        until(lambda client=client: client.cluster("INFO")["cluster_state"] == "ok", "a cluster")
-        until(lambda client=client: len(client.cluster("NODES")) == NODES, "nodes know each other")
+        until(partial(is_whole, client), "the nodes know each other")
+
+
+def is_whole(client: redis.Redis) -> bool:
+    """Return whether a node knows all nodes, and that they have all slots."""
+    state: str = client.cluster("INFO")["cluster_state"]
+    return state == "ok" and len(client.cluster("NODES")) == NODES
 
 
 @pytest.fixture

@@ -531,7 +531,7 @@ def test_bad_scrapy_redis_settings_are_named(settings: dict[str, Any], named: st
 # -- explain --
 
 
-def explanation(url: str, *command: object, **params: object) -> str:
+def explanation(url: str, *command: object, **params: Any) -> str:
     """Run a command that fails and return what we say about it."""
     with closing(connect(url, timeout=1.0, params=params)) as connection:
         with pytest.raises((redis.RedisError, OSError)) as caught:

@@ -134,6 +134,7 @@ def probe_bitmaps(client: redis.Redis, bloom: BloomFilter, hashes: np.ndarray) -
     seen = np.zeros(len(hashes), bool)
     for layer in snapshot.rings[0].tested:
         stored = client.get(f"{{budget:0}}:{layer.name}")
+        assert isinstance(stored, bytes)
         bits = np.unpackbits(np.frombuffer(stored, np.uint8)).astype(bool)
         inside = np.ones(len(hashes), bool)
         for column in range(hashes.shape[1]):

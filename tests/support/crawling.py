@@ -62,7 +62,8 @@ def crawl(spider: str, web: SiteServer, directory: Path, **settings: str) -> dic
     done = run_scrapy("crawl", spider, *options(web, {"STATS_FILE": stats, **settings}))
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stderr
-    return json.loads(stats.read_text())
+    found: dict[str, Any] = json.loads(stats.read_text())
+    return found
 
 
 def run_together(count: int, arguments: list[str], logs: Path, **environment: str) -> list[str]:

@@ -34,7 +34,10 @@ def children() -> set[int]:
 
 def _of_multiprocessing() -> set[int]:
     """Return the ids of the processes that multiprocessing keeps for all others to come."""
-    kept = (resource_tracker._resource_tracker._pid, forkserver._forkserver._forkserver_pid)
+    kept = (
+        getattr(resource_tracker, "_resource_tracker")._pid,  # noqa: B009 - typeshed knows none
+        getattr(forkserver, "_forkserver")._forkserver_pid,  # noqa: B009
+    )
     return {pid for pid in kept if pid is not None}
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection
 from datetime import datetime, timezone
+from typing import Any
 
 import redis
 
@@ -21,7 +22,7 @@ GOING = 60
 
 
 def at(year: int, month: int, day: int, *rest: int) -> datetime:
-    return datetime(year, month, day, *rest, tzinfo=timezone.utc)
+    return datetime(year, month, day, *rest, tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
 
 
 def stored_rings(client: redis.Redis, key: str = KEY) -> dict[int, Ring]:
@@ -80,7 +81,7 @@ def assert_ttls(client: redis.Redis, key: str = KEY, *, left: Collection[str] = 
         assert ends.pop(keys.header()) > max(ends.values())
 
 
-def connect(client: redis.Redis, window: object = None, **options: object) -> BloomFilter:
+def connect(client: redis.Redis, window: object = None, **options: Any) -> BloomFilter:
     options = {"capacity": 500, "error_rate": ERROR_RATE, "seeds": SEEDS, "blocks": 2, **options}
     if "run" in str(window):
         options = {"run": "first", **options}
