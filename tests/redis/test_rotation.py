@@ -65,7 +65,7 @@ class Periods:
         live = range(self.period - self.generations + 1, self.period + 1)
         return set().union(*(self.sets.get(period, set()) for period in live))
 
-    def claim(self, items: list[str]) -> list[bool]:
+    def add_many(self, items: list[str]) -> list[bool]:
         verdicts = []
         for item in items:
             verdicts.append(item not in self.remembered())
