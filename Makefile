@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 3 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos lint format bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -21,7 +21,8 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make lint         ruff and mypy"
+	@echo "make lint         ruff, mypy, codespell and luacheck"
+	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (25 minutes) and write docs/performance.md"
 	@echo "make bench-full   the same with the largest filters and slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
@@ -29,6 +30,7 @@ help:
 demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py
 
+# For example TESTS="tests/unit -k ring"
 test: $(VENV)/dev
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
@@ -52,10 +54,25 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(MAKE) --no-print-directory lint-lua
+
+# luacheck is no Python package: apt-get install lua-check, brew install luacheck.
+lint-lua:
+	@if [ -n "$$CI" ] || command -v luacheck >/dev/null; \
+	then luacheck --quiet --no-color scrapy_bloom; \
+	else echo "luacheck is not installed: the Lua scripts are not checked"; fi
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+dist: $(VENV)/dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist
+	$(BIN)/python tools/check_dist.py dist
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
@@ -64,7 +81,7 @@ bench-full: $(VENV)/bench
 	$(BIN)/python -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest .*_cache .coverage .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest dist .*_cache .coverage .hypothesis
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV) ..."
@@ -78,6 +95,11 @@ $(VENV)/demo: $(BIN)/python pyproject.toml
 $(VENV)/dev: $(BIN)/python pyproject.toml
 	@echo "Installing scrapy-bloom and what its tests need (a minute or two) ..."
 	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/dist: $(BIN)/python pyproject.toml
+	@echo "Installing what builds and checks the packages ..."
+	@$(PIP) -e ".[dist]"
 	@touch $@
 
 $(VENV)/bench: $(VENV)/dev

@@ -137,22 +137,22 @@ def _time_ours(stopwatch: Stopwatch) -> None:
     # Crawls with other dupefilters are not to take the memory for these.
     from scrapy_bloom.bloom.client.async_driver import AsyncDriver  # noqa: PLC0415
     from scrapy_bloom.crawl.claims.tracker import ClaimTracker  # noqa: PLC0415
+    from scrapy_bloom.crawl.deduplicator import Deduplicator  # noqa: PLC0415
     from scrapy_bloom.crawl.lookups import LookupBatcher  # noqa: PLC0415
     from scrapy_bloom.crawl.outputs import Outputs  # noqa: PLC0415
-    from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
 
     def time(owner: Any, kind: Callable[[Any], Any], *names: str) -> None:
         for name in names:
             setattr(owner, name, kind(getattr(owner, name)))
 
     # The fingerprints of links are computed, and what is known is dropped.
-    time(BloomDupeFilter, stopwatch.function, "question", "is_duplicate")
+    time(Deduplicator, stopwatch.function, "prepare")
     time(Outputs, stopwatch.function, "will_be_scheduled", "drop")
-    # Rounds that ask about them are tasks of their own, and so are single commands.
-    time(LookupBatcher, stopwatch.coroutine, "_ask_waiting")
+    # Rounds that look them up are tasks of their own, and so are single commands.
+    time(LookupBatcher, stopwatch.coroutine, "_run_round")
     time(AsyncDriver, stopwatch.coroutine, "_send_one")
     # What waits for the rounds.
-    time(BloomDupeFilter, stopwatch.coroutine, "ask")
+    time(Deduplicator, stopwatch.coroutine, "decide_many")
     # Under "crawled", requests are followed.
     followed = ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished")
     time(ClaimTracker, stopwatch.function, *followed)

@@ -18,10 +18,10 @@ from benchmarks.contestants import Server, found_servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from benchmarks.workload import Work, items
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.base import DEFAULTS
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import plan
+from scrapy_bloom.bloom.options import DEFAULTS
 
 #: URLs for which the targets are stated, largest bitmap and bits per URL that are accepted there.
 TARGET_URLS = 50_000_000

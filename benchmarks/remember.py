@@ -190,7 +190,7 @@ def _add_pending(table: Table, server: Server) -> None:
         items = [number.to_bytes(20, "big") for number in range(PENDING)]
         texts = [_text(spider, number, item) for number, item in enumerate(items)]
         owner = "w" + "0" * 24
-        bloom.run(lambda session: claim_protocol.take(session, items, texts, owner, "0.0"))
+        bloom.run(lambda session: claim_protocol.claim(session, items, texts, owner, "0.0"))
         used = sum(_memory(client, key) for key in client.keys("*:claims"))
         mean = sum(map(len, texts)) / PENDING
         table.add(server_name(client), f"{mean:.0f}", f"{used / PENDING:.0f}")

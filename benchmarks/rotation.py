@@ -26,10 +26,10 @@ import redis
 from benchmarks.contestants import Server, found_servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.base import DEFAULTS
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS
+from scrapy_bloom.bloom.options import DEFAULTS
 
 #: Longest PING in milliseconds that is accepted during a rotation.
 TARGET = 20.0

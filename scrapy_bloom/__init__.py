@@ -17,6 +17,8 @@ from scrapy_bloom.bloom.protocol.measure import Measurement
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Addon",
     "ArchiveError",

@@ -2,30 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.crawl.deduplicator import Memory
+from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Windows
-from scrapy_bloom.crawl.lookups import TO_SCHEDULER, Lookup
+from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.crawl.lifecycle import Lifecycle
+from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
-from scrapy_bloom.crawl.stats import Report
-from scrapy_bloom.crawl.threads import has_asyncio
-from scrapy_bloom.fingerprinter import bounded
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.runtime import has_asyncio
+from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.settings import (
     FLUSH_ALWAYS,
     FLUSH_START,
-    LASTING,
     BloomSettings,
     is_developer_command,
     is_shell,
@@ -58,9 +55,6 @@ class BloomDupeFilter(BaseDupeFilter):
         name = getattr(spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
-        self._windows = Windows(
-            self.settings.windows, self.settings.start_window, self.settings.window_rules
-        )
         #: Whether ``scrapy parse`` runs: it filters by what it has parsed itself, as with Scrapy's
         #: own filter, and records nothing.
         self._is_command = is_developer_command(crawler)
@@ -69,15 +63,19 @@ class BloomDupeFilter(BaseDupeFilter):
         self._closed = self._is_command or is_shell(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
-        self._spider_opened = False
-        self._identify = crawler.request_fingerprinter.fingerprint
-        self._fingerprinter = global_object_name(type(crawler.request_fingerprinter))
-        self._stats: Any = crawler.stats
-        # Scrapy 2.19 takes longer to look the method up than to run it.
-        self._inc_value = self._stats.inc_value
-        self._report = Report(crawler.stats)
-        outputs = Outputs(crawler, self, self.settings.batch)
-        self._memory = Memory(crawler, self.settings, self._report, outputs, spider)
+        self._is_open = self._spider_opened = False
+        self._stats = Stats(crawler.stats)
+        self._report = Report(self._stats)
+        self._identity = Identity(crawler, self.settings, self._report)
+        self._crawl = Lifecycle(
+            crawler,
+            self.settings,
+            self._identity.fingerprinter,
+            report=self._report,
+            spider=spider,
+        )
+        self._deduplicator = Deduplicator(self._crawl, self._identity, self._report)
+        self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
@@ -107,86 +105,47 @@ class BloomDupeFilter(BaseDupeFilter):
                 "Bloom filter off: developer commands neither connect to Redis nor record requests"
             )
             return
+        filters = self._open(OPENING_SECONDS)
+        self._report.opened(
+            filters,
+            self.crawler.settings,
+            self._identity.fingerprinter,
+            self.settings.remember,
+        )
+        self._count_round_trips()
+
+    def _open(self, patience: float) -> Filters:
         try:
-            filters = self._memory.open()
-            self._report.opened(
-                filters, self.crawler.settings, self._fingerprinter, self.settings.remember
-            )
+            filters = self._crawl.open(patience)
+            if self._crawl.follows_outputs:
+                self._crawl.engine.hook_scraper(self._outputs.hook)
         except BaseException:
             self._closed = True
-            self._memory.close()
+            self._crawl.close()
             raise
-        self._count_round_trips()
+        self._is_open = True
+        return filters
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
 
-        If the server does not answer, the outcome is unknown, and the request is new (once in this
-        process), because a page fetched twice is better than a page hidden.
-
         Raises:
-            Exception: what the project's own fingerprinter raises, as from Scrapy's own filter. If
-                the request counted as new instead, a site with a loop would be crawled for ever.
+            Exception: what the project's own fingerprinter raises, as from Scrapy's own filter.
         """
         if self._closed:
             return self._is_command and self._was_parsed(request)
-        is_filtered = request.meta.get("bloom_enabled", True)
-        item = self._fingerprint(request) if is_filtered else b""
-        try:
-            if not is_filtered:
-                self._memory.let_pass(request)
-                return False
-            return not self._memory.is_new(item, self._window(request), request)
-        except Exception as error:
-            # A fault of this package: raised from here, it would cost the project the request.
-            self._report.failed(request, error)
-            return is_filtered and not self._memory.take_here(item, request)
-        finally:
-            self._count_round_trips()
+        if not self._is_open:
+            # The scheduler has not opened it, and the crawl is under way.
+            self._open(patience=0)
+        return not self._deduplicator.decide(request).is_new
 
     def _was_parsed(self, request: Request) -> bool:
         if not request.meta.get("bloom_enabled", True):
             return False
-        item = self._fingerprint(request)
+        item = self._identity.fingerprint(request)
         was_parsed = item in self._parsed
         self._parsed.add(item)
         return was_parsed
-
-    # -- what callbacks yield, before it is scheduled: see outputs.py --
-
-    def question(self, request: Request) -> Lookup | None:
-        """Return what to ask about a request before it is scheduled; None if nothing.
-
-        Raises:
-            Exception: what the project's own fingerprinter raises.
-        """
-        if self._closed or request.dont_filter or not request.meta.get("bloom_enabled", True):
-            return None
-        item, window = self._fingerprint(request), self._window(request)
-        try:
-            return self._memory.question(item, window, request)
-        except Exception:
-            return None  # ``request_seen`` deals with it
-
-    def lost_link(self, page: Request, error: Exception) -> None:
-        """Take note that a link of a page is not crawled: the page is crawled again later."""
-        self._memory.page_failed(page, error)
-
-    def yields(self, page: Request) -> Callable[[Request], None] | None:
-        """Return what takes note of the requests that a page yields; None for nothing."""
-        return self._memory.yields(page)
-
-    async def ask(self, questions: Sequence[Lookup]) -> None:
-        """Ask about many requests at once, if possible without blocking. Never raises."""
-        await self._memory.ask(questions)
-        self._count_round_trips()
-
-    def is_duplicate(self, question: Lookup) -> bool:
-        """Whether a request that was asked about is to be dropped; it counts as seen then."""
-        if self._closed or not question.verdict or question.verdict in TO_SCHEDULER:
-            return False
-        self._memory.count_seen(question.window)
-        return True
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
@@ -200,7 +159,7 @@ class BloomDupeFilter(BaseDupeFilter):
             args = {"request": request, "referer": referer_str(request)}
             logger.debug(message, args, extra={"spider": spider})
             self._log_next = False
-        self._inc_value("dupefilter/filtered")
+        self._stats.inc_value("dupefilter/filtered")
 
     def clear(self) -> None:
         """Forget everything, where ``BLOOM_FLUSH`` allows scrapy-redis to ask for it.
@@ -216,7 +175,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _clear(self) -> None:
         try:
-            self._memory.clear()
+            self._crawl.clear()
         except BloomError as error:
             if not self._spider_opened:
                 raise  # before anything is lost
@@ -228,54 +187,23 @@ class BloomDupeFilter(BaseDupeFilter):
         return None if closing is None else Deferred.fromFuture(closing)
 
     def _close(self) -> "asyncio.Future[None] | None":
-        """Close; return what is left to be waited for."""
+        """Close; return what is left to wait for."""
         if self._closed:
             return None
-        self._closed = True
-        if not self._memory.is_asking:  # nothing to wait for
-            self._memory.close()
+        self._closed = self._outputs.is_closed = True
+        if not self._crawl.is_busy:  # nothing to wait for
+            self._crawl.close()
             self._count_round_trips()
         return asyncio.ensure_future(self._aclose()) if has_asyncio() else None
 
     async def _aclose(self) -> None:
-        await self._memory.aclose()
+        await self._crawl.aclose()
         self._count_round_trips()
 
     @property
     def filters(self) -> Filters | None:
         """The filters; None unless they are open."""
-        return self._memory.filters
-
-    # -- one request --
-
-    def _fingerprint(self, request: Request) -> bytes:
-        # A redirect copies meta: the target would be taken for a duplicate of the source.
-        if "bloom_key" in request.meta and not request.meta.get("redirect_urls"):
-            key = request.meta["bloom_key"]
-            if isinstance(key, str):
-                key = key.encode("utf-8", "surrogatepass")
-            if isinstance(key, bytes) and key:
-                return bounded(b"bloom_key:" + key)  # never equal to a fingerprint
-            kind = "empty" if isinstance(key, bytes) else f"of type {type(key).__name__}"
-            self._report.warn_once(
-                "key", f"meta['bloom_key'] is {kind} in {request}: its URL is used"
-            )
-        try:
-            return bounded(self._identify(request))
-        except Exception as error:
-            self._report.not_identified(self._fingerprinter, request, error)
-            raise
-
-    def _window(self, request: Request) -> str:
-        try:
-            return self._windows.of(request, self.crawler.spider)
-        except ValueError as error:
-            self._report.warn_once(
-                "window",
-                f"meta['bloom_window'] of {request} {error} (BLOOM_WINDOWS has more): the request "
-                "is remembered like any other",
-            )
-            return LASTING
+        return self._crawl.connections.filters
 
     # -- signals, stats, log --
 
@@ -283,7 +211,8 @@ class BloomDupeFilter(BaseDupeFilter):
         self._spider_opened = True
 
     def _on_spider_idle(self) -> None:
-        if not self._closed and self._memory.is_busy():
+        self._count_round_trips()
+        if not self._closed and not self._deduplicator.may_close():
             raise DontCloseSpider
 
     def _on_spider_closed(self) -> "asyncio.Future[None] | None":
@@ -291,6 +220,7 @@ class BloomDupeFilter(BaseDupeFilter):
         return self._close()
 
     def _count_round_trips(self) -> None:
-        self._stats.set_value("bloom/round_trips", self._memory.round_trips)
-        if self._memory.async_round_trips:
-            self._stats.set_value("bloom/async_round_trips", self._memory.async_round_trips)
+        connections = self._crawl.connections
+        self._stats.set("round_trips", connections.round_trips)
+        if connections.async_round_trips:
+            self._stats.set("async_round_trips", connections.async_round_trips)

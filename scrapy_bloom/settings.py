@@ -4,20 +4,40 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
-from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom import errors, validators
+from scrapy_bloom.bloom.errors import ConfigurationError, reword, rewording
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import RUNS, SECONDS, Schedule, Span, parse_span
+from scrapy_bloom.bloom.options import OPTIONS
 
 SCHEDULED, CRAWLED = "scheduled", "crawled"
 DEGRADE, CLOSE = "degrade", "close"
 FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS = "never", "start", "always"
+#: The window of URLs that are remembered by this process for this run only.
+RUN = "run"
+#: The window of all URLs that no other window is named for.
+LASTING = "lasting"
+#: Options of filters -> attributes of ``BloomSettings``.
+ATTRIBUTES = {option.name: option.name for option in OPTIONS}
+ATTRIBUTES |= {"window": "recrawl_after", "period": "rotate_every"}
+#: What error messages of the library call its parameters and remedies in a crawl.
+WORDS = {
+    **errors.WORDS,
+    **{name: f"BLOOM_{attribute.upper()}" for name, attribute in ATTRIBUTES.items()},
+    "key": "BLOOM_KEY",
+    "url": "BLOOM_REDIS_URL",
+    "params": "BLOOM_REDIS_PARAMS",
+    "timeout": "BLOOM_TIMEOUT",
+    "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
+    "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,150 +55,12 @@ class NamedWindow:
     capacity: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BloomSettings:
-    """The settings of one crawl, checked.
-
-    Args:
-        redis_url: where the filter is kept; None for the server of scrapy-redis's settings.
-        redis_params: further arguments of the Redis client.
-        key: prefix of the filter's Redis keys.
-        capacity: URLs; None as stored, else 1,000,000.
-        error_rate: bound on the false-positive rate; None as stored, else 1e-5.
-        blocks: number of blocks; None as stored, else by capacity.
-        seeds: list of seeds or how many to draw; None as stored, else by error rate.
-        recrawl_after: how long URLs are remembered; ``"never"`` re-crawls nothing; None as stored,
-            else never.
-        rotate_every: how often the filter rotates; None as stored, else by the window.
-        run: id of this run, for windows in runs.
-        windows: windows that have a filter of their own, by name.
-        window_rules: patterns of URLs, and the names of their windows.
-        start_window: window of start requests; ``"lasting"`` treats them like all others.
-        ring: order of the ring; None as stored, else ``"write-newest"``.
-        stagger: whether blocks rotate one after the other; None as stored, else all at once.
-        counting: whether URLs can be discarded, at four times the memory; None as stored, else not.
-        growth: size of the next layer in sizes of the last one; None as stored, else 2.
-        max_memory: bytes of a filter beyond which it does not grow; None as stored, else no limit.
-        pending_memory: bytes that claims and their requests take on the server at most; a process
-            has a quarter of it. 0 for no limit.
-        remember: when a URL is remembered: once it is scheduled, or once it is crawled.
-        heartbeat: seconds between a worker's signs of life; silent for twice this, it is dead.
-        retry_after: seconds until a URL that failed may be crawled again.
-        crawled_statuses: HTTP statuses of pages that count as crawled.
-        batch: requests of a page that are asked about together at most; 0 asks about each alone.
-        cache_size: answers that are kept in this process; 0 for none.
-        on_redis_error: whether to crawl on while the server does not answer, or to close.
-        flush: which of scrapy-redis's flushes may clear the filter.
-        timeout: seconds a call may block at most.
-    """
-
-    redis_url: str | None = field(repr=False)
-    redis_params: dict[str, Any] = field(repr=False)
-    key: str
-    capacity: int | None
-    error_rate: float | None
-    blocks: int | None
-    seeds: tuple[int, ...] | int | None = field(repr=False)
-    recrawl_after: Span | str | None
-    rotate_every: Span | None
-    run: str | None
-    windows: dict[str, NamedWindow]
-    window_rules: tuple[tuple[re.Pattern[str], str], ...]
-    start_window: str
-    ring: str | None
-    stagger: bool | None
-    counting: bool | None
-    growth: float | None
-    max_memory: int | None
-    pending_memory: int
-    remember: str
-    heartbeat: float
-    retry_after: int
-    crawled_statuses: frozenset[int]
-    batch: int
-    cache_size: int
-    on_redis_error: str
-    flush: str
-    timeout: float
-
-    @classmethod
-    def from_scrapy(cls, settings: BaseSettings, spider_name: str) -> "BloomSettings":
-        """Read the settings of a crawl.
-
-        Raises:
-            ConfigurationError: a setting is unknown, its value is not what it may be, or settings
-                contradict each other.
-        """
-        _refuse_unknown(settings)
-        parsed = {
-            name: default
-            if validators.is_unset(settings.get(name))
-            else parse(name, settings[name])
-            for name, (default, parse) in SETTINGS.items()
-        }
-        key = _format_key(parsed.pop("BLOOM_KEY"), spider_name)
-        attributes = {name.removeprefix("BLOOM_").lower(): value for name, value in parsed.items()}
-        return cls(key=key, **attributes)
-
-    def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
-        if isinstance(self.recrawl_after, Span):
-            Schedule.of(self.recrawl_after, self.rotate_every)
-        names = (RUN, LASTING, *self.windows)
-        for setting, name in (
-            ("BLOOM_START_WINDOW", self.start_window),
-            *(("BLOOM_WINDOW_RULES", name) for _, name in self.window_rules),
-        ):
-            if name not in names:
-                raise ConfigurationError(
-                    f"{setting} names the window {name!r:.60}, and there are "
-                    f"{', '.join(map(repr, names))}: add it to BLOOM_WINDOWS, or correct the name"
-                )
-        spans: dict[str, Span | str | None] = {"BLOOM_RECRAWL_AFTER": self.recrawl_after}
-        spans |= {
-            f"BLOOM_WINDOWS[{n!r}]": window.recrawl_after for n, window in self.windows.items()
-        }
-        for setting, span in spans.items():
-            if isinstance(span, Span) and span.unit == RUNS and self.run is None:
-                raise need_run(f'{setting} = "{span}"')
-
-
-def need_run(what: str) -> ConfigurationError:
-    """Return the error for a window in runs without an id of the run."""
-    return ConfigurationError(
-        f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
-        "each run another one (say -s BLOOM_RUN=2027-01-31)"
-    )
-
-
-def is_developer_command(crawler: Crawler) -> bool:
-    """Whether ``scrapy parse`` or another command runs that gives the spider requests of its own.
-
-    It must not mark production URLs.
-    """
-    start = getattr(crawler.spidercls, "start", None)
-    return getattr(start, "__module__", "").startswith("scrapy.commands.")
-
-
-def is_shell(crawler: Crawler) -> bool:
-    """Whether ``scrapy shell`` runs: there, nothing is filtered."""
-    # Only the shell sets this default.
-    settings = crawler.settings
-    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
-    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0
-
-
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(
             f"{name} is a string; write it in quotes (got {type(value).__name__})"
         )
     return value.strip()
-
-
-def _seeds(name: str, value: Any) -> tuple[int, ...] | int | None:
-    given, count = validators.seeds(name, value)
-    return given or count
 
 
 def _windows(name: str, value: Any) -> dict[str, NamedWindow]:
@@ -212,7 +94,7 @@ def _window(name: str, window: str, value: Any) -> NamedWindow:
         if isinstance(span, Span):
             Schedule.of(span, period)
     except ConfigurationError as error:
-        # It calls them by the names of the settings of the main filter.
+        reword(error, WORDS)
         raise ConfigurationError(f"{name} = {value!r:.100}: {error}") from None
     capacity = given.get("capacity")
     if capacity is not None:
@@ -287,41 +169,182 @@ def _status_range(text: str) -> range:
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
-#: The window of URLs that are remembered by this process for this run only.
-RUN = "run"
-#: The window of all URLs that no other window is named for.
-LASTING = "lasting"
-#: Name -> (default, parser of the name and a value that is set).
-SETTINGS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
-    "BLOOM_REDIS_URL": (None, _text),
-    "BLOOM_REDIS_PARAMS": ({}, validators.mapping),
-    "BLOOM_KEY": ("%(spider)s:bloom", _text),
-    "BLOOM_CAPACITY": (None, validators.capacity),
-    "BLOOM_ERROR_RATE": (None, validators.error_rate),
-    "BLOOM_BLOCKS": (None, validators.blocks),
-    "BLOOM_SEEDS": (None, _seeds),
-    "BLOOM_RECRAWL_AFTER": (None, validators.window),
-    "BLOOM_ROTATE_EVERY": (None, parse_span),
-    "BLOOM_RUN": (None, validators.run),
-    "BLOOM_WINDOWS": ({}, _windows),
-    "BLOOM_WINDOW_RULES": ((), _rules),
-    "BLOOM_START_WINDOW": (RUN, _text),
-    "BLOOM_RING": (None, validators.ring_order),
-    "BLOOM_STAGGER": (None, validators.flag),
-    "BLOOM_COUNTING": (None, validators.flag),
-    "BLOOM_GROWTH": (None, validators.growth),
-    "BLOOM_MAX_MEMORY": (None, validators.memory),
-    "BLOOM_PENDING_MEMORY": (512 << 20, validators.memory),
-    "BLOOM_REMEMBER": (CRAWLED, _one_of(SCHEDULED, CRAWLED)),
-    "BLOOM_HEARTBEAT": (30.0, lambda name, value: validators.seconds(name, value, 1, 3600)),
-    "BLOOM_RETRY_AFTER": (86_400, _whole_seconds),
-    "BLOOM_CRAWLED_STATUSES": (frozenset(range(200, 400)), _statuses),
-    "BLOOM_BATCH": (64, validators.batch),
-    "BLOOM_CACHE_SIZE": (200_000, validators.cache_size),
-    "BLOOM_ON_REDIS_ERROR": (DEGRADE, _one_of(DEGRADE, CLOSE)),
-    "BLOOM_FLUSH": (FLUSH_NEVER, _one_of(FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS)),
-    "BLOOM_TIMEOUT": (2.0, lambda name, value: validators.seconds(name, value, 0.001, 3600)),
+def _setting(default: Any, parse: Callable[[str, Any], Any], text: str, **options: Any) -> Any:
+    """Declare a setting: its default, its parser, and what it is."""
+    if isinstance(default, dict):
+        options["default_factory"] = dict
+    else:
+        options["default"] = default
+    return field(metadata={"parse": parse, "help": text}, **options)
+
+
+def _option(name: str) -> Any:
+    """Declare a setting for an option of filters; None as stored, else the library's default."""
+    option = next(option for option in OPTIONS if option.name == name)
+    return _setting(None, option.parse, option.help, repr=name != "seeds")  # seeds are secret
+
+
+@dataclass(frozen=True, slots=True)
+class BloomSettings:
+    """The settings of one crawl, checked: ``BLOOM_<NAME>`` is the attribute ``<name>``."""
+
+    redis_url: str | None = _setting(
+        None,
+        _text,
+        "where the filter is kept; None for the server of scrapy-redis's settings",
+        repr=False,
+    )
+    redis_params: dict[str, Any] = _setting(
+        {}, validators.mapping, "further arguments of the Redis client", repr=False
+    )
+    key: str = _setting("%(spider)s:bloom", _text, "prefix of the filter's Redis keys")
+    capacity: int | None = _option("capacity")
+    error_rate: float | None = _option("error_rate")
+    blocks: int | None = _option("blocks")
+    seeds: tuple[int, ...] | int | None = _option("seeds")
+    recrawl_after: Span | str | None = _option("window")
+    rotate_every: Span | None = _option("period")
+    run: str | None = _option("run")
+    windows: dict[str, NamedWindow] = _setting(
+        {}, _windows, "windows that have a filter of their own, by name"
+    )
+    window_rules: tuple[tuple[re.Pattern[str], str], ...] = _setting(
+        (), _rules, "patterns of URLs, and the names of their windows"
+    )
+    start_window: str = _setting(
+        RUN, _text, '"run", or the window of start requests; "lasting" treats them like all others'
+    )
+    ring: str | None = _option("ring")
+    stagger: bool | None = _option("stagger")
+    counting: bool | None = _option("counting")
+    growth: float | None = _option("growth")
+    max_memory: int | None = _option("max_memory")
+    pending_memory: int = _setting(
+        512 << 20,
+        validators.memory,
+        "bytes of all claims with their requests on the server, of which one process has a "
+        "quarter; 0 for no limit",
+    )
+    remember: str = _setting(
+        CRAWLED,
+        _one_of(SCHEDULED, CRAWLED),
+        "when a URL is remembered: once it is scheduled, or once it is crawled",
+    )
+    heartbeat: float = _setting(
+        30.0,
+        partial(validators.seconds, low=1, high=3600),
+        "seconds between a worker's heartbeats; without one for twice this, it is dead",
+    )
+    retry_after: int = _setting(
+        86_400, _whole_seconds, "seconds until a URL that failed may be crawled again"
+    )
+    crawled_statuses: frozenset[int] = _setting(
+        frozenset(range(200, 400)), _statuses, "HTTP statuses of pages that count as crawled"
+    )
+    batch: int = _setting(
+        64, validators.batch, "requests of a page in one lookup at most; 0 looks up each alone"
+    )
+    cache_size: int = _setting(
+        200_000, validators.cache_size, "answers that this process caches; 0 for none"
+    )
+    on_redis_error: str = _setting(
+        DEGRADE,
+        _one_of(DEGRADE, CLOSE),
+        "whether to go on crawling while the server does not answer, or to close the spider",
+    )
+    flush: str = _setting(
+        FLUSH_NEVER,
+        _one_of(FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS),
+        "which of scrapy-redis's flushes may clear the filter",
+    )
+    timeout: float = _setting(
+        2.0,
+        partial(validators.seconds, low=0.001, high=3600),
+        "seconds an operation may wait for the server at most",
+    )
+
+    @classmethod
+    def from_scrapy(cls, settings: BaseSettings, spider_name: str) -> "BloomSettings":
+        """Read the settings of a crawl.
+
+        Raises:
+            ConfigurationError: a setting is unknown, its value is not what it may be, or settings
+                contradict each other.
+        """
+        _refuse_unknown(settings)
+        given = {
+            attribute: parse(name, settings[name])
+            for name, (attribute, parse) in SETTINGS.items()
+            if not validators.is_unset(settings.get(name))
+        }
+        return cls(**given | {"key": _format_key(given.get("key", DEFAULT_KEY), spider_name)})
+
+    def parameters(self, window: NamedWindow | None = None) -> dict[str, Any]:
+        """Return the options of the main filter, or of a named window's."""
+        options = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()}
+        if window is None:
+            return options
+        return options | {
+            "blocks": None,
+            "capacity": window.capacity,
+            "window": window.recrawl_after,
+            "period": window.rotate_every,
+        }
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if isinstance(self.recrawl_after, Span):
+            with rewording(WORDS):
+                Schedule.of(self.recrawl_after, self.rotate_every)
+        names = (RUN, LASTING, *self.windows)
+        for setting, name in (
+            ("BLOOM_START_WINDOW", self.start_window),
+            *(("BLOOM_WINDOW_RULES", name) for _, name in self.window_rules),
+        ):
+            if name not in names:
+                raise ConfigurationError(
+                    f"{setting} names the window {name!r:.60}, and there are "
+                    f"{', '.join(map(repr, names))}: add it to BLOOM_WINDOWS, or correct the name"
+                )
+        spans: dict[str, Span | str | None] = {"BLOOM_RECRAWL_AFTER": self.recrawl_after}
+        spans |= {
+            f"BLOOM_WINDOWS[{n!r}]": window.recrawl_after for n, window in self.windows.items()
+        }
+        for setting, span in spans.items():
+            if isinstance(span, Span) and span.unit == RUNS and self.run is None:
+                raise need_run(f'{setting} = "{span}"')
+
+
+#: Name -> attribute, and parser of the name and a value that is set.
+SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    f"BLOOM_{own.name.upper()}": (own.name, own.metadata["parse"]) for own in fields(BloomSettings)
 }
+DEFAULT_KEY = next(own.default for own in fields(BloomSettings) if own.name == "key")
+
+
+def need_run(what: str) -> ConfigurationError:
+    """Return the error for a window in runs without an id of the run."""
+    return ConfigurationError(
+        f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
+        "each run another one (say -s BLOOM_RUN=2027-01-31)"
+    )
+
+
+def is_developer_command(crawler: Crawler) -> bool:
+    """Whether ``scrapy parse`` or another command runs that gives the spider requests of its own.
+
+    It must not mark production URLs.
+    """
+    start = getattr(crawler.spidercls, "start", None)
+    return getattr(start, "__module__", "").startswith("scrapy.commands.")
+
+
+def is_shell(crawler: Crawler) -> bool:
+    """Whether ``scrapy shell`` runs: there, nothing is filtered."""
+    # Only the shell sets this default.
+    settings = crawler.settings
+    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
+    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
@@ -342,4 +365,5 @@ def _format_key(template: str, spider_name: str) -> str:
             "BLOOM_KEY is a string in which %(spider)s stands for the spider's name, and nothing "
             f"else in parentheses after a percent sign does; got {template!r:.100}"
         )
-    return Keys(key).prefix
+    with rewording(WORDS):
+        return Keys(key).prefix

@@ -1,7 +1,7 @@
 """AsyncBloomFilter: BloomFilter's methods to be awaited."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from scrapy_bloom.bloom.base import CHUNK, BaseFilter, chunks
@@ -10,10 +10,11 @@ from scrapy_bloom.bloom.extras.archive import ArchiveReader
 from scrapy_bloom.bloom.extras.loader import Loader, load_async
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
 from scrapy_bloom.bloom.extras.saver import Progress, Saved
-from scrapy_bloom.bloom.extras.streams import Place, reading, writing
+from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
 from scrapy_bloom.bloom.model.hashing import Item
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
@@ -39,8 +40,8 @@ class AsyncBloomFilter(BaseFilter):
 
     is_async = True
 
-    def _use(self, client: Any, words: Mapping[str, str]) -> None:
-        self._driver = AsyncDriver(client, self._label, self._timeout, words)
+    def _use(self, client: Any) -> None:
+        self._driver = AsyncDriver(client, self._label, self._timeout, self._words)
         # The view of a filter is for one operation at a time.
         self._lock = asyncio.Lock()
 
@@ -159,18 +160,18 @@ class AsyncBloomFilter(BaseFilter):
             operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True), finish
         )
 
-    async def save(self, place: Place, progress: Progress | None = None) -> Saved:
+    async def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
         """See ``BloomFilter.save``; the file is written to without giving way to other tasks."""
-        with writing(place) as file:
+        with writing(file) as opened:
             # It needs no view: others go on meanwhile.
-            return await self._driver.run(self._save(file, progress), on_all_blocks=True)
+            return await self._driver.run(self._save(opened, progress), on_all_blocks=True)
 
     @classmethod
     async def load(
         cls,
         client: Any,
         key: str,
-        place: Place,
+        file: PathOrFile,
         *,
         max_memory: int | None = None,
         progress: Progress | None = None,
@@ -178,8 +179,8 @@ class AsyncBloomFilter(BaseFilter):
     ) -> "AsyncBloomFilter":
         """See ``BloomFilter.load``."""
         bloom = cls(client, key, timeout=timeout)
-        with reading(place) as file:
-            reader = ArchiveReader(file, max_memory)
+        with reading(file) as opened:
+            reader = ArchiveReader(opened, max_memory)
             loading = Loader(Keys(key), reader, progress=progress)
             await load_async(
                 lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading, finish
@@ -192,11 +193,11 @@ class AsyncBloomFilter(BaseFilter):
 
     async def delete(self) -> bool:
         """See ``BloomFilter.delete``."""
-        return await self._run(self._session.delete(), on_all_blocks=True)
+        return await self._run(self._delete(), on_all_blocks=True)
 
     async def keys(self) -> list[str]:
         """See ``BloomFilter.keys``."""
-        return await self._run(self._session.all_keys(), on_all_blocks=True)
+        return await self._run(deletion.all_keys(self._session), on_all_blocks=True)
 
     async def info(self, block: int | None = None) -> FilterInfo:
         """See ``BloomFilter.info``."""

@@ -1,14 +1,13 @@
 """What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import IO, Any, ClassVar, NoReturn, TypeVar
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
-from scrapy_bloom.bloom.errors import OF_CLIENTS, OF_FILTERS, ConfigurationError, shown
+from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, shown
 from scrapy_bloom.bloom.extras import sets
 from scrapy_bloom.bloom.extras.archive import ArchiveWriter
 from scrapy_bloom.bloom.extras.multi import MultiOperation
@@ -18,28 +17,18 @@ from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import RUNS, Span, parse_span, plain
-from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol import counting
+from scrapy_bloom.bloom.model.schedule import plain
+from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
+from scrapy_bloom.bloom.protocol import counting, deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.bloom.protocol.membership import (
-    NEW,
-    NO_ROOM,
-    PRESENT,
-    UNRECORDED,
-    add,
-    contains,
-    find,
-)
-from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.membership import add, contains, find
+from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
 
 T = TypeVar("T")
 S = TypeVar("S", bound="BaseFilter")
 
-#: What a filter is created with unless the user says otherwise.
-DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 #: Items that are sent together.
 CHUNK = 8_192
 
@@ -71,59 +60,50 @@ class BaseFilter(ABC):
         growth: float | None = None,
         max_memory: int | None = None,
         run: str | None = None,
-        notify: Callable[[str, Ring], object] | None = None,
+        notify: Notify | None = None,
         fingerprinter: str = "",
         label: str | None = None,
         timeout: float | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> None:
-        given, num_hashes = (None, None) if seeds is None else validators.seeds("seeds", seeds)
-        wanted = FilterOptions(
-            capacity=_optional(validators.capacity, "capacity", capacity),
-            error_rate=_optional(validators.error_rate, "error_rate", error_rate),
-            blocks=_optional(validators.blocks, "blocks", blocks),
-            seeds=given,
-            num_hashes=num_hashes,
-            window=_optional(validators.window, "window", window),
-            period=_optional(parse_span, "period", period),
-            order=_optional(validators.ring_order, "ring", ring),
-            stagger=_optional(validators.flag, "stagger", stagger),
-            counting=_optional(validators.flag, "counting", counting),
-            growth=_optional(validators.growth, "growth", growth),
-            max_memory=_optional(validators.memory, "max_memory", max_memory),
-            run=_optional(validators.run, "run", run),
-            fingerprinter=_text("fingerprinter", fingerprinter),
-        )
-        if like is not None:
-            wanted = wanted.over(_filter("like", like).as_wanted())
-        if isinstance(wanted.window, Span) and wanted.window.unit == RUNS and wanted.run is None:
-            raise ConfigurationError(
-                f'window = "{wanted.window}" counts runs: give run an id, the same in all clients '
-                "of a run and another one in each run"
+        self._words = WORDS if words is None else words
+        with rewording(self._words):
+            wanted = FilterOptions.parse(
+                capacity=capacity,
+                error_rate=error_rate,
+                blocks=blocks,
+                seeds=seeds,
+                window=window,
+                period=period,
+                ring=ring,
+                stagger=stagger,
+                counting=counting,
+                growth=growth,
+                max_memory=max_memory,
+                run=run,
+                fingerprinter=fingerprinter,
             )
+            #: This client's session of the filter.
+            self.session = self._session = _new_session(key, wanted, like, notify)
+            self._client, self._given_label = client, label
+            self._label = label_of_client(client) if label is None else label
+            self._timeout = _seconds("timeout", timeout)
+            self._use(client)
         self.key = key
-        if notify is not None and not callable(notify):
-            raise ConfigurationError(f"notify is a function; got {shown(notify)}")
-        self._session = FilterSession(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
-        self._client, self._given_label = client, label
-        self._label = label_of_client(client) if label is None else label
-        #: Seconds that an operation may take.
-        self._timeout = _optional(
-            partial(validators.seconds, low=0.001, high=3600), "timeout", timeout
-        )
-        # A label comes from settings; without one, the caller has made the client.
-        self._use(client, OF_CLIENTS if label is None else OF_FILTERS)
 
     @abstractmethod
-    def _use(self, client: Any, words: Mapping[str, str]) -> None:
+    def _use(self, client: Any) -> None:
         """Make the driver."""
 
     def _beside(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
         """Return another filter on the same server, or on another one."""
         if client is None:
-            return type(self)(self._client, key, label=self._given_label, timeout=self._timeout)
-        return type(self)(client, key, timeout=self._timeout)
+            client, label = self._client, self._given_label
+        else:
+            label = None
+        return type(self)(client, key, label=label, timeout=self._timeout, words=self._words)
 
     # -- operations --
 
@@ -131,17 +111,15 @@ class BaseFilter(ABC):
         encoded = [to_bytes(item) for item in items]
         return self._judge((yield from add(self._session, encoded, if_absent=if_absent)))
 
-    def _judge(self, verdicts: str) -> list[bool]:
+    def _judge(self, verdicts: Sequence[Verdict]) -> list[bool]:
         self.unrecorded += sum(map(verdicts.count, NO_ROOM))
-        return [verdict in (NEW, UNRECORDED) for verdict in verdicts]
+        return [verdict.is_new for verdict in verdicts]
 
     def _discard(self, item: Item) -> Operation[bool]:
-        verdict = yield from counting.discard(self._session, [to_bytes(item)])
-        return verdict == PRESENT
+        return (yield from counting.discard(self._session, [to_bytes(item)]))[0]
 
     def _contains(self, items: Sequence[Item]) -> Operation[list[bool]]:
-        verdicts = yield from contains(self._session, [to_bytes(item) for item in items])
-        return [verdict == PRESENT for verdict in verdicts]
+        return (yield from contains(self._session, [to_bytes(item) for item in items]))
 
     def _find(self, items: Sequence[Item]) -> Operation[list[ItemInfo]]:
         found = yield from find(self._session, [to_bytes(item) for item in items])
@@ -161,10 +139,15 @@ class BaseFilter(ABC):
         info = yield from self._info()
         if info.window is None:
             raise ConfigurationError(
-                f"the filter {self.key!r} has no window (BLOOM_RECRAWL_AFTER), so it has nothing "
+                f"the filter {self.key!r} has no window (`window`), so it has nothing "
                 "to rotate: set one, or clear the filter"
             )
         yield from self._session.rotate()
+
+    def _delete(self) -> Operation[bool]:
+        was_there = yield from deletion.delete(self._session)
+        self._session.forget()
+        return was_there
 
     def _approx_len(self) -> Operation[int]:
         return sets.approx_len(self._session)
@@ -197,11 +180,6 @@ class BaseFilter(ABC):
         return save(self._session.keys, ArchiveWriter(file), progress)
 
     # -- what this client knows --
-
-    @property
-    def session(self) -> FilterSession:
-        """This client's session of the filter."""
-        return self._session
 
     def new_session(self) -> FilterSession:
         """Return another session of the same filter, for operations of another driver."""
@@ -290,8 +268,19 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield chunk
 
 
-def _optional(parse: Callable[[str, Any], T], name: str, value: Any) -> T | None:
-    return None if value is None else parse(name, value)
+def _new_session(
+    key: str, wanted: FilterOptions, like: BaseFilter | None, notify: Notify | None
+) -> FilterSession:
+    if like is not None:
+        wanted = wanted.over(_filter("like", like).as_wanted())
+    wanted.check_run()
+    if notify is not None and not callable(notify):
+        raise ConfigurationError(f"notify is a function; got {shown(notify)}")
+    return FilterSession(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    return None if value is None else validators.seconds(name, value, 0.001, 3600)
 
 
 def _filter(name: str, value: object) -> BaseFilter:
@@ -299,10 +288,4 @@ def _filter(name: str, value: object) -> BaseFilter:
         raise ConfigurationError(
             f"{name} is a BloomFilter or an AsyncBloomFilter; got {shown(value)}"
         )
-    return value
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ConfigurationError(f"{name} is a str; got {shown(value)}")
     return value

@@ -1,7 +1,8 @@
 """Every exception that scrapy-bloom raises on purpose, and what to do about redis-py's."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class BloomError(Exception):
@@ -36,22 +37,18 @@ class NotReadyError(StorageError):
     """Redis did not answer in time, or is loading its data: it may answer later."""
 
 
-#: What remedies name, of the server of the filters: where its credentials are given, what to do if
-#: there is none, what a user needs, and what there is under a key.
-OF_FILTERS = {
-    "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
-    "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
-    "rights": "the filter's keys and the commands it needs",
-    "key": "a key of the filter: choose another BLOOM_KEY",
-}
-#: The same, where a program passes a client of its own.
-OF_CLIENTS = {
+#: What remedies name: where the credentials are given, what to do without a server, what a user
+#: needs, and what to do about a key that holds something else. Callers that have other names for
+#: parameters add these: "capacity" -> the name of their setting.
+WORDS = {
     "credentials": "in the arguments of the client",
     "start": "start a server there or pass a client of another one",
-    "rights": OF_FILTERS["rights"],
-    "key": "a key of the filter: choose another key",
+    "rights": "the filter's keys and the commands it needs",
+    "other_key": "a key of the filter: choose another `key`",
 }
-#: The same of a server that the package starts itself.
+#: A parameter in a message.
+_PARAMETER = re.compile(r"`(\w+)`")
+#: The start of a server that the package starts itself.
 _START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
@@ -82,7 +79,7 @@ _REMEDIES = (
         "refuses to write because it cannot save to its disk: see its log, then free the disk",
     ),
     (r"^MasterDownError|MASTERDOWN", "has lost its primary: use the primary's address"),
-    (r"WRONGTYPE", "holds something else under {key}"),
+    (r"WRONGTYPE", "holds something else under {other_key}"),
     (
         r"NOREPLICAS",
         "refuses to write because too few of its replicas are connected: repair them",
@@ -114,7 +111,7 @@ _REMEDIES = (
     ),
     (
         r"^UnicodeDecodeError",
-        "holds what is no text under {key}, or use a client without decode_responses to see which",
+        "has no text under {other_key}, or use a client without decode_responses to see which",
     ),
     (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log"),
 )
@@ -126,13 +123,13 @@ _KINDS = {_OUT_OF_MEMORY: ServerFullError, _LOADING: NotReadyError, _LATE: NotRe
 _ARGUMENTS = r",? with args beginning"
 
 
-def explain(error: Exception, label: str, words: Mapping[str, str] = OF_FILTERS) -> StorageError:
+def explain(error: Exception, label: str, words: Mapping[str, str] = WORDS) -> StorageError:
     """Return an error that says what to do about an error of redis-py's.
 
     Args:
         error: what the client raised, a ``redis.RedisError`` or an ``OSError``.
         label: the server's address, without credentials.
-        words: what remedies name, as in ``OF_FILTERS``.
+        words: what remedies name, as in ``WORDS``.
     """
     text = f"{type(error).__name__}: {error}"
     if label.startswith("embedded:"):
@@ -140,8 +137,28 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = OF_FILTERS)
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, text):
             kind = _KINDS.get(pattern, StorageError)
-            return kind(f"{label} {remedy.format_map(words)}")
+            return kind(in_words(f"{label} {remedy.format_map(words)}", words))
     return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
+
+
+def in_words(text: str, words: Mapping[str, str]) -> str:
+    """Return a text with parameters, which are in backticks, by the caller's names for them."""
+    return _PARAMETER.sub(lambda match: words.get(match[1], match[0]), text)
+
+
+def reword(error: BloomError, words: Mapping[str, str]) -> None:
+    """Change an error's text as ``in_words`` does."""
+    error.args = (in_words(str(error), words),)
+
+
+@contextmanager
+def rewording(words: Mapping[str, str]) -> Iterator[None]:
+    """Change the texts of errors that are raised in a ``with`` block, as ``in_words`` does."""
+    try:
+        yield
+    except BloomError as error:
+        reword(error, words)
+        raise
 
 
 def showable(error: Exception) -> Exception | None:

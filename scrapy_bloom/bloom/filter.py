@@ -1,29 +1,27 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar, overload
 
-from scrapy_bloom.bloom.base import BaseFilter, chunks
+from scrapy_bloom.bloom.base import chunks
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load
-from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
-from scrapy_bloom.bloom.extras.saver import Progress, Saved
-from scrapy_bloom.bloom.extras.streams import Place, reading, writing
+from scrapy_bloom.bloom.combined import CombinedFilter
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
-from scrapy_bloom.bloom.protocol.membership import locate, verdict_on_one
+from scrapy_bloom.bloom.protocol.membership import MakeOneCall, add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 T = TypeVar("T")
 
 
-class BloomFilter(BaseFilter):
+class BloomFilter(CombinedFilter):
     """A set in Redis that answers "new" or "seen" and, at a known rate, "seen" wrongly.
 
     All processes that use the same key share it, whatever their number. It is opened (and created
@@ -65,10 +63,11 @@ class BloomFilter(BaseFilter):
         notify: is called with what happens (``ring_store.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
-        label: the server's address for error messages, where it comes from Scrapy's settings; the
-            messages then name those. None takes the address from the client.
+        label: the server's address for error messages; None takes it from the client.
         timeout: seconds an operation may take in all, and each round trip of one on all blocks
             (opening, clearing, rotating, ``info``); None for no limit. See ``Driver``.
+        words: what error messages call parameters and remedies, for callers with settings of their
+            own; see ``errors.WORDS``.
 
     Raises:
         ConfigurationError: a parameter is out of its range.
@@ -76,8 +75,8 @@ class BloomFilter(BaseFilter):
 
     is_async = False
 
-    def _use(self, client: Any, words: Mapping[str, str]) -> None:
-        self._driver = Driver(client, self._label, self._timeout, words)
+    def _use(self, client: Any) -> None:
+        self._driver = Driver(client, self._label, self._timeout, self._words)
 
     def __enter__(self) -> "BloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
         self.open()
@@ -133,14 +132,37 @@ class BloomFilter(BaseFilter):
 
     def add(self, item: Item, *, if_absent: bool = False) -> bool:
         """Record an item in one round trip; return whether it was new. Raises as ``add_many``."""
-        if self._session.complete:
-            # What a crawl does all the time, without the bookkeeping of a batch (15 us).
-            held, packed = locate(self._session, to_bytes(item))
-            reply = self._driver.call(held.add(packed, if_absent=if_absent))
-            verdict = verdict_on_one(self._session, held, reply)
+        encoded = to_bytes(item)
+        verdict = self.run_one(
+            encoded,
+            lambda held, packed: held.add(packed, if_absent=if_absent),
+            partial(add, items=[encoded], if_absent=if_absent),
+        )
+        return self._judge([verdict])[0]
+
+    def run_one(
+        self,
+        item: bytes,
+        make_call: MakeOneCall,
+        operation: Callable[[FilterSession], Operation[list[Verdict]]],
+    ) -> Verdict:
+        """Return the verdict on one item, without the bookkeeping of a batch (15 us).
+
+        Args:
+            item: the item.
+            make_call: makes the call.
+            operation: does the same as a batch: where the ring is not known, or has changed.
+
+        Raises:
+            StorageError: the outcome is unknown.
+        """
+        session = self._session
+        held, packed = locate(session, item)
+        if held is not None:
+            verdict = verdict_on_one(session, held, self._driver.call(make_call(held, packed)))
             if verdict is not None:
-                return self._judge(verdict)[0]
-        return self._driver.run(self._add([item], if_absent=if_absent))[0]
+                return verdict
+        return self._driver.run(operation(session))[0]
 
     def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
         """Record items: True for each that nobody has recorded before.
@@ -215,161 +237,6 @@ class BloomFilter(BaseFilter):
         steps = self._session.clear_claims() if claims_only else self._session.clear()
         self._driver.run(steps, on_all_blocks=True)
 
-    def approx_len(self) -> int:
-        """Return how many items there are, estimated from the bits alone; ``len`` is exact.
-
-        Raises:
-            SaturatedError: a bitmap has no bit left that is 0.
-            StorageError: the server did not answer.
-        """
-        return self._driver.run(self._approx_len(), on_all_blocks=True)
-
-    def approx_union_len(self, other: "BloomFilter") -> int:
-        """Return how many items there are in this filter or another one, estimated from the bits.
-
-        Raises:
-            FilterMismatchError: they place items differently, or have bitmaps of different sizes.
-            SaturatedError: a bitmap has no bit left that is 0.
-            StorageError: a server did not answer.
-        """
-        return round((self._together(self._overlap(other), other)).union)
-
-    def approx_intersection_len(self, other: "BloomFilter") -> int:
-        """Return how many items this filter and another one have in common, estimated.
-
-        Raises as ``approx_union_len``.
-        """
-        return round((self._together(self._overlap(other), other)).intersection)
-
-    def union(self, *others: "BloomFilter", key: str) -> "BloomFilter":
-        """Make a filter that has all that this one and others have, and return it.
-
-        It has each item as long as they have it; its error rate is at most the sum of theirs.
-        ``len`` may count what several have more than once, ``approx_len`` does not.
-
-        Args:
-            others: filters that place items as this one does (``like=``), also on other servers.
-            key: prefix of the keys of the new one, which is on this one's server.
-
-        Raises:
-            FilterMismatchError: they place items differently; says in what they differ.
-            ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
-            StorageError: a server did not answer; nothing was made.
-        """
-        made = self._beside(key)
-        self._together(self._union(others, key), *others, made)
-        return made
-
-    def intersection(self, *others: "BloomFilter", key: str) -> "BloomFilter":
-        """Make a filter that says "seen" where this one and others all do, and return it.
-
-        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
-        are those of ``union``.
-
-        Raises:
-            FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
-        """
-        made = self._beside(key)
-        self._together(self._intersection(others, key), *others, made)
-        return made
-
-    def copy(self, key: str, *, client: Any = None) -> "BloomFilter":
-        """Make a filter that is as this one is now, and return it.
-
-        Args:
-            key: prefix of its keys.
-            client: of the server that it is to be on; None for this one's.
-
-        Raises:
-            ConfigurationError: the key is in use.
-            StorageError: a server did not answer; nothing was made.
-        """
-        made = self._beside(key, client)
-        self._together(self._copy(key), made)
-        return made
-
-    def update(self, *others: "BloomFilter") -> None:
-        """Record all that others have, while this filter is in use. Raises as ``union`` does.
-
-        If it fails midway a part is recorded; it can be done again.
-        """
-        self._together(self._update(others), *others)
-
-    def __or__(self, other: "BloomFilter") -> "BloomFilter":
-        """Do as ``union``, under the key ``"<key>|<other key>"``."""
-        if not isinstance(other, BloomFilter):
-            return NotImplemented
-        return self.union(other, key=f"{self.key}|{other.key}")
-
-    def __and__(self, other: "BloomFilter") -> "BloomFilter":
-        """Do as ``intersection``, under the key ``"<key>&<other key>"``."""
-        if not isinstance(other, BloomFilter):
-            return NotImplemented
-        return self.intersection(other, key=f"{self.key}&{other.key}")
-
-    def __ior__(self, other: "BloomFilter") -> "BloomFilter":  # noqa: PYI034 - not in Python 3.10
-        """Do as ``update``."""
-        if not isinstance(other, BloomFilter):
-            return NotImplemented
-        self.update(other)
-        return self
-
-    def _together(self, operation: MultiOperation[T], *others: "BloomFilter") -> T:
-        """Run an operation on this filter, number 0, and others."""
-        filters = (self, *others)
-        return run_together(
-            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True)
-        )
-
-    def save(self, place: Place, progress: Progress | None = None) -> Saved:
-        """Save the filter to a file, also while it is in use: what it holds now is in the file.
-
-        Claims are not saved.
-
-        Args:
-            place: a path, or a file that is open in binary mode.
-            progress: is told how many bytes of bitmaps are done, and of how many.
-
-        Raises:
-            StorageError: the server did not answer, or there is no filter.
-            ArchiveError: the file cannot be written.
-        """
-        with writing(place) as file:
-            return self._driver.run(self._save(file, progress), on_all_blocks=True)
-
-    @classmethod
-    def load(
-        cls,
-        client: Any,
-        key: str,
-        place: Place,
-        *,
-        max_memory: int | None = None,
-        progress: Progress | None = None,
-        timeout: float | None = None,
-    ) -> "BloomFilter":
-        """Load a filter from a file, whole or not at all, and return it.
-
-        Args:
-            client: as for a new filter; any server or cluster will do.
-            key: the prefix that its keys are to have.
-            place: a path, or a file that is open in binary mode.
-            max_memory: bytes of bitmaps that it may have, 0 for any; None for 4 GiB.
-            progress: as in ``save``.
-            timeout: as for a new filter.
-
-        Raises:
-            ConfigurationError: the key is in use.
-            ArchiveError: the file cannot be read, is damaged, or too large.
-            StorageError: the server did not answer, or is out of memory.
-        """
-        bloom = cls(client, key, timeout=timeout)
-        with reading(place) as file:
-            reader = ArchiveReader(file, max_memory)
-            loading = Loader(Keys(key), reader, progress=progress)
-            load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
-        return bloom
-
     def delete(self) -> bool:
         """Delete all keys of the filter; return whether there was one.
 
@@ -381,7 +248,7 @@ class BloomFilter(BaseFilter):
         Raises:
             StorageError: the server did not answer; some blocks may be gone already.
         """
-        return self._driver.run(self._session.delete(), on_all_blocks=True)
+        return self._driver.run(self._delete(), on_all_blocks=True)
 
     def keys(self) -> list[str]:
         """Return the Redis keys that it has.
@@ -389,7 +256,7 @@ class BloomFilter(BaseFilter):
         Raises:
             StorageError: the server did not answer.
         """
-        return self._driver.run(self._session.all_keys(), on_all_blocks=True)
+        return self._driver.run(deletion.all_keys(self._session), on_all_blocks=True)
 
     def rotate(self) -> None:
         """Open a new generation now; if there are as many as the window has, the oldest goes.

@@ -1,54 +1,127 @@
-"""What a user asks of a filter, beside what is stored. Pure."""
+"""The options of a filter: each declared once, and what a user asks of one filter. Pure.
+
+An option is a parameter of ``BloomFilter``. Messages write its name in backticks, so that callers
+with other names for it (settings) can replace them: ``errors.reword``.
+"""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import draw_seeds
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import Schedule, Span
+from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.model.sizing import plan
 
-#: A window that remembers for ever, where None is "as stored".
-NEVER = "never"
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a filter.
+
+    Args:
+        name: the parameter.
+        parse: returns the value; called with the name and what the user gave.
+        help: what it is, in one line.
+        stored: returns its value in a header, where it is fixed when the filter is created; None
+            where it may change later.
+    """
+
+    name: str
+    parse: Callable[[str, Any], Any]
+    help: str
+    stored: Callable[[Header], Any] | None = None
+
+
+#: In the order of ``BloomFilter``'s parameters.
+OPTIONS = (
+    Option("capacity", validators.capacity, "URLs a generation takes before it grows"),
+    Option(
+        "error_rate",
+        validators.error_rate,
+        "upper bound on the share of new URLs that are taken for seen",
+    ),
+    Option("blocks", validators.blocks, "number of bitmaps it is spread over", lambda h: h.blocks),
+    Option(
+        "seeds",
+        validators.seeds,
+        "number of hash functions, or a list of their seeds",
+        lambda h: h.seeds,
+    ),
+    Option(
+        "window",
+        validators.window,
+        'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
+    ),
+    Option("period", parse_span, "how often the filter rotates; it divides the window"),
+    Option(
+        "ring", validators.ring_order, f"order: {WRITE_NEWEST} or {WRITE_ALL}", lambda h: h.order
+    ),
+    Option(
+        "stagger",
+        validators.flag,
+        "true: blocks rotate one after the other, spread over the period",
+        lambda h: h.stagger,
+    ),
+    Option(
+        "counting",
+        validators.flag,
+        "true: URLs can be discarded, at four times the memory",
+        lambda h: h.counting,
+    ),
+    Option(
+        "growth",
+        validators.growth,
+        "size of the next layer in sizes of the last one; 0 never grows",
+    ),
+    Option("max_memory", validators.memory, "bytes beyond which the filter does not grow"),
+    Option("run", validators.run, "id of the run, for windows in runs"),
+)
+#: The configuration of a new filter where the user gives none.
+DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """What the user asks of the filter; None is "as stored, else the default".
+    """What the user asks of a filter; None is "as stored, else the default".
 
     Args:
-        capacity: URLs a generation takes.
-        error_rate: bound on the false-positive rate.
-        blocks: number of blocks.
-        seeds: the seeds themselves.
-        num_hashes: how many seeds to draw.
-        window: how long URLs are remembered; NEVER for ever.
-        period: how often the ring rotates.
-        order: order of the ring.
-        stagger: whether blocks rotate one after the other.
-        counting: whether items can be discarded.
-        growth: size of the next layer in sizes of the last one.
-        max_memory: bytes beyond which no layer is added; 0 for no limit.
-        run: id of the run, for windows in runs; None shows none.
-        fingerprinter: import path of the class that makes the fingerprints.
+        fingerprinter: import path of the class that makes the fingerprints; for the others, see
+            ``OPTIONS``. A number of seeds is how many to draw.
     """
 
     capacity: int | None = None
     error_rate: float | None = None
     blocks: int | None = None
-    seeds: tuple[int, ...] | None = field(default=None, repr=False)  # secret
-    num_hashes: int | None = None
+    seeds: tuple[int, ...] | int | None = field(default=None, repr=False)  # secret
     window: Span | str | None = None
     period: Span | None = None
-    order: str | None = None
+    ring: str | None = None
     stagger: bool | None = None
     counting: bool | None = None
     growth: float | None = None
     max_memory: int | None = None
     run: str | None = None
     fingerprinter: str = ""
+
+    @classmethod
+    def parse(cls, fingerprinter: str = "", **given: Any) -> "FilterOptions":
+        """Check what a user gave.
+
+        Raises:
+            ConfigurationError: a value is out of its range.
+        """
+        if not isinstance(fingerprinter, str):
+            raise ConfigurationError(f"fingerprinter is a str; got {fingerprinter!r:.100}")
+        parsed = {
+            option.name: option.parse(option.name, given[option.name])
+            for option in OPTIONS
+            if given.get(option.name) is not None
+        }
+        return cls(fingerprinter=fingerprinter, **parsed)
 
     @classmethod
     def like(cls, header: Header, config: Config, run: str | None) -> "FilterOptions":
@@ -61,15 +134,11 @@ class FilterOptions:
         """
         schedule = config.schedule
         return cls(
+            **{option.name: option.stored(header) for option in OPTIONS if option.stored},
             capacity=config.capacity,
             error_rate=config.error_rate,
-            blocks=header.blocks,
-            seeds=header.seeds,
             window=NEVER if schedule is None else schedule.window,
             period=None if schedule is None else schedule.period,
-            order=header.order,
-            stagger=header.stagger,
-            counting=header.counting,
             growth=config.growth,
             max_memory=config.max_memory or 0,
             run=run,
@@ -77,13 +146,23 @@ class FilterOptions:
         )
 
     def over(self, other: "FilterOptions") -> "FilterOptions":
-        """Return what the user asks for here, and for the rest in another."""
-        asked = {own.name: getattr(self, own.name) for own in fields(self)}
-        if self.num_hashes is not None:
-            other = replace(other, seeds=None)
+        """Return these options, and another filter's where they are unset."""
         if self.window is not None:
             other = replace(other, period=None)
-        return replace(other, **{n: value for n, value in asked.items() if value not in (None, "")})
+        given = {own.name: getattr(self, own.name) for own in fields(self)}
+        return replace(other, **{n: value for n, value in given.items() if value not in (None, "")})
+
+    def check_run(self) -> None:
+        """Refuse a window in runs without an id of the run.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if isinstance(self.window, Span) and self.window.unit == RUNS and self.run is None:
+            raise ConfigurationError(
+                f'`window` = "{self.window}" counts runs: give `run` an id, the same in all '
+                "clients of a run and another one in each run"
+            )
 
     def config(self, stored: Config) -> Config:
         """Return what the user gave, the rest as stored.
@@ -99,18 +178,18 @@ class FilterOptions:
             stored.max_memory if self.max_memory is None else self.max_memory or None,
         )
 
-    def new_header(self, default: Config) -> Header:
+    def new_header(self, default: Config = DEFAULTS) -> Header:
         """Return the header of a filter that is to be created.
 
         Raises:
             ConfigurationError: the filter is impossible.
         """
-        config, order = self.config(default), self.order or WRITE_NEWEST
+        config, order = self.config(default), self.ring or WRITE_NEWEST
         if self.counting and order == WRITE_ALL:
             raise ConfigurationError(
-                f'BLOOM_COUNTING = True and BLOOM_RING = "{WRITE_ALL}" do not go together: an item '
-                "would have to be discarded from generations that may never have had it. Set "
-                f'BLOOM_RING = "{WRITE_NEWEST}", or leave it unset'
+                f'`counting` = True and `ring` = "{WRITE_ALL}" do not go together: an item would '
+                "have to be discarded from generations that may never have had it. Set "
+                f'`ring` = "{WRITE_NEWEST}", or leave it unset'
             )
         sized = plan(
             config.capacity,
@@ -118,13 +197,13 @@ class FilterOptions:
             tested=config.tested(order),
             growing=bool(config.growth),
             blocks=self.blocks,
-            num_hashes=len(self.seeds) if self.seeds else self.num_hashes,
+            num_hashes=len(self.seeds) if isinstance(self.seeds, tuple) else self.seeds,
             counting=bool(self.counting),
         )
         return Header(
             secrets.token_hex(16),
             sized.blocks,
-            self.seeds or draw_seeds(sized.num_hashes),
+            self.seeds if isinstance(self.seeds, tuple) else draw_seeds(sized.num_hashes),
             self.fingerprinter,
             order,
             bool(self.stagger),
@@ -137,23 +216,20 @@ class FilterOptions:
         Raises:
             FilterMismatchError: says what is stored, what was asked and what to do.
         """
-        hashes = len(header.seeds)
-        for setting, asked, stored, text in (
-            ("BLOOM_BLOCKS", self.blocks, header.blocks, f"{header.blocks} blocks"),
-            ("BLOOM_SEEDS", self.num_hashes, hashes, f"{hashes} seeds"),
-            ("BLOOM_SEEDS", self.seeds, header.seeds, f"{hashes} other seeds"),
-            ("BLOOM_RING", self.order, header.order, f"the ring order {header.order!r}"),
-            ("BLOOM_STAGGER", self.stagger, header.stagger, f"stagger = {header.stagger}"),
-            ("BLOOM_COUNTING", self.counting, header.counting, f"counting = {header.counting}"),
-        ):
-            if asked in (None, stored):
+        for option in OPTIONS:
+            asked = getattr(self, option.name)
+            if asked is None or option.stored is None:
                 continue
-            # Seeds are not shown: they are secret.
-            shown = f"a list of {len(asked)}" if isinstance(asked, tuple) else repr(asked)
-            raise FilterMismatchError(
-                f"the filter {prefix!r} is stored with {text}, but {setting} is {shown}: remove "
-                f"{setting} to use the filter as it is, or set another BLOOM_KEY for a new one"
-            )
+            stored = option.stored(header)
+            if isinstance(stored, tuple) and isinstance(asked, int):
+                stored = len(stored)
+            if asked != stored:
+                name, there = f"`{option.name}`", _shown(stored, "another")
+                raise FilterMismatchError(
+                    f"the filter {prefix!r} is stored with {name} = {there}, but {name} is "
+                    f"{_shown(asked)}: remove {name} to use the filter as it is, or set another "
+                    "`key` for a new one"
+                )
 
     def _schedule(self, stored: Schedule | None) -> Schedule | None:
         window: Span | str | None = self.window
@@ -162,10 +238,15 @@ class FilterOptions:
         if not isinstance(window, Span):
             if self.period is not None:
                 raise ConfigurationError(
-                    f'BLOOM_ROTATE_EVERY = "{self.period}" has nothing to rotate: set '
-                    "BLOOM_RECRAWL_AFTER too, or remove it"
+                    f'`period` = "{self.period}" has nothing to rotate: set `window` too, or '
+                    "remove it"
                 )
             return None
         if stored is not None and window == stored.window:
             return Schedule.of(window, self.period or stored.period)
         return Schedule.of(window, self.period)
+
+
+def _shown(value: Any, article: str = "a") -> str:
+    """Return a value for a message; of seeds, which are secret, how many they are."""
+    return f"{article} list of {len(value)}" if isinstance(value, tuple) else repr(value)

@@ -15,9 +15,8 @@ from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.bloom.model.hashing import MAX_SEED
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
 from scrapy_bloom.bloom.model.ring_codec import MAX_GROWTH
-from scrapy_bloom.bloom.model.schedule import Span, parse_span, plain
+from scrapy_bloom.bloom.model.schedule import NEVER, Span, parse_span, plain
 from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RATE
-from scrapy_bloom.bloom.options import NEVER
 
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
@@ -136,14 +135,14 @@ def seconds(name: str, value: Any, low: float, high: float) -> float:
     return float(number)
 
 
-def seeds(name: str, value: Any) -> tuple[tuple[int, ...] | None, int | None]:
-    """Parse ``BLOOM_SEEDS``: a list of seeds, or how many to draw. Returns (seeds, count)."""
+def seeds(name: str, value: Any) -> tuple[int, ...] | int:
+    """Parse a list of seeds, or how many to draw."""
     if isinstance(value, str):
         value = _literal(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return _seed_list(name, value), None
+        return _seed_list(name, value)
     meaning = "how many seeds to draw, or a list of seeds"
-    return None, whole_number(name, value, 1, MAX_HASHES, meaning)
+    return whole_number(name, value, 1, MAX_HASHES, meaning)
 
 
 def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,10 +18,9 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
-from scrapy_bloom.bloom.base import DEFAULTS
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, in_words
 from scrapy_bloom.bloom.model.plan import forecast
-from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.measure import MAX_PROBES, Measurement
 from scrapy_bloom.bloom.protocol.ring_store import ROTATED, Snapshot
@@ -35,7 +35,7 @@ from scrapy_bloom.cli.session import (
     print_json,
     to_json,
 )
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import ATTRIBUTES, LASTING, WORDS
 
 logger = logging.getLogger(__name__)
 
@@ -47,18 +47,11 @@ EXIT_CODES = (
     "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
     "what was to be recorded is not seen afterwards; 141 the reader of the output has closed it."
 )
-#: Options of ``plan``, each for the setting BLOOM_*.
+#: Options of filters that ``plan`` takes: those that say how large they are.
 PLAN_OPTIONS = {
-    "capacity": "URLs a generation takes before it grows",
-    "error_rate": "share of new URLs that may be taken for seen, at most",
-    "recrawl_after": 'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
-    "rotate_every": "how often the filter rotates; it divides --recrawl-after",
-    "blocks": "bitmaps it is spread over",
-    "seeds": "how many hash functions",
-    "ring": "write-newest or write-all",
-    "counting": "true: URLs can be discarded, at four times the memory",
-    "growth": "size of the next layer in sizes of the last one; 0 never grows",
-    "max_memory": "bytes beyond which it does not grow",
+    ATTRIBUTES[option.name]: option.help
+    for option in OPTIONS
+    if option.name not in ("stagger", "run")
 }
 
 
@@ -119,11 +112,9 @@ class BloomCommand(ScrapyCommand):
         try:
             self.exitcode = self._run(opts)
             sys.stdout.flush()  # here, where a closed pipe is noticed
-        except NothingThereError as error:
-            self.exitcode = NO
-            complain(str(error))
         except BloomError as error:
-            complain(str(error))
+            self.exitcode = NO if isinstance(error, NothingThereError) else FAILED
+            complain(in_words(str(error), WORDS))
         except KeyboardInterrupt:
             complain("interrupted")
         except BrokenPipeError:
@@ -250,22 +241,9 @@ def _pending_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(session: CommandSession) -> int:
-    settings = session.settings
-    seeds = settings.seeds
-    wanted = FilterOptions(
-        capacity=settings.capacity,
-        error_rate=settings.error_rate,
-        blocks=settings.blocks,
-        seeds=seeds if isinstance(seeds, tuple) else None,
-        num_hashes=seeds if isinstance(seeds, int) else None,
-        window=settings.recrawl_after,
-        period=settings.rotate_every,
-        order=settings.ring,
-        counting=settings.counting,
-        growth=settings.growth,
-        max_memory=settings.max_memory,
-    )
-    result = forecast(wanted.new_header(DEFAULTS), wanted.config(DEFAULTS))
+    wanted = FilterOptions(**session.settings.parameters())
+    result = forecast(wanted.new_header(), wanted.config(DEFAULTS))
+    result = replace(result, recrawl=in_words(result.recrawl, WORDS))
     if session.tables is None:
         print_json(to_json(result))
     else:

@@ -1,8 +1,8 @@
 """``scrapy bloom delete``: a filter with all its keys."""
 
 from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.protocol.deletion import stored_blocks
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
-from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.cli.render import size
 from scrapy_bloom.cli.session import CommandSession, Server, print_json
 
@@ -37,7 +37,7 @@ def _look(server: Server, name: str) -> tuple[FilterInfo | None, str]:
     Raises:
         NothingThereError: there is no filter, nor anything that is left of one.
     """
-    if not server.filter(name).run(FilterSession.stored_blocks):
+    if not server.filter(name).run(stored_blocks):
         raise server.absent(name)
     try:
         snapshot = server.look(name)

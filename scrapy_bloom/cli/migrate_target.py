@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scrapy_bloom.bloom.base import DEFAULTS
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, in_words
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.plan import load, recrawl
 from scrapy_bloom.bloom.model.schedule import RUNS, Span
+from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.render import size
 from scrapy_bloom.cli.session import CommandSession
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.filters import connect_filters
+from scrapy_bloom.settings import WORDS
 
 #: Items by the window that they are recorded for.
 Items = Mapping[str, Sequence[bytes]]
@@ -56,7 +57,7 @@ class Target:
         """Return a filter: as it is stored, because settings would change it; else a new one."""
         new = self._filters.by_window.get(window)
         key = f"{prefix}:{window}" if new is None else new.key
-        there = BloomFilter(self._filters.connection.client, key, label=self.address)
+        there = BloomFilter(self._filters.connection.client, key, label=self.address, words=WORDS)
         snapshot = there.look()
         # A header outlives its blocks.
         if snapshot is not None and snapshot.rings:
@@ -130,7 +131,7 @@ class Target:
             if bloom.config is None or bloom.config.schedule is None:
                 yield f"{name} are not crawled again: the filter has no window"
             else:
-                again = recrawl(bloom.config.schedule)
+                again = in_words(recrawl(bloom.config.schedule), WORDS)
                 yield f"{name} count as first seen now: crawled again {again}"
 
     # -- items --

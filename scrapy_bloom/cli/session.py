@@ -22,7 +22,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Snapshot
 from scrapy_bloom.cli import render
 from scrapy_bloom.crawl.filters import connect_filters
-from scrapy_bloom.settings import LASTING, BloomSettings
+from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Fields that are Unix times; JSON has each of them as text, too.
 TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
@@ -58,7 +58,7 @@ class Server:
     def filter(self, window: str, notify: Notify | None = None) -> BloomFilter:
         """Return a window's filter, as it is stored: settings would change it at its first use."""
         client = self._connection.client
-        return BloomFilter(client, self.key(window), notify=notify, label=self.address)
+        return BloomFilter(client, self.key(window), notify=notify, label=self.address, words=WORDS)
 
     def look(self, window: str) -> Snapshot | None:
         """Read a window's filter without changing it; None if there is nothing."""

@@ -1,4 +1,4 @@
-"""What becomes of requests: watches a running engine, because Scrapy has no signals for it.
+"""The only file that touches Scrapy's engine: its private names, and hooks where it has no signals.
 
 There is a signal when a request is offered, and one when a response comes. There is none when a
 request is dropped by a middleware, fails, turns into another one, or when its callback has yielded
@@ -11,11 +11,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.http import Response
+from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.errors import ConfigurationError
+
+#: Requests in the queue below which more of those that were left behind are put back.
+FEW_REQUESTS = 256
 
 
 class RequestListener(Protocol):
@@ -167,3 +172,81 @@ def _watch_scraper(scraper: Any, listener: RequestListener) -> None:
         return handle_spider_error(failure, request, *args)
 
     scraper.enqueue_scrape, scraper.handle_spider_error = scrape, handle_error
+
+
+class EngineAdapter:
+    """The engine of a crawl.
+
+    Args:
+        crawler: the running crawler.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    def listen(self, listener: RequestListener) -> None:
+        """Call a listener with what becomes of requests, from now on."""
+        if self._engine is not None:
+            watch(self._engine, listener)
+
+    def crawl(self, request: Request) -> None:
+        """Schedule a request."""
+        self._engine.crawl(request)
+
+    def hook_scraper(self, hook: Callable[[Any], None]) -> None:
+        """Pass the scraper to a function that replaces a method of it.
+
+        Raises:
+            ConfigurationError: the engine is of a version that is not known.
+        """
+        if self._engine is None:
+            return
+        try:
+            hook(self._engine.scraper)
+        except (AttributeError, TypeError) as error:
+            raise ConfigurationError(
+                f"a page's links cannot be looked up together in this engine ({error}): set "
+                'BLOOM_BATCH = 0 and BLOOM_REMEMBER = "scheduled", or use a version of Scrapy that '
+                "scrapy-bloom is tested with"
+            ) from error
+
+    def has_room(self) -> bool:
+        """Whether few requests are waiting."""
+        if self._slot is None:
+            return False
+        scheduler = self._slot.scheduler
+        try:
+            return len(scheduler) < FEW_REQUESTS
+        except TypeError:  # a scheduler need not have a length
+            return not scheduler.has_pending_requests()
+
+    def look(self) -> None:
+        """Have it look at once whether it has anything to do; by itself, it does every 5 s."""
+        if self._slot is not None:
+            self._slot.nextcall.schedule()
+
+    def pause(self) -> None:
+        """Hand out no more requests."""
+        self._engine.pause()
+
+    def unpause(self) -> None:
+        """Hand out requests again."""
+        self._engine.unpause()
+
+    def close_spider(self, reason: str) -> None:
+        """Close the spider gracefully."""
+        if hasattr(self._engine, "close_spider_async"):
+            deferred_from_coro(self._engine.close_spider_async(reason=reason))
+        else:  # before Scrapy 2.14
+            self._engine.close_spider(self._crawler.spider, reason)
+
+    @property
+    def _engine(self) -> Any:
+        try:
+            return self._crawler.engine
+        except RuntimeError:
+            return None  # there is none yet: nothing is crawled
+
+    @property
+    def _slot(self) -> Any:
+        return None if self._engine is None else self._engine._slot  # noqa: SLF001 - see above

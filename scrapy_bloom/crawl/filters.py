@@ -1,32 +1,19 @@
 """The filters of a crawl: the lasting one and one for each named window, on one connection."""
 
-import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import BaseSettings
 from scrapy.utils.project import data_path
 
 from scrapy_bloom.bloom.client.connection import Connection, connect, connect_scrapy_redis
-from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.settings import LASTING, BloomSettings, NamedWindow
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-#: Seconds that a server may take until the filters of a crawl are open, in all.
-OPENING_TIMEOUT = 30.0
-#: Seconds after which the log says that the crawl waits for them, and between two attempts.
-LOGGED_AFTER, ATTEMPT_INTERVAL = 1.0, 0.1
+from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Is told a filter's key, its window, what happened, and the ring it happened to.
 Notify = Callable[[str, str, str, Ring], object]
@@ -80,45 +67,6 @@ class Filters:
         self.connection.close()
 
 
-class Opening:
-    """Repeats calls while the server does not answer in time, or is loading its data.
-
-    Opening and reading may be repeated: they do the same again. It waits for a server that is slow
-    at the start of a crawl, and not for one that refuses.
-
-    Args:
-        patience: seconds that all calls may take together before the last attempt.
-        is_over: whether there is to be no further attempt.
-    """
-
-    def __init__(
-        self, patience: float = OPENING_TIMEOUT, is_over: Callable[[], bool] = bool
-    ) -> None:
-        self._begun = time.monotonic()
-        self._patience, self._is_over = patience, is_over
-        self._is_logged = False
-
-    def run(self, call: Callable[[], T]) -> T:
-        """Return what a call returns.
-
-        Raises:
-            StorageError: the call has raised it, and it is too late for another attempt.
-        """
-        while True:
-            try:
-                return call()
-            except NotReadyError as error:
-                waited = time.monotonic() - self._begun
-                if waited >= self._patience or self._is_over():
-                    raise
-                if waited >= LOGGED_AFTER and not self._is_logged:
-                    self._is_logged = True
-                    logger.warning(
-                        "Bloom filter: %s. Waiting for it, up to %g s", error, self._patience
-                    )
-            time.sleep(ATTEMPT_INTERVAL)
-
-
 def connect_filters(
     settings: BloomSettings,
     scrapy_settings: BaseSettings,
@@ -142,8 +90,8 @@ def connect_filters(
     """
     connection = _connect(settings, scrapy_settings)
     parameters = {
-        LASTING: _parameters(settings, None),
-        **{name: _parameters(settings, window) for name, window in settings.windows.items()},
+        LASTING: settings.parameters(),
+        **{name: settings.parameters(window) for name, window in settings.windows.items()},
         **{name: {"run": settings.run} for name in left},
     }
     blooms = {}
@@ -156,6 +104,7 @@ def connect_filters(
             notify=notify and partial(notify, key, name),
             fingerprinter=fingerprinter,
             label=connection.label,
+            words=WORDS,
             timeout=settings.timeout,
         )
     return Filters(blooms, connection)
@@ -164,9 +113,11 @@ def connect_filters(
 def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connection:
     timeout, params = settings.timeout, settings.redis_params
     if settings.redis_url is None:
-        return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params)
+        return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params, words=WORDS)
     data_dir = data_directory("bloom")
-    return connect(settings.redis_url, timeout=timeout, params=params, data_dir=data_dir)
+    return connect(
+        settings.redis_url, timeout=timeout, params=params, data_dir=data_dir, words=WORDS
+    )
 
 
 def data_directory(name: str) -> Path:
@@ -175,42 +126,3 @@ def data_directory(name: str) -> Path:
         return Path(data_path(name))
     except NotConfigured:
         return Path(".scrapy", name)  # settings by SCRAPY_SETTINGS_MODULE, and no scrapy.cfg
-
-
-def _parameters(settings: BloomSettings, window: NamedWindow | None) -> dict[str, Any]:
-    """Return the parameters of the lasting filter, or of a named window's."""
-    shared = {
-        "error_rate": settings.error_rate,
-        "seeds": settings.seeds,
-        "ring": settings.ring,
-        "stagger": settings.stagger,
-        "counting": settings.counting,
-        "growth": settings.growth,
-        "max_memory": settings.max_memory,
-        "run": settings.run,
-    }
-    if window is not None:
-        return shared | {
-            "capacity": window.capacity,
-            "window": window.recrawl_after,
-            "period": window.rotate_every,
-        }
-    return shared | {
-        "capacity": settings.capacity,
-        "blocks": settings.blocks,
-        "window": settings.recrawl_after,
-        "period": settings.rotate_every,
-    }
-
-
-def count_claims(filters: Filters) -> dict[str, int]:
-    """Return how many claims there are in each window; no filter is created.
-
-    Raises:
-        StorageError: the server does not answer, or a filter cannot be read.
-    """
-    counts = {}
-    for window, bloom in filters.by_window.items():
-        snapshot = bloom.run(FilterSession.look)
-        counts[window] = sum(snapshot.claims.values()) if snapshot else 0
-    return counts

@@ -1,19 +1,27 @@
-"""What one process was told lately, so that it need not ask again: the local cache of answers."""
+"""Everything that one process knows about URLs, in one object."""
 
 import random
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-#: Seconds after its block's last answer that an entry counts: how late a rotation, or a ``clear``
-#: by somebody else, may be noticed.
-FRESH = 5.0
-#: Slots that an item may be in.
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.identity import Key
+
+#: Seconds after its block's last reply that an entry counts: how late a rotation, or a ``clear``
+#: by another process, may be noticed.
+FRESH_SECONDS = 5.0
+#: For the time without a server: whatever the block has not been found to have forgotten.
+ANY_AGE = float("inf")
+#: Slots that an entry may be in.
 WAYS = 2
+#: Verdicts kept for requests that the scheduler has not been offered yet.
+MAX_RESERVED = 100_000
 
 #: A window, and a block of its filter.
-Place = tuple[str, int]
+BlockId = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -21,29 +29,47 @@ class _KnownBlock:
     """What is known of a block.
 
     Args:
-        version: nonce of the ring that it answered under.
+        version: nonce of the ring under which it replied.
         ends: when that ring ends, on the local clock.
-        answered: when it was last asked and answered.
-        salt: is hashed with its items. Drawn anew, it makes all entries of the block void.
+        replied: when the last call that it replied to was sent.
+        salt: is hashed with its items. A new one makes all entries of the block void.
     """
 
     version: str
     ends: float
-    answered: float
+    replied: float
     salt: int = field(default_factory=lambda: random.getrandbits(62))
 
 
-class Known:
-    """A cache of items that are seen, of fixed size: 8 bytes an entry.
-
-    An entry is a 64-bit hash, salted anew for each ring and keyed anew in each process, in one of
-    two slots, where later ones push out earlier ones: of a million lookups, one is wrong with a
-    probability of 1e-13. Entries are good until their ring ends, and for ``FRESH`` seconds after
-    their block last answered under the same ring.
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A verdict for a request that the scheduler has not been offered yet.
 
     Args:
-        capacity: entries, 0 for none.
-        forget_after: seconds without an answer after which all entries of a block are void.
+        verdict: of the filters.
+        length: characters of the request stored with its claim.
+    """
+
+    verdict: Verdict
+    length: int
+
+
+#: What is known of a URL that is recorded here.
+_TAKEN = Reserved(Verdict.SEEN, 0)
+
+
+class LocalState:
+    """The cache of verdicts, the URLs recorded only here, and the verdicts not used yet.
+
+    The cache has a fixed size, 8 bytes an entry. An entry is a 64-bit hash, salted for each ring
+    and keyed in each process, in one of two slots, where later ones replace earlier ones: of a
+    million lookups, one is wrong with a probability of 1e-13. Entries are good until their ring
+    ends, and for ``FRESH_SECONDS`` after their block last replied under the same ring.
+
+    Args:
+        capacity: entries of the cache, 0 for none.
+        forget_after: seconds without a reply after which all entries of a block are void: other
+            workers may have taken over what is claimed.
         clock: returns seconds.
     """
 
@@ -54,60 +80,141 @@ class Known:
         self._slots = array("Q", bytes(8 * WAYS * self._sets))
         self._forget_after = forget_after
         self._clock = clock
-        self._blocks: dict[Place, _KnownBlock] = {}
+        self._blocks: dict[BlockId, _KnownBlock] = {}
+        #: Per window, offset from server time to the local clock, at most 1 s too early.
+        self._offsets: dict[str, float] = {}
+        #: Fingerprints of the window "run", and those that are not recorded in a filter.
+        self._taken: set[bytes] = set()
+        #: Those of them that a filter has recorded since, while lookups still went without it.
+        self._recorded: set[bytes] = set()
+        self._reserved: dict[Key, Reserved] = {}
 
-    def answered(self, place: Place, version: str, ends: float, asked: float) -> None:
-        """Take note that a block has answered.
+    # -- recorded here only --
+
+    def has_taken(self, item: bytes) -> bool:
+        """Whether a URL is recorded here, and perhaps nowhere else."""
+        return item in self._taken
+
+    def take(self, item: bytes) -> bool:
+        """Record a URL here; return whether it was new."""
+        is_new = item not in self._taken
+        self._taken.add(item)
+        return is_new
+
+    def recorded(self, items: Iterable[bytes], *, is_up: bool) -> None:
+        """Note URLs that a filter has recorded; forget them here once lookups use the filter."""
+        self._recorded.update(items)
+        if is_up:
+            self.server_is_used()
+
+    def keep(self, items: Collection[bytes]) -> None:
+        """Keep URLs recorded here for which a filter has no room."""
+        self._recorded.difference_update(items)
+        self._taken.update(items)
+
+    def server_is_used(self) -> None:
+        """Forget the URLs that the filters have recorded."""
+        self._taken -= self._recorded
+        self._recorded.clear()
+
+    # -- verdicts that the scheduler has not been offered --
+
+    def reserve(self, key: Key, verdict: Verdict, length: int) -> None:
+        """Keep the verdict of a lookup until the scheduler is offered the request."""
+        self._reserved[key] = Reserved(verdict, length)
+
+    def is_reserved(self, key: Key) -> bool:
+        """Whether there is a verdict for a request."""
+        return key in self._reserved
+
+    def pop(self, key: Key) -> Reserved | None:
+        """Return what is known of a URL beside the cache; its reserved verdict is used up."""
+        reserved = self._reserved.pop(key, None)
+        return _TAKEN if key[1] in self._taken else reserved
+
+    def pop_oldest_reserved(self, most: int) -> Iterator[tuple[Key, Reserved]]:
+        """Remove the oldest verdicts until at most so many are left: dropped on their way."""
+        while len(self._reserved) > most:
+            key = next(iter(self._reserved))
+            yield key, self._reserved.pop(key)
+
+    # -- the cache --
+
+    def get(self, key: Key, block: int, max_age: float = FRESH_SECONDS) -> bool:
+        """Whether a URL is known to be seen.
 
         Args:
-            place: the block.
-            version: nonce of the ring it answered under.
-            ends: when that ring ends, on the local clock.
-            asked: when it was asked.
+            key: its key.
+            block: the block of its window's filter that it is in.
+            max_age: seconds since the block's last reply; ANY_AGE without a server: then URLs
+                count that were claimed by anyone, and whatever their ring has become.
         """
-        block = self._blocks.get(place)
-        if block is None or block.version != version or asked - block.answered > self._forget_after:
-            self._blocks[place] = _KnownBlock(version, ends, asked)
-        elif asked > block.answered:
-            block.answered = asked
+        known = self._blocks.get((key[0], block))
+        if known is None or not self._sets:
+            return False
+        if max_age == ANY_AGE:
+            return self._has(known.salt, key[1]) or self._has(~known.salt, key[1])
+        if not self._has(known.salt, key[1]):
+            return False
+        now = self._clock()
+        return now < known.ends and now - known.replied <= max_age
 
-    def add(self, place: Place, item: bytes) -> None:
-        """Put in an item of a block that has answered."""
-        block = self._blocks.get(place)
-        if block is None or not self._sets:
+    def connected(self, window: str, server_time: int) -> None:
+        """Note the server's time now, in seconds; a call's reply took up to a second."""
+        self._offsets[window] = self._clock() - server_time - 1
+
+    def put(self, key: Key, held: CachedRing | None, sent: float, *, is_certain: bool) -> None:
+        """Note the reply of a block about a URL that is seen from now on.
+
+        Args:
+            key: the URL's key.
+            held: the ring that replied; None if it is not known.
+            sent: when the call was sent, on the local clock.
+            is_certain: whether it stays seen; otherwise the entry counts for ANY_AGE only.
+        """
+        if held is None:
             return
-        start, entry = self._find(block, item)
+        window, item = key
+        ends = self._offsets[window] + held.ends if held.ends else ANY_AGE
+        block = self._replied((window, held.ring.block), held.version, ends, sent)
+        if self._sets:
+            self._add(block.salt if is_certain else ~block.salt, item)
+
+    def discard(self, key: Key, block: int) -> None:
+        """Forget a URL."""
+        known = self._blocks.get((key[0], block))
+        if known is None or not self._sets:
+            return
+        for salt in (known.salt, ~known.salt):
+            start, entry = self._find(salt, key[1])
+            for slot in range(start, start + WAYS):
+                if self._slots[slot] == entry:
+                    self._slots[slot] = 0
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        self._blocks.clear()
+
+    def _replied(self, place: BlockId, version: str, ends: float, sent: float) -> _KnownBlock:
+        block = self._blocks.get(place)
+        if block is None or block.version != version or sent - block.replied > self._forget_after:
+            block = self._blocks[place] = _KnownBlock(version, ends, sent)
+        elif sent > block.replied:
+            block.replied = sent
+        return block
+
+    def _has(self, salt: int, item: bytes) -> bool:
+        start, entry = self._find(salt, item)
+        return entry in self._slots[start : start + WAYS]
+
+    def _add(self, salt: int, item: bytes) -> None:
+        start, entry = self._find(salt, item)
         slots = self._slots
         if slots[start] != entry:
             slots[start + 1] = slots[start]
             slots[start] = entry
 
-    def is_seen(self, place: Place, item: bytes) -> bool:
-        """Whether an item is known to be seen."""
-        block = self._blocks.get(place)
-        if block is None or not self._sets:
-            return False
-        start, entry = self._find(block, item)
-        if entry not in self._slots[start : start + WAYS]:
-            return False
-        now = self._clock()
-        return now < block.ends and now - block.answered <= FRESH
-
-    def discard(self, place: Place, item: bytes) -> None:
-        """Forget an item."""
-        block = self._blocks.get(place)
-        if block is None or not self._sets:
-            return
-        start, entry = self._find(block, item)
-        for slot in range(start, start + WAYS):
-            if self._slots[slot] == entry:
-                self._slots[slot] = 0
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._blocks.clear()
-
-    def _find(self, block: _KnownBlock, item: bytes) -> tuple[int, int]:
+    def _find(self, salt: int, item: bytes) -> tuple[int, int]:
         """Return the first of an item's slots, and its entry."""
-        entry = hash((block.salt, item)) & 0xFFFF_FFFF_FFFF_FFFF
+        entry = hash((salt, item)) & 0xFFFF_FFFF_FFFF_FFFF
         return entry % self._sets * WAYS, entry

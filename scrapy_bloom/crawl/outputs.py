@@ -11,8 +11,8 @@ import asyncio
 import sys
 import time
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from typing import Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
 from scrapy import Request, Spider, signals
@@ -22,36 +22,15 @@ from scrapy.http import Response
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.engine_hooks import check_method
-from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.threads import has_asyncio, next_turn
+from scrapy_bloom.crawl.runtime import has_asyncio, next_turn
 
 #: Outputs after which the event loop gets a turn, though the callback has more of them ready.
 MAX_PER_TURN = 64
 #: Seconds for which it is known whether ``request_dropped`` has receivers.
 RECEIVERS_SECONDS = 0.1
-
-
-class Deduplicator(Protocol):
-    """Decides which requests are new."""
-
-    def question(self, request: Request) -> Lookup | None:
-        """Return the lookup that a request needs, with its verdict if known; None for none."""
-
-    async def ask(self, questions: Sequence[Lookup]) -> None:
-        """Give verdicts to lookups. Never raises."""
-
-    def is_duplicate(self, question: Lookup) -> bool:
-        """Whether the verdict is "seen"; it is counted then."""
-
-    def log(self, request: Request, spider: Spider) -> None:
-        """Count and log a dropped request."""
-
-    def lost_link(self, page: Request, error: Exception) -> None:
-        """Note that a link of a page has no fingerprint and is dropped."""
-
-    def yields(self, page: Request) -> Callable[[Request], None] | None:
-        """Return a function to be called with each request that a page yields; None for none."""
 
 
 class Outputs:
@@ -61,10 +40,19 @@ class Outputs:
         crawler: the running crawler.
         deduplicator: decides which requests are new.
         batch: requests of a page that are looked up together, at most; 0 looks up none.
+        log: logs a dropped request.
     """
 
-    def __init__(self, crawler: Crawler, deduplicator: Deduplicator, batch: int) -> None:
-        self.deduplicator, self.batch = deduplicator, batch
+    def __init__(
+        self,
+        crawler: Crawler,
+        deduplicator: Deduplicator,
+        batch: int,
+        log: Callable[[Request, Spider], None],
+    ) -> None:
+        self.deduplicator, self.batch, self._log = deduplicator, batch, log
+        #: Whether the filter is closed: all requests go on to the scheduler.
+        self.is_closed = False
         self.scraper: Any = None
         #: Items of one page that are processed at the same time, at most.
         self.max_items = 1
@@ -118,11 +106,12 @@ class Outputs:
         except Exception:
             return True
 
-    def drop(self, request: Request) -> None:
+    def drop(self, request: Request, lookup: Lookup) -> None:
         """Drop a duplicate, as the scheduler and the engine do."""
+        self.deduplicator.count_seen(lookup)
         spider = self._crawler.spider
         assert spider is not None  # noqa: S101 - it has yielded the request
-        self.deduplicator.log(request, spider)
+        self._log(request, spider)
         now = time.monotonic()
         if now >= self._holds_until:  # to find out takes longer than all the rest
             receivers = getAllReceivers(self._crawler.signals.sender, signals.request_dropped)
@@ -213,20 +202,20 @@ class _Page:
             self._gathered.append((output, None))
             return
         try:
-            question = self._deduplicator.question(output) if self._crawl.batch else None
+            is_looked_up = self._crawl.batch and not self._crawl.is_closed
+            lookup = self._deduplicator.prepare(output) if is_looked_up else None
         except Exception as error:
             # Scrapy would lose it without a log line.
             self._deduplicator.lost_link(self._request, error)
             return
-        if question is not None:
-            if self._deduplicator.is_duplicate(question):
+        if lookup is not None:
+            if lookup.verdict is not None:
                 # At once: they are most links of a large site, and take memory while they wait.
-                self._crawl.drop(output)
+                self._crawl.drop(output, lookup)
                 return
             is_wanted = self._crawl.will_be_scheduled(output)
-            claim = question.window, question.item
-            question = self._lookups.setdefault(claim, question) if is_wanted else None
-        self._gathered.append((output, question))
+            lookup = self._lookups.setdefault(lookup.key, lookup) if is_wanted else None
+        self._gathered.append((output, lookup))
 
     @property
     def _is_full(self) -> bool:
@@ -266,15 +255,15 @@ class _Page:
         try:
             async with self._lookup:
                 if lookups:
-                    await self._deduplicator.ask(lookups)
+                    await self._deduplicator.decide_many(lookups)
             if outputs := [output for output, lookup in gathered if self._goes_on(output, lookup)]:
                 await self._crawl.pass_on(outputs, self._request, self._response)
         finally:
             self._busy -= weight
 
     def _goes_on(self, output: Any, lookup: Lookup | None) -> bool:
-        if lookup is not None and self._deduplicator.is_duplicate(lookup):
-            self._crawl.drop(output)
+        if lookup is not None and lookup.is_duplicate and not self._crawl.is_closed:
+            self._crawl.drop(output, lookup)
             return False
         if self._note is not None and isinstance(output, Request):
             self._note(output)

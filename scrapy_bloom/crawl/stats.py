@@ -1,259 +1,106 @@
-"""What a crawl says about its filters: log lines, warnings (each once) and ``bloom/`` stats."""
+"""Every ``bloom/`` stat: its name, kind and meaning. An unknown name is an error."""
 
-import logging
-from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from scrapy import Request
-from scrapy.settings import BaseSettings
-
-from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.info import FilterInfo
-from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
-from scrapy_bloom.crawl import advice
-from scrapy_bloom.crawl.claims.queues import Queue
-from scrapy_bloom.crawl.filters import Filters, Opening
-from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.settings import LASTING, SCHEDULED
-
-logger = logging.getLogger(__name__)
+from scrapy_bloom.settings import LASTING
 
 
-class Report:
-    """Speaks for the filters of one crawl.
+class Kind(Enum):
+    """How a stat changes."""
+
+    #: It only grows.
+    COUNTER = "counter"
+    #: It is set to the last value.
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One stat.
 
     Args:
-        stats: the crawler's stats.
+        kind: how it changes.
+        meaning: what it counts or shows, for the documentation.
     """
 
-    def __init__(self, stats: Any) -> None:
-        self._stats = stats
-        self._inc_value = stats.inc_value  # see BloomDupeFilter
-        self._said: set[object] = set()
-        #: What was said last of why the server cannot be used.
-        self._trouble = ""
-        #: Rotations this process has done, per window and block.
-        self._rotations: Counter[tuple[str, int]] = Counter()
+    kind: Kind
+    meaning: str
+
+
+def _counters(**meanings: str) -> dict[str, Stat]:
+    return {name: Stat(Kind.COUNTER, meaning) for name, meaning in meanings.items()}
+
+
+def _gauges(**meanings: str) -> dict[str, Stat]:
+    return {name: Stat(Kind.GAUGE, meaning) for name, meaning in meanings.items()}
+
+
+#: The stats, without the prefix ``bloom/``, or ``bloom/<window>/`` of a named window.
+STATS: Mapping[str, Stat] = {
+    **_counters(
+        new="requests that were new",
+        seen="requests that were duplicates",
+        unknown="requests for which the server did not answer: they count as new",
+        offline="requests decided without the server, while it was down",
+        recorded_late="of these, those recorded since",
+        unrecorded="new requests for which the filter had no room",
+        not_identified="requests for which the fingerprinter failed: they are not crawled",
+        crawled="claims of pages that were crawled",
+        failed="claims of pages that failed",
+        released="claims of requests that were dropped before they were crawled",
+        repeated="pages crawled again, because claims on their links were lost",
+        taken_over="requests taken over from workers that are gone",
+        dropped="claims of ended crawls without a request: their pages are crawled again",
+        not_kept="requests that could not be stored with their claims",
+        not_restored="stored requests that could not be read back",
+        outages="times that the server stopped answering",
+        lost_blocks="parts of the filter that were evicted or deleted, and are empty again",
+    ),
+    **_gauges(
+        rotations="rotations that this process has done",
+        generations="live generations",
+        layers="layers of the fullest block",
+        fill_ratio="URLs in the active generation as a share of its capacity",
+        estimated_error_rate="chance that a new URL counts as seen",
+        round_trips="round trips that the crawl waited for",
+        async_round_trips="round trips during which the crawl went on",
+        background_round_trips="round trips of the background thread",
+    ),
+}
+
+
+class _Names(dict[tuple[str, str], str]):
+    """Full names, by window and short name; made at their first use."""
+
+    def __missing__(self, key: tuple[str, str]) -> str:
+        window, name = key
+        if name not in STATS:
+            raise KeyError(f"bloom/{name} is not in STATS of scrapy_bloom/crawl/stats.py")
+        full = f"bloom/{name}" if window == LASTING else f"bloom/{window}/{name}"
+        self[key] = full
+        return full
+
+
+class Stats:
+    """The stats of one crawl.
+
+    Args:
+        collector: the crawler's.
+    """
+
+    def __init__(self, collector: Any) -> None:
+        self._collector = collector
+        self.names = _Names()
+        #: Scrapy's method: Scrapy 2.19 takes longer to look it up than to run it.
+        self.inc_value = collector.inc_value
 
     def count(self, name: str, window: str = LASTING, *, count: int = 1) -> None:
-        """Add to a stat."""
-        self._inc_value(_stat(window, name), count)
+        """Add to a counter."""
+        self.inc_value(self.names[window, name], count)
 
-    def warn_once(self, topic: object, message: str) -> None:
-        """Log a warning, unless there was one on that topic."""
-        self._say_once(logging.WARNING, topic, message)
-
-    def not_identified(self, fingerprinter: str, request: Request, error: Exception) -> None:
-        """Count and log that a request has no fingerprint; with a traceback, the first time."""
-        self.count("not_identified")
-        topic = "not identified", type(error)
-        if topic not in self._said:
-            self._said.add(topic)
-            logger.error(
-                "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such requests "
-                "are not crawled until this is fixed (bloom/not_identified counts them)",
-                fingerprinter,
-                request,
-                type(error).__name__,
-                error,
-                exc_info=error,
-            )
-
-    def failed(self, request: Request, error: Exception) -> None:
-        """Count and log that the filter failed for a request."""
-        self.count("unknown")
-        self.warn_once(
-            f"unknown {type(error).__name__}",
-            f"{type(error).__name__}: {error}. Requests like {request} are remembered by this "
-            "process for this run only until this is fixed (bloom/unknown counts them)",
-        )
-
-    def opened(
-        self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str
-    ) -> None:
-        """Say in a line what each filter holds, so that a second run does not look broken."""
-        opening = Opening()
-        for window, bloom in filters.by_window.items():
-            info = opening.run(bloom.info)
-            logger.info("%r %s", bloom, _describe(info))
-            before = bloom.replaced_config
-            if before is not None:
-                level = logging.WARNING if advice.changes_times(before, info) else logging.INFO
-                since = _day(info.generations[-1].opened)
-                logger.log(level, "%r: %s", bloom, advice.on_change(before, info, since))
-            self._set(window, info)
-            stored = bloom.header.fingerprinter if bloom.header else ""
-            self._advise(bloom, advice.on_capacity(info))
-            self._advise(bloom, advice.on_fingerprinter(stored, fingerprinter))
-        has_window = any(
-            bloom.config is not None and bloom.config.schedule is not None
-            for bloom in filters.by_window.values()
-        )
-        policy = opening.run(filters.lasting.eviction_policy)
-        self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
-        self._advise(filters.lasting, advice.on_http_cache(settings))
-        if remember == SCHEDULED:
-            self._advise(filters.lasting, advice.on_queue(Queue.of(settings)))
-
-    def closing(self, filters: Filters) -> None:
-        """Take down what the filters hold at the end."""
-        try:
-            for window, bloom in filters.by_window.items():
-                self._set(window, bloom.info())
-        except BloomError as error:
-            logger.warning("No last look at the Bloom filter: %s", error)
-
-    def server_failed(self, error: Exception, policy: str) -> None:
-        """Say that the server does not do what it is asked."""
-        self.count("outages")
-        self._trouble = str(error)
-        logger.warning("Bloom filter: %s. %s (bloom/outages counts on)", error, policy)
-
-    def server_missing(self, error: Exception) -> None:
-        """Say why the server cannot be used, where that was not said yet."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            logger.warning("Bloom filter: %s", error)
-
-    def server_back(self) -> None:
-        """Say that it does again."""
-        logger.info("Bloom filter: the server is back, and has been told what was taken meanwhile")
-
-    def windows_left(self, claims: Mapping[str, int]) -> None:
-        """Say that requests of windows that are no longer set are crawled now."""
-        for window, count in claims.items():
-            logger.warning(
-                "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
-                "BLOOM_WINDOWS no longer has it: they are crawled now, and remembered as before",
-                f"{count:,}",
-                window,
-            )
-
-    def claims_ignored(self, count: int) -> None:
-        """Say that there are claims, and that this crawl does not take them over."""
-        if count:
-            logger.warning(
-                "Bloom filter: %s requests are claimed, and were not crawled when an earlier crawl "
-                'ended (or are being crawled by another one). BLOOM_REMEMBER = "scheduled" does '
-                "not take them over, and their pages may never be found again. Run the spider once "
-                "with -s BLOOM_REMEMBER=crawled; scrapy bloom pending lists and ends claims",
-                f"{count:,}",
-            )
-
-    def dropped(self, count: int) -> None:
-        """Say that claims of workers that are gone were ended without being crawled."""
-        self.count("dropped", count=count)
-        logger.info(
-            "Bloom filter: %s requests of crawls that have ended were not kept; the pages that "
-            "yielded them are crawled again",
-            f"{count:,}",
-        )
-
-    def repeated(self, count: int) -> None:
-        """Say that pages are crawled again, because the server may have lost claims."""
-        self.count("repeated", count=count)
-        self.warn_once(
-            "repeated",
-            "Bloom filter: the server was restarted or replaced while pages were crawled, and may "
-            "have lost what was claimed last: these pages are crawled again (bloom/repeated counts "
-            "them)",
-        )
-
-    def paused(self, count: int) -> None:
-        """Say that the crawl waits for the server."""
-        logger.warning(
-            "Bloom filter: the crawl waits for the server: this process remembers %s requests by "
-            "itself, and has room for no more",
-            f"{count:,}",
-        )
-
-    def cleared(self, bloom: BloomFilter) -> None:
-        """Say that a filter was cleared."""
-        logger.info("%r cleared (BLOOM_FLUSH)", bloom)
-
-    def closed(self, writer: WriteBehind, left: int) -> None:
-        """Take down what was written in the background, and say what was not."""
-        self._stats.set_value("bloom/background_round_trips", writer.round_trips)
-        if left:
-            logger.warning(
-                "Bloom filter: %s records could not be written, because the server did not answer: "
-                "their pages may be crawled again, and none is hidden",
-                f"{left:,}",
-            )
-
-    def happened(self, key: str, window: str, event: str, ring: Ring) -> None:
-        """Count and say what happened to a ring of the filter ``key``."""
-        generation = window, ring.active.number
-        if event == LOST:
-            self.count("lost_blocks", window)
-            message = (
-                "a part of it was gone: its URLs are crawled again. Was it evicted, flushed or "
-                "deleted? (bloom/lost_blocks counts on)"
-            )
-            self.warn_once((LOST, window), f"Bloom filter {key!r}: {message}")
-        elif event == ROTATED:
-            self._rotated(key, window, ring)
-        elif event == GROWN:
-            self.warn_once((GROWN, *generation), f"Bloom filter {key!r}: {advice.on_growth(ring)}")
-        elif event == FULL:
-            self.warn_once((FULL, *generation), f"Bloom filter {key!r}: {advice.on_full(ring)}")
-        elif event == FILLING and len(ring.active.layers) == 1:
-            message = f"Bloom filter {key!r}: {advice.on_filling(ring)}"
-            self.warn_once((FILLING, *generation), message)
-
-    def _rotated(self, key: str, window: str, ring: Ring) -> None:
-        self._rotations[window, ring.block] += 1
-        times = max(count for (name, _), count in self._rotations.items() if name == window)
-        self._stats.set_value(_stat(window, "rotations"), times)
-        period = ring.period(ring.active)
-        if any(ring.period(generation) == period for generation in ring.generations[1:]):
-            topic = "early", window, period
-            self.warn_once(topic, f"Bloom filter {key!r}: {advice.on_early_rotation(ring)}")
-        else:
-            since = _day(ring.generations[-1].opened)
-            message = f"Bloom filter {key!r} has rotated: it remembers what was seen since {since}"
-            self._say_once(logging.INFO, (ROTATED, window, period), message)
-
-    def _set(self, window: str, info: FilterInfo) -> None:
-        active = info.generations[0]
-        values = {
-            "generations": len(info.generations),
-            "layers": sum(generation.layers for generation in info.generations),
-            "fill_ratio": active.fill_ratio,
-            "estimated_error_rate": info.estimated_error_rate,
-        }
-        for name, value in values.items():
-            self._stats.set_value(_stat(window, name), value)
-
-    def _advise(self, bloom: BloomFilter, sentence: str | None) -> None:
-        if sentence:
-            logger.warning("Bloom filter %r: %s", bloom.key, sentence)
-
-    def _say_once(self, level: int, topic: object, message: str) -> None:
-        if topic not in self._said:
-            self._said.add(topic)
-            logger.log(level, "%s", message)
-
-
-def _stat(window: str, name: str) -> str:
-    return f"bloom/{name}" if window == LASTING else f"bloom/{window}/{name}"
-
-
-def _describe(info: FilterInfo) -> str:
-    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks, made for {info.capacity:,}"
-    if info.window is None:
-        return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
-    due = info.generations[-1].forgotten
-    since = f", the oldest from {_day(due)} on" if due else ""
-    return (
-        f"remembers {info.count:,} URLs, which are crawled again after {info.window}{since} "
-        f"({size} a period of {info.period})"
-    )
-
-
-def _day(time: int) -> str:
-    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    def set(self, name: str, value: object, window: str = LASTING) -> None:
+        """Set a gauge."""
+        self._collector.set_value(self.names[window, name], value)

@@ -27,7 +27,7 @@ OF_SETS = {
     "credentials": "in --from-server (or REDIS_URL, REDIS_PARAMS)",
     "start": "start a server there or name the SET's with --from-server (or REDIS_URL)",
     "rights": "the SET's key and the commands SSCAN, SCARD and TYPE",
-    "key": "the SET's key: name another one with --from-set KEY",
+    "other_key": "the SET's key: name another one with --from-set KEY",
 }
 
 

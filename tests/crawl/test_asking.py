@@ -1,4 +1,4 @@
-"""Many questions at once: in rounds, for all that wait, and whoever is cancelled meanwhile."""
+"""Many lookups at once: in rounds, for all that wait, and whoever is cancelled meanwhile."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,10 +11,11 @@ from scrapy.utils.test import get_crawler
 from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
-from scrapy_bloom.crawl.lookups import UNKNOWN, Lookup
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.claims.policy import Lookup
 
 URL = "https://example.com/"
+NEW, SEEN, UNKNOWN = Verdict.NEW, Verdict.SEEN, Verdict.UNKNOWN
 PATIENCE = 20.0
 
 Scenario = Callable[[BloomDupeFilter], Awaitable[None]]
@@ -52,23 +53,23 @@ def run(server: Server, client: redis.Redis) -> Run:
 
 
 def page(dupefilter: BloomDupeFilter, name: str, links: int = 30) -> list[Lookup]:
-    """Return the questions about a page's links."""
-    questions = [dupefilter.question(Request(f"{URL}{name}/{n}")) for n in range(links)]
-    return [question for question in questions if question is not None]
+    """Return the lookups about a page's links."""
+    lookups = [dupefilter._deduplicator.prepare(Request(f"{URL}{name}/{n}")) for n in range(links)]
+    return [lookup for lookup in lookups if lookup is not None]
 
 
-def verdicts(questions: Sequence[Lookup]) -> set[str]:
-    return {question.verdict for question in questions}
+def verdicts(lookups: Sequence[Lookup]) -> set[Verdict | None]:
+    return {lookup.verdict for lookup in lookups}
 
 
 def test_pages_that_come_together_are_asked_about_in_one_round(run: Run) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter.ask(page(dupefilter, "first"))  # loads the script
-        before = dupefilter._memory.async_round_trips
+        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))  # loads the script
+        before = dupefilter._crawl.connections.async_round_trips
         pages = [page(dupefilter, f"{number}") for number in range(20)]
-        await asyncio.gather(*map(dupefilter.ask, pages))
-        assert dupefilter._memory.async_round_trips == before + 1
-        assert all(verdicts(questions) == {NEW} for questions in pages)
+        await asyncio.gather(*map(dupefilter._deduplicator.decide_many, pages))
+        assert dupefilter._crawl.connections.async_round_trips == before + 1
+        assert all(verdicts(lookups) == {NEW} for lookups in pages)
 
     run(scenario)
 
@@ -76,10 +77,10 @@ def test_pages_that_come_together_are_asked_about_in_one_round(run: Run) -> None
 def test_what_comes_during_a_round_is_asked_about_in_the_next(run: Run) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         first, second = page(dupefilter, "same"), page(dupefilter, "same")
-        asking = asyncio.ensure_future(dupefilter.ask(first))
+        asking = asyncio.ensure_future(dupefilter._deduplicator.decide_many(first))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
-        await dupefilter.ask(second)
+        await dupefilter._deduplicator.decide_many(second)
         assert asking.done()
         assert verdicts(first) == {NEW}
         assert verdicts(second) == {SEEN}
@@ -90,7 +91,10 @@ def test_what_comes_during_a_round_is_asked_about_in_the_next(run: Run) -> None:
 def test_one_page_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         cancelled, other = page(dupefilter, "cancelled"), page(dupefilter, "other")
-        tasks = [asyncio.ensure_future(dupefilter.ask(one)) for one in (cancelled, other)]
+        tasks = [
+            asyncio.ensure_future(dupefilter._deduplicator.decide_many(one))
+            for one in (cancelled, other)
+        ]
         await asyncio.sleep(0)
         tasks[0].cancel()
         await asyncio.wait(tasks)
@@ -100,23 +104,23 @@ def test_one_page_that_is_cancelled_leaves_the_others_their_answers(run: Run) ->
     assert "bloom/unknown" not in run(scenario)
 
 
-def test_closing_does_not_wait_for_a_question_of_a_cancelled_page(
+def test_closing_does_not_wait_for_a_lookup_of_a_cancelled_page(
     run: Run, client: redis.Redis
 ) -> None:
     """It was to be part of the next round: it is never sent, and nothing is claimed for it."""
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         asked, cancelled = page(dupefilter, "asked"), page(dupefilter, "cancelled")
-        task = asyncio.ensure_future(dupefilter.ask(asked))
+        task = asyncio.ensure_future(dupefilter._deduplicator.decide_many(asked))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
-        waiting = asyncio.ensure_future(dupefilter.ask(cancelled))
+        waiting = asyncio.ensure_future(dupefilter._deduplicator.decide_many(cancelled))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([task, waiting])
         assert waiting.cancelled()
         assert verdicts(asked) == {NEW}
-        assert verdicts(cancelled) == {""}
+        assert verdicts(cancelled) == {None}
         closing = dupefilter._close()
         assert closing is not None
         await closing
@@ -132,19 +136,19 @@ def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
     """Also if the round that makes them is under way when the crawl closes."""
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter.ask(page(dupefilter, "first"))
+        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))
         client.client_pause(300, all=False)
-        questions = page(dupefilter, "cancelled")
-        task = asyncio.ensure_future(dupefilter.ask(questions))
+        lookups = page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter._deduplicator.decide_many(lookups))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
         task.cancel()
         await asyncio.wait([task])
-        assert verdicts(questions) == {""}
+        assert verdicts(lookups) == {None}
         closing = dupefilter._close()
         assert closing is not None
         await closing
-        assert verdicts(questions) == {NEW}
+        assert verdicts(lookups) == {NEW}
 
     stats = run(scenario, BLOOM_REMEMBER="crawled")
     assert stats["bloom/released"] == 60
@@ -155,33 +159,33 @@ def test_a_page_that_is_cancelled_hides_nothing(run: Run) -> None:
     """Its links are perhaps claimed: whoever is offered one of them in this process takes it."""
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        questions = page(dupefilter, "cancelled")
-        task = asyncio.ensure_future(dupefilter.ask(questions))
+        lookups = page(dupefilter, "cancelled")
+        task = asyncio.ensure_future(dupefilter._deduplicator.decide_many(lookups))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        await dupefilter.ask(page(dupefilter, "other"))
-        assert not any(dupefilter.request_seen(question.request) for question in questions)
-        assert all(dupefilter.request_seen(question.request) for question in questions)
+        await dupefilter._deduplicator.decide_many(page(dupefilter, "other"))
+        assert not any(dupefilter.request_seen(lookup.request) for lookup in lookups)
+        assert all(dupefilter.request_seen(lookup.request) for lookup in lookups)
 
     run(scenario)
 
 
 def test_after_a_failure_nobody_who_waits_is_told_seen(run: Run, client: redis.Redis) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter.ask(page(dupefilter, "first"))
+        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))
         client.client_pause(10_000, all=False)
         try:
             first, second = page(dupefilter, "same"), page(dupefilter, "same")
-            asking = asyncio.ensure_future(dupefilter.ask(first))
+            asking = asyncio.ensure_future(dupefilter._deduplicator.decide_many(first))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            await dupefilter.ask(second)
+            await dupefilter._deduplicator.decide_many(second)
             await asking
             assert verdicts(first) == verdicts(second) == {UNKNOWN}
             # The first of the two to be scheduled is new, the other is not.
-            assert not any(dupefilter.request_seen(question.request) for question in first)
-            assert all(dupefilter.request_seen(question.request) for question in second)
+            assert not any(dupefilter.request_seen(lookup.request) for lookup in first)
+            assert all(dupefilter.request_seen(lookup.request) for lookup in second)
         finally:
             client.client_unpause()
 
@@ -193,7 +197,7 @@ def test_a_round_that_is_under_way_at_the_end_is_waited_for(run: Run) -> None:
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         asked.extend(page(dupefilter, "last"))
-        asyncio.ensure_future(dupefilter.ask(asked))  # noqa: RUF006 - nobody waits for it
+        asyncio.ensure_future(dupefilter._deduplicator.decide_many(asked))  # noqa: RUF006 - nobody waits for it
         await asyncio.sleep(0)
 
     run(scenario)
@@ -206,8 +210,8 @@ def test_without_a_loop_it_blocks(server: Server, client: redis.Redis) -> None:
     crawler.spider = crawler._create_spider("asking")
     dupefilter = BloomDupeFilter.from_crawler(crawler)
     dupefilter.open()
-    questions = page(dupefilter, "blocking")
+    lookups = page(dupefilter, "blocking")
     with pytest.raises(StopIteration):
-        dupefilter.ask(questions).send(None)
-    assert verdicts(questions) == {NEW}
+        dupefilter._deduplicator.decide_many(lookups).send(None)
+    assert verdicts(lookups) == {NEW}
     dupefilter.close("finished")

@@ -92,12 +92,12 @@ def test_stats_count_verdicts_and_round_trips(
 ) -> None:
     """What this process was told lately costs none."""
     dupefilter = make(BLOOM_CACHE_SIZE=cache_size)
-    opening = stats(dupefilter)["bloom/round_trips"]
+    opening = dupefilter._crawl.connections.round_trips
     for url in (URL, URL, "https://example.com/b"):
         dupefilter.request_seen(Request(url))
     assert stats(dupefilter)["bloom/new"] == 2
     assert stats(dupefilter)["bloom/seen"] == 1
-    assert stats(dupefilter)["bloom/round_trips"] == opening + round_trips
+    assert dupefilter._crawl.connections.round_trips == opening + round_trips
 
 
 def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,7 +107,7 @@ def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptur
     first.close("finished")
     with caplog.at_level(logging.INFO):
         second = make()
-    lines = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.stats"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"]
     (line,) = [line for line in lines if "BLOOM_REMEMBER" not in line]
     assert "'shop:bloom'" in line
     assert "remembers 5 URLs" in line
@@ -649,7 +649,7 @@ def test_a_fault_of_the_filter_itself_costs_no_request_and_no_endless_crawl(
     def fail(*_: object) -> bool:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(dupefilter._memory, "is_new", fail)
+    monkeypatch.setattr(dupefilter._deduplicator, "_decide", fail)
     assert dupefilter.request_seen(Request(URL)) is False
     assert dupefilter.request_seen(Request(URL)) is True
     assert stats(dupefilter)["bloom/unknown"] == 2

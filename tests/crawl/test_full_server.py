@@ -27,9 +27,12 @@ def bloom(client: redis.Redis) -> BloomFilter:
 
 def take(bloom: BloomFilter, items: list[bytes], memory: int, request: str = REQUEST) -> str:
     nonce = secrets.token_hex(4)
-    return bloom.run(
-        lambda session: claim_protocol.take(
-            session, items, [request] * len(items), "me", nonce, memory=memory
+    requests = [request] * len(items)
+    return "".join(
+        bloom.run(
+            lambda session: claim_protocol.claim(
+                session, items, requests, "me", nonce, memory=memory
+            )
         )
     )
 
@@ -87,7 +90,9 @@ def test_on_a_full_server_claims_end_and_no_others_are_made(
             take(another, [b"more"], 0)
         assert another.run(lambda session: claim_protocol.hold(session, items, "other", "n"))
         assert another.run(lambda session: claim_protocol.release(session, items, "other")) == 10
-        now, workers = another.run(lambda session: claim_protocol.beat(session, "w1", 60, "{}"))
+        now, workers = another.run(
+            lambda session: claim_protocol.heartbeat(session, "w1", 60, "{}")
+        )
         assert workers["w1"] == f"{now + 60} {{}}"
     finally:
         client.config_set("maxmemory", "0")

@@ -30,8 +30,11 @@ from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.crawl import deduplicator, write_behind
-from scrapy_bloom.crawl.filters import Filters, Opening
+from scrapy_bloom.crawl import failover, server_state, write_behind
+from scrapy_bloom.crawl.failover import Failover
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.opening import Opening
 
 #: BLOOM_TIMEOUT here, and what a call may take on a machine that has other things to do.
 TIMEOUT = 0.5
@@ -83,7 +86,9 @@ class Worker:
         self.crawler.spider = self.crawler._create_spider("shop")
         self.dupefilter = BloomDupeFilter.from_crawler(self.crawler)
         self.dupefilter.open()
-        self.memory = self.dupefilter._memory
+        self.deduplicator = self.dupefilter._deduplicator
+        self.connections = self.dupefilter._crawl.connections
+        self.thread: Any = self.dupefilter._crawl.write_behind
         self.crawler.engine = self.engine = EngineAdapter()
 
     def sees(self, number: int) -> bool:
@@ -98,7 +103,7 @@ class Worker:
 
     def is_back(self) -> bool:
         """Whether the server is there again, as far as the crawl's thread knows."""
-        return self.memory._is_up and self.stat("back") >= self.stat("outages")
+        return self.dupefilter._crawl.failover.is_up and self.stat("back") >= self.stat("outages")
 
     def __enter__(self) -> "Worker":  # noqa: PYI034 - Self is not in Python 3.10
         return self
@@ -137,16 +142,16 @@ async def back(worker: Worker) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for servers more often, and count when they are back."""
-    monkeypatch.setattr(write_behind, "FLUSH_INTERVAL", 0.01)
-    monkeypatch.setattr(write_behind, "FIRST_RETRY", 0.02)
-    monkeypatch.setattr(write_behind, "LAST_RETRY", 0.2)
-    server_back = deduplicator.Memory.server_back
+    monkeypatch.setattr(write_behind, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(server_state, "FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(server_state, "LAST_RETRY_SECONDS", 0.2)
+    server_back = Failover.server_back
 
-    def back(self: deduplicator.Memory, filters: Filters) -> None:
+    def back(self: Failover, filters: Filters) -> None:
         server_back(self, filters)
         self._report.count("back")
 
-    monkeypatch.setattr(deduplicator.Memory, "server_back", back)
+    monkeypatch.setattr(Failover, "server_back", back)
 
 
 @pytest.fixture
@@ -192,10 +197,10 @@ async def outlive(
             caplog.clear()
             assert not worker.sees(1), "an unknown outcome is new"
             assert worker.sees(1), "and final"
-            round_trips = worker.memory.round_trips
+            round_trips = worker.connections.round_trips
             assert not any(worker.sees(number) for number in range(2, 10))
             assert all(worker.sees(number) for number in range(10)), "before and since"
-            assert worker.memory.round_trips == round_trips, "nobody is asked any more"
+            assert worker.connections.round_trips == round_trips, "nobody is asked any more"
             assert (worker.stat("unknown"), worker.stat("offline")) == (1, 8)
             await until(lambda: re.search(says, caplog.text), f"{says} in {caplog.text}")
             assert not worker.sees(10)
@@ -690,11 +695,9 @@ async def test_the_thread_waits_for_its_first_connection(own: Server) -> None:
     """A server that is slow then has not failed the crawl."""
     with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker:
         with stalled(own):
-            worker.memory._writer.put(
-                write_behind.Job(write_behind.RELEASE, "lasting", b"whatever")
-            )
+            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"whatever"))
             await asyncio.sleep(3 * TIMEOUT)
-        await until(lambda: not worker.memory._writer.backlog)
+        await until(lambda: not worker.thread.queue)
         assert worker.stat("outages") == 0
 
 
@@ -727,7 +730,7 @@ async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Worker(f"embedded:{tmp_path / 'data'}") as worker:
-        path = worker.memory.filters.connection._server.socket_path
+        path = worker.connections.filters.connection._server.socket_path
         with redis.Redis(unix_socket_path=str(path)) as client:
             pid = client.info("server")["process_id"]
         os.kill(pid, signal.SIGSTOP)
@@ -765,7 +768,7 @@ async def test_what_is_written_is_remembered_here_until_the_filter_can_be_asked(
     with Worker(own.url, BLOOM_REMEMBER="scheduled") as worker, ExitStack() as outage:
         outage.enter_context(killed(own))
         assert not worker.sees(0)
-        connect, calls = worker.memory._writer._connect, []
+        connect, calls = worker.thread._connect, []
 
         def connect_for_the_thread_only() -> Filters:
             calls.append(None)
@@ -773,7 +776,7 @@ async def test_what_is_written_is_remembered_here_until_the_filter_can_be_asked(
                 raise StorageError("there is one connection, and it is taken")
             return connect()
 
-        worker.memory._writer._connect = connect_for_the_thread_only
+        worker.thread._connect = connect_for_the_thread_only
         outage.close()
         await until(lambda: worker.stat("recorded_late") == 1)
         assert worker.sees(0)
@@ -790,7 +793,7 @@ async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_littl
         with killed(own):
             assert not worker.sees(0)
         deadline = time.monotonic() + PATIENCE
-        while worker.memory._writer._is_broken:
+        while worker.thread.server.is_down:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert not worker.sees(1)
@@ -805,9 +808,7 @@ async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_littl
 async def test_an_outage_that_crawl_and_thread_notice_is_one(own: Server) -> None:
     with Worker(own.url) as worker:
         with stalled(own):
-            worker.memory._writer.put(
-                write_behind.Job(write_behind.RELEASE, "lasting", b"whatever")
-            )
+            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"whatever"))
             await asyncio.sleep(TIMEOUT / 3)
             assert not worker.sees(0)
             await until(lambda: worker.stat("outages"))
@@ -819,9 +820,7 @@ async def test_an_outage_that_crawl_and_thread_notice_is_one(own: Server) -> Non
 async def test_an_outage_that_the_thread_notices_costs_the_crawl_nothing(own: Server) -> None:
     with Worker(own.url) as worker:
         with killed(own):
-            worker.memory._writer.put(
-                write_behind.Job(write_behind.RELEASE, "lasting", b"whatever")
-            )
+            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"whatever"))
             await until(lambda: worker.stat("outages"))
             assert not worker.sees(0)
             assert worker.sees(0)
@@ -846,7 +845,7 @@ async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
             assert time.monotonic() < deadline
         proxy.fault = PASS
         await back(worker)
-        await until(lambda: not worker.memory._writer.backlog)
+        await until(lambda: not worker.thread.queue)
         assert all(worker.sees(number) for number in range(count))
         assert marked(lasting, remember) == count
 
@@ -876,7 +875,7 @@ async def test_filters_that_come_when_the_crawl_is_over_are_closed(own: Server) 
         with killed(own):
             assert not worker.sees(0)
         deadline = time.monotonic() + PATIENCE
-        while worker.memory._writer._is_broken:
+        while worker.thread.server.is_down:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     with own.client() as client:
@@ -910,7 +909,7 @@ async def test_what_is_left_is_written_at_the_end_if_the_server_is_there(
     remember: str, own: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Worker(own.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker, killed(own):
-        worker.memory._writer._failures = 1_000  # it would not be looked for in a long time
+        worker.thread.server._failures = 1_000  # it would not be looked for in a long time
         assert not any(worker.sees(number) for number in range(3))
     assert marked(own, remember) == 3
     assert "could not be written" not in caplog.text
@@ -934,7 +933,7 @@ async def test_the_spider_is_closed_once_if_that_is_wanted(
             await until(lambda: worker.engine.calls)
             assert not worker.sees(1), "requests come until it is closed"
             assert worker.sees(1)
-            await until(lambda: worker.memory._writer._failures > 2)
+            await until(lambda: worker.thread.server._failures > 2)
         await back(worker)
         assert worker.engine.calls == [CLOSED]
     assert marked(own, remember) == 2
@@ -981,7 +980,7 @@ async def test_the_spider_is_not_closed_without_being_asked_to(own: Server) -> N
     with Worker(own.url) as worker:
         with killed(own):
             assert not worker.sees(0)
-            await until(lambda: worker.memory._writer._failures > 2)
+            await until(lambda: worker.thread.server._failures > 2)
         await back(worker)
         assert worker.engine.calls == []
 
@@ -991,7 +990,7 @@ async def test_the_spider_is_not_closed_without_being_asked_to(own: Server) -> N
 async def test_the_crawl_waits_when_there_is_room_for_no_more(
     remember: str, own: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(deduplicator, "MAX_OFFLINE", 5)
+    monkeypatch.setattr(failover, "MAX_OFFLINE", 5)
     with Worker(own.url, BLOOM_REMEMBER=remember) as worker:
         for outages in (1, 2):
             with killed(own):
@@ -1002,7 +1001,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
                 assert worker.engine.calls == ["pause", "unpause"] * (outages - 1) + ["pause"]
             await back(worker)
             assert worker.engine.calls == ["pause", "unpause"] * outages
-            await until(lambda: not worker.memory._writer.backlog)
+            await until(lambda: not worker.thread.queue)
     assert "remembers 5 requests by itself" in caplog.text
     assert marked(own, remember) == 9, "those of the second outage"
 
@@ -1012,7 +1011,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
 async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
     with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
         assert not worker.dupefilter.request_seen(page(0))
-        path = worker.memory.filters.connection._server.socket_path
+        path = worker.connections.filters.connection._server.socket_path
         with redis.Redis(unix_socket_path=str(path)) as client:
             pid = client.info("server")["process_id"]
         os.kill(pid, signal.SIGKILL)

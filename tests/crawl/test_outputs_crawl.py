@@ -617,18 +617,18 @@ async def start(self):
     yield self.at("/other")
 
 async def parse(self, response):
-    asking = self.crawler.engine._slot.scheduler.df._memory._asking
+    lookups = self.crawler.engine._slot.scheduler.df._crawl.connections.lookups
     if response.url.endswith("/other"):
-        while not asking._in_flight:
+        while not lookups.in_flight:
             await asyncio.sleep(0)
-        self.stopping = asyncio.ensure_future(self.stop(asking))
+        self.stopping = asyncio.ensure_future(self.stop(lookups))
     for request in super().parse(response):
         yield request
 
-async def stop(self, asking):
-    while not asking._waiting:
+async def stop(self, lookups):
+    while not lookups._waiting:
         await asyncio.sleep(0)
-    print("a page waits:", asking._round is not None)
+    print("a page waits:", lookups._round is not None)
     os.kill(os.getpid(), SIGTERM)
 """)
 

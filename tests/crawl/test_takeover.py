@@ -11,7 +11,9 @@ from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.claims import RetryPolicy, StoredClaim
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimed, Reclaimer, WorkerView
+from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
+from scrapy_bloom.crawl.claims.sweep import Reclaimed
+from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.filters import Filters
 
@@ -128,6 +130,8 @@ class Crawl:
         self.filters = Filters({"lasting": bloom}, Connection(client, ""))
         self.found: dict[str, str] = {}
         self.ended = 0
+        #: Number of the idle period.
+        self.number = 1
         self.dropped: list[str] = []
         me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
         self.takeover = Reclaimer(
@@ -142,14 +146,15 @@ class Crawl:
 
     def _found(self, found: Reclaimed) -> None:
         self.found |= found.requests
-        self.takeover.wants_more, self.takeover.is_idle = True, False
+        self.takeover.resume()
+        self.takeover.go_on()
 
     def _wanted(self) -> None:
-        self.takeover.wants_more = True
+        self.takeover.go_on()
 
-    def _looked(self) -> None:
-        self.ended += self.takeover.may_end
-        self.takeover.may_end = False
+    def _looked(self, status: ReclaimerStatus) -> None:
+        self.ended += status.may_end == self.number > 0
+        self.number += status.may_end == self.number > 0
 
     def work(self, rounds: int = 40) -> None:
         for _ in range(rounds):
@@ -157,7 +162,7 @@ class Crawl:
 
     def wait(self) -> None:
         """Have it work until it lets the crawl end, or finds something to do."""
-        self.takeover.is_idle = True
+        self.takeover.idle(self.number)
         deadline = time.monotonic() + 20
         while not self.ended and not self.found and time.monotonic() < deadline:
             self.takeover.run(self.filters)
@@ -205,7 +210,7 @@ def test_a_worker_that_leaves_claims_behind_says_that_it_has_stopped(
 ) -> None:
     crawl.work(1)
     fields = leave(bloom, crawl.me.id)
-    crawl.takeover.is_leaving_claims = True
+    crawl.takeover.leave_claims()
     crawl.takeover.end(crawl.filters)
     second = Crawl(bloom, client)
     second.work()
@@ -220,10 +225,10 @@ def test_ten_thousand_claims_of_a_dead_worker_are_taken_over_as_they_are_wanted(
     fields = leave(bloom, dead.id, 10_000)
     enter(bloom, dead, 0)
     crawl.takeover.run(crawl.filters)
-    crawl.takeover.wants_more = False
+    crawl.takeover._wants_more = False
     assert len(crawl.found) <= 512, "a page at a time (a small hash is one page)"
     for _ in range(200):
-        crawl.takeover.wants_more = True
+        crawl.takeover.go_on()
         crawl.takeover.run(crawl.filters)
     assert set(crawl.found) == fields
     assert dead.id not in entries(bloom)
@@ -254,7 +259,7 @@ def test_two_workers_share_what_a_third_has_left(
 
 def test_a_crawl_alone_may_end_at_once(crawl: Crawl) -> None:
     crawl.work()
-    assert not crawl.takeover.has_peers
+    assert not crawl.takeover.status.has_peers
     crawl.wait()
     assert crawl.ended == 1
 
@@ -276,7 +281,7 @@ def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
 ) -> None:
     other = worker(0)
     enter(bloom, other, 60)
-    crawl.takeover.is_idle = True
+    crawl.takeover.idle(crawl.number)
     for _ in range(4):
         crawl.work(2)
         time.sleep(0.3)
@@ -306,7 +311,7 @@ def test_what_a_queue_has_lost_is_found_when_it_is_empty(
     assert not crawl.found
     crawl.wait()
     assert set(crawl.found) == fields
-    assert bloom.run(lambda v: claim_protocol.claim(v, [b"new"], ["{}"], QUEUE, "m")) == "1"
+    assert bloom.run(lambda v: claim_protocol.claim(v, [b"new"], ["{}"], QUEUE, "m")) == ["1"]
 
 
 def test_failures_that_are_due_are_taken_up_and_those_without_a_request_forgotten(

@@ -18,21 +18,18 @@ from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.crawl import write_behind
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl import apply_jobs, server_state, write_behind
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.write_behind import (
-    CONFIRM,
-    DONE,
-    FAIL,
-    HOLD,
-    KEEP,
-    RECORD,
-    RELEASE,
-    REPEAT,
-    TAKE,
-    Job,
-    WriteBehind,
-)
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.write_behind import WriteBehind
+
+RECORD, CLAIM, KEEP, HOLD = JobKind.RECORD, JobKind.CLAIM, JobKind.KEEP, JobKind.HOLD
+CONFIRM, DONE, RELEASE = JobKind.CONFIRM, JobKind.DONE, JobKind.RELEASE
+FAIL, REPEAT, DROP = JobKind.FAIL, JobKind.REPEAT, JobKind.DROP
+#: Whose claims the jobs end.
+OWNED = ClaimOwner(worker="w", retry=claim_protocol.RetryPolicy("-spider", 60, 5))
 
 #: Seconds after which what ought to happen has not.
 PATIENCE = 20.0
@@ -67,7 +64,7 @@ class FakeServer:
     def close(self) -> None:
         self.open -= 1
 
-    def told(self, kind: str, window: str = "lasting") -> list[bytes]:
+    def told(self, kind: JobKind, window: str = "lasting") -> list[bytes]:
         """Return all items of the calls of a kind."""
         return [item for name, items in self.calls for item in items if name == f"{window} {kind}"]
 
@@ -87,16 +84,16 @@ class FakeBloom:
         self._server.answer()
         return self._server.id
 
-    def run(self, operation: Callable[[str], tuple[str, Sequence[bytes]]]) -> str | set[str]:
+    def run(self, operation: Callable[[str], tuple[str, Sequence[bytes]]]) -> list[Verdict]:
         self.round_trips += 1
         self._server.answer()
         kind, items = operation(self._window)
-        if self._server.is_full and kind == "take":
+        if self._server.is_full and kind == "claim":
             raise ServerFullError("it is out of memory")
-        self._server.is_full &= kind != "release"
+        self._server.is_full &= kind not in ("release", "confirm")
         self._server.calls.append((f"{self._window} {kind}", list(items)))
         self._server.on_call()
-        return set(map(claim_protocol.field_of, items)) if kind == "hold" else "1" * len(items)
+        return [Verdict.NEW] * len(items)
 
 
 class Crawl:
@@ -182,17 +179,17 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     def named(name: str) -> Callable[..., tuple[str, Sequence[bytes]]]:
         return lambda _, items, *args, **kwargs: (name, items)
 
-    for name in ("take", "hold", "release"):
+    for name in ("claim", "confirm", "hold", "release"):
         monkeypatch.setattr(claim_protocol, name, named(name))
-    monkeypatch.setattr(write_behind, "add", named("add"))
+    monkeypatch.setattr(apply_jobs, "add", named("add"))
     return FakeServer()
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_behind, "FLUSH_INTERVAL", 0.01)
-    monkeypatch.setattr(write_behind, "FIRST_RETRY", 0.01)
-    monkeypatch.setattr(write_behind, "LAST_RETRY", 0.1)
+    monkeypatch.setattr(write_behind, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(server_state, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(server_state, "LAST_RETRY_SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -236,7 +233,7 @@ def items(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def put(one: WriteBehind, kind: str, names: Sequence[bytes], window: str = "lasting") -> None:
+def put(one: WriteBehind, kind: JobKind, names: Sequence[bytes], window: str = "lasting") -> None:
     for name in names:
         one.put(Job(kind, window, name))
 
@@ -278,7 +275,7 @@ def test_jobs_are_done_in_their_order_whatever_their_kinds_and_windows(
     one = make()
     expected = []
     for number in range(300):
-        kind, name = ((RELEASE, "release"), (HOLD, "hold"), (TAKE, "take"))[number * 7 % 5 % 3]
+        kind, name = ((RELEASE, "release"), (HOLD, "hold"), (CLAIM, "claim"))[number * 7 % 5 % 3]
         window = "daily" if number % 11 < 4 else "lasting"
         one.put(Job(kind, window, b"%d" % number))
         expected.append((f"{window} {name}", b"%d" % number))
@@ -291,16 +288,16 @@ def test_jobs_are_done_in_their_order_whatever_their_kinds_and_windows(
     ("kind", "expected"),
     [
         (RECORD, ["add"]),
-        (TAKE, ["take"]),
-        (KEEP, ["take"]),
+        (CLAIM, ["claim"]),
+        (KEEP, ["claim"]),
         (HOLD, ["hold"]),
-        (CONFIRM, ["hold", "add", "release"]),
+        (CONFIRM, ["confirm"]),
         (RELEASE, ["release"]),
         (FAIL, ["release"]),
     ],
 )
 def test_a_page_is_recorded_before_its_claim_ends(
-    make: Make, fake: FakeServer, kind: str, expected: list[str]
+    make: Make, fake: FakeServer, kind: JobKind, expected: list[str]
 ) -> None:
     one = make()
     put(one, kind, items(1))
@@ -312,11 +309,11 @@ def test_the_backlog_is_known_in_characters(make: Make, fake: FakeServer) -> Non
     one = make()
     fake.error = StorageError("it is away")
     for number in range(10):
-        one.put(Job(TAKE, "lasting", b"%d" % number, "x" * 100))
-    assert one.backlog_length == 1_000
+        one.put(Job(CLAIM, "lasting", b"%d" % number, "x" * 100))
+    assert one.queue.length == 1_000
     fake.error = None
     assert one.stop(PATIENCE) == 0
-    assert one.backlog_length == 0
+    assert one.queue.length == 0
 
 
 def test_jobs_may_be_put_down_while_others_are_done(
@@ -328,13 +325,13 @@ def test_jobs_may_be_put_down_while_others_are_done(
         one.put(Job(RELEASE, "lasting", b"%d" % number))
         if number % 50 == 0:
             time.sleep(0.001)
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(2_000)
 
 
-@pytest.mark.parametrize(("kind", "is_told"), [(RECORD, True), (TAKE, True), (CONFIRM, False)])
+@pytest.mark.parametrize(("kind", "is_told"), [(RECORD, True), (CLAIM, True), (CONFIRM, False)])
 def test_the_crawl_is_told_what_it_has_to_remember_no_more(
-    make: Make, crawl: Crawl, kind: str, is_told: bool
+    make: Make, crawl: Crawl, kind: JobKind, is_told: bool
 ) -> None:
     one = make()
     put(one, kind, items(10))
@@ -352,12 +349,12 @@ def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(
     """Jobs on one item keep their order; the server is not taken to be away."""
     one = make()
     fake.is_full = True
-    for kind, name in ((TAKE, b"new"), (CONFIRM, b"new"), (RELEASE, b"old"), (TAKE, b"next")):
+    for kind, name in ((CLAIM, b"new"), (CONFIRM, b"new"), (RELEASE, b"old"), (CLAIM, b"next")):
         one.put(Job(kind, "lasting", name))
     assert one.stop(PATIENCE) == 0
     done = [(name, item) for name, batch in fake.calls for item in batch]
-    assert done[:2] == [("lasting release", b"old"), ("lasting take", b"new")]
-    assert done.index(("lasting claim", b"new")) < done.index(("lasting take", b"next"))
+    assert done[:2] == [("lasting release", b"old"), ("lasting claim", b"new")]
+    assert done.index(("lasting confirm", b"new")) < done.index(("lasting claim", b"next"))
 
 
 def test_a_full_server_records_no_page_whose_links_are_not_claimed(
@@ -365,12 +362,12 @@ def test_a_full_server_records_no_page_whose_links_are_not_claimed(
 ) -> None:
     one = make()
     fake.is_full = True
-    one.put(Job(TAKE, "lasting", b"link"))
+    one.put(Job(CLAIM, "lasting", b"link"))
     one.put(Job(CONFIRM, "lasting", b"page", is_last=True))
     one.put(Job(CONFIRM, "lasting", b"leaf"))
     assert one.stop(PATIENCE) == 0
     done = [(name, item) for name, batch in fake.calls for item in batch]
-    order = [("lasting claim", b"leaf"), ("lasting take", b"link"), ("lasting claim", b"page")]
+    order = [("lasting confirm", b"leaf"), ("lasting claim", b"link"), ("lasting confirm", b"page")]
     assert sorted(order, key=done.index) == order
 
 
@@ -379,21 +376,21 @@ def test_a_full_server_with_nothing_to_give_back_is_an_outage(
 ) -> None:
     one = make()
     fake.is_full = True
-    put(one, TAKE, items(3))
+    put(one, CLAIM, items(3))
     crawl.pump(lambda: crawl.count("missing"))
     assert crawl.told[0] == "failed: it is out of memory"
-    assert one.backlog == 3
+    assert len(one.queue) == 3
     fake.is_full = False
     crawl.pump(lambda: crawl.count("back"))
-    assert fake.told("take") == items(3)
+    assert fake.told("claim") == items(3)
 
 
 @pytest.mark.parametrize("kind", [CONFIRM, DONE])
 def test_pages_begun_before_the_server_was_restarted_are_crawled_again(
-    make: Make, fake: FakeServer, crawl: Crawl, kind: str
+    make: Make, fake: FakeServer, crawl: Crawl, kind: JobKind
 ) -> None:
     chore = Chores()
-    one = make(chore=chore, failure=claim_protocol.RetryPolicy("-spider", 60, 5), worker="w")
+    one = make(task=chore, claims=OWNED)
     put(one, kind, items(2))
     crawl.pump(lambda: one.done[kind] == 2)
     assert crawl.repeats == []
@@ -404,7 +401,7 @@ def test_pages_begun_before_the_server_was_restarted_are_crawled_again(
     crawl.pump(lambda: crawl.repeats == items(2, 2))
     assert crawl.count("restarted: 1") == 1
     assert "look soon" in chore.done
-    assert fake.told("add") == ([*items(2), b"begun later"] if kind == CONFIRM else [])
+    assert fake.told("confirm") == ([*items(2), b"begun later"] if kind is CONFIRM else [])
     assert ("lasting release", items(2, 2)) in fake.calls[before:]
 
 
@@ -413,26 +410,26 @@ def test_pages_begun_in_an_outage_are_not_crawled_again(
     make: Make, fake: FakeServer, crawl: Crawl, is_restarted: bool
 ) -> None:
     """Their links are claimed on the server that is there when it is over."""
-    one = make(failure=claim_protocol.RetryPolicy("-spider", 60, 5), worker="w")
+    one = make(claims=OWNED)
     put(one, CONFIRM, items(1))
     crawl.pump(lambda: one.done[CONFIRM] == 1)
     fake.error = StorageError("it is away")
     put(one, CONFIRM, items(1, 1))
     crawl.pump(lambda: crawl.count("missing"))
     assert one.fail() == crawl.epoch == 1
-    one.put(Job(TAKE, "lasting", b"link"))
+    one.put(Job(CLAIM, "lasting", b"link"))
     one.put(Job(CONFIRM, "lasting", b"page", epoch=crawl.epoch))
     fake.id = "second" if is_restarted else fake.id
     fake.error = None
     crawl.pump(lambda: crawl.count("back"))
     assert crawl.count("restarted: 1") == is_restarted
     assert crawl.repeats == items(1, 1) * is_restarted
-    assert fake.told("add") == [b"0", *([] if is_restarted else [b"1"]), b"page"]
+    assert fake.told("confirm") == [b"0", *([] if is_restarted else [b"1"]), b"page"]
 
 
 def test_a_page_that_waited_for_what_is_lost_is_due_at_once(make: Make, fake: FakeServer) -> None:
     chore = Chores()
-    one = make(chore=chore, failure=claim_protocol.RetryPolicy("-spider", 60, 5), worker="w")
+    one = make(task=chore, claims=OWNED)
     put(one, REPEAT, items(2))
     assert one.stop(PATIENCE) == 0
     assert fake.calls == [("lasting release", items(2))]
@@ -455,10 +452,10 @@ def test_what_fails_is_done_again_in_order_when_the_server_is_back(
     assert crawl.told[0] == "failed: it is away"
     assert crawl.told[1] == "missing: it is away"
     assert crawl.count("failed") == 1
-    assert one.backlog == 20
+    assert len(one.queue) == 20
     fake.error = None
     crawl.pump(lambda: crawl.count("back"))
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(30)
 
 
@@ -475,7 +472,7 @@ def test_what_was_done_before_the_server_failed_is_not_done_again(
     put(one, RELEASE, items(10))
     crawl.pump(lambda: crawl.count("missing"))
     fake.error = None
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(10)
 
 
@@ -523,8 +520,8 @@ def test_connections_that_fail_halfway_are_closed(
 def test_the_server_is_looked_for_less_and_less_often_whatever_there_is_to_do(
     make: Make, fake: FakeServer, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_behind, "LAST_RETRY", 3600.0)
-    monkeypatch.setattr(write_behind, "RECOVERED_AFTER", 0.2)
+    monkeypatch.setattr(server_state, "LAST_RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(server_state, "RECOVERED_AFTER_SECONDS", 0.2)
     one = make()
     put(one, RELEASE, items(1))
     crawl.pump(lambda: fake.calls)
@@ -543,16 +540,16 @@ def test_the_server_is_looked_for_less_and_less_often_whatever_there_is_to_do(
 def test_it_is_looked_for_at_once_when_it_was_there_for_long(
     make: Make, fake: FakeServer, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_behind, "RECOVERED_AFTER", 0.05)
+    monkeypatch.setattr(server_state, "RECOVERED_AFTER_SECONDS", 0.05)
     one = make()
-    one._failures = 1_000
+    one.server._failures = 1_000
     put(one, RELEASE, items(1))
     crawl.pump(lambda: fake.calls)
     time.sleep(0.1)
     fake.error = StorageError("it is away")
     put(one, RELEASE, items(1))
     crawl.pump(lambda: crawl.count("failed"))
-    assert one._failures < 10
+    assert one.server._failures < 10
 
 
 # -- bugs --
@@ -563,10 +560,10 @@ def test_a_job_that_cannot_be_done_does_not_keep_the_others_from_it(
 ) -> None:
     one = make()
     put(one, RELEASE, items(5))
-    put(one, "no such kind", items(1))
-    one.put(Job(TAKE, "no such window", b"lost"))
+    one.put(Job(DROP, "lasting", b"\xff"))
+    one.put(Job(CLAIM, "no such window", b"lost"))
     put(one, RELEASE, items(5, 5))
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert fake.told("release") == items(10)
     assert caplog.text.count("Traceback") <= 2
     assert b"lost" not in crawl.late, "it is not written, so it must not be forgotten"
@@ -595,9 +592,9 @@ def test_a_chore_that_is_a_bug_does_not_keep_jobs_from_being_done(
     make: Make, fake: FakeServer, crawl: Crawl, caplog: pytest.LogCaptureFixture
 ) -> None:
     chores = Chores(RuntimeError("a bug"))
-    one = make(chore=chores)
+    one = make(task=chores)
     put(one, RELEASE, items(10))
-    crawl.pump(lambda: not one.backlog and crawl.count("failed"))
+    crawl.pump(lambda: not one.queue and crawl.count("failed"))
     end = time.monotonic() + 0.5
     while time.monotonic() < end:
         time.sleep(0.05)
@@ -617,7 +614,7 @@ def test_a_crawl_that_hears_nothing_any_more_ends_nothing(
     one._in_main = fail
     one.fail()
     put(one, RECORD, items(10))
-    crawl.pump(lambda: not one.backlog)
+    crawl.pump(lambda: not one.queue)
     assert one.stop(TIMEOUT) == 0
     assert fake.told("add") == items(10)
 
@@ -630,7 +627,7 @@ def test_chores_are_done_when_they_are_due_and_at_the_end(
 ) -> None:
     chores = Chores()
     chores.wait = 0.01
-    one = make(chore=chores)
+    one = make(task=chores)
     one.wake()
     crawl.pump(lambda: len(chores.done) > 5)
     fake.error = StorageError("it is away")
@@ -655,7 +652,7 @@ def test_stopping_writes_what_is_left_however_long_it_would_have_waited(
     one.fail()
     put(one, RECORD, items(100))
     crawl.pump(lambda: crawl.count("missing"))
-    one._failures = 1_000
+    one.server._failures = 1_000
     fake.error = None
     assert one.stop(PATIENCE) == 0
     assert fake.told("add") == items(100)
@@ -699,7 +696,9 @@ def test_stopping_twice_does_no_harm(make: Make, fake: FakeServer) -> None:
 def real(server: Server, client: redis.Redis, crawl: Crawl) -> Iterator[WriteBehind]:
     """A writer on a real server, through a proxy."""
     with Proxy(server.port) as proxy:
-        one = WriteBehind(partial(real_filters, proxy.url), crawl.queue.put, crawl, owner="me")
+        one = WriteBehind(
+            partial(real_filters, proxy.url), crawl.queue.put, crawl, claims=ClaimOwner("me")
+        )
         one.proxy = proxy
         yield one
         one.stop(TIMEOUT)
@@ -724,10 +723,10 @@ def test_ten_thousand_urls_are_recorded(
 def test_what_is_claimed_twice_because_a_reply_was_lost_is_claimed_once(
     real: WriteBehind, client: redis.Redis, crawl: Crawl
 ) -> None:
-    put(real, TAKE, items(10))
+    put(real, CLAIM, items(10))
     crawl.pump(lambda: len(crawl.late) == 10)
     real.proxy.fault = Fault(Kind.RESET_REPLY, times=3)
-    put(real, TAKE, items(10, 10))
+    put(real, CLAIM, items(10, 10))
     put(real, CONFIRM, items(5))
     crawl.pump(lambda: crawl.count("back"))
     assert real.stop(PATIENCE) == 0

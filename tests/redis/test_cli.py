@@ -22,10 +22,9 @@ from support.matrix import mostly_slow
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.base import DEFAULTS
 from scrapy_bloom.bloom.model.plan import forecast
 from scrapy_bloom.bloom.model.schedule import parse_span
-from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli import check as lookup_module
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.command import SUBCOMMANDS
@@ -364,7 +363,7 @@ def test_missed_pages_are_bounded_by_the_error_rate() -> None:
 @pytest.mark.parametrize("ring", ["write-newest", "write-all"])
 def test_growth_is_what_a_real_filter_does(client: redis.Redis, ring: str) -> None:
     parameters = {"capacity": 500, "error_rate": 1e-2, "blocks": 1}
-    load = wanted(**parameters, window=parse_span("", "3 runs"), order=ring)["loads"][2]
+    load = wanted(**parameters, window=parse_span("", "3 runs"), ring=ring)["loads"][2]
     items = iter(range(100_000))
     for run_ in range(3):
         bloom = BloomFilter(client, "k", **parameters, window="3 runs", ring=ring, run=str(run_))

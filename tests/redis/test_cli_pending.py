@@ -45,7 +45,7 @@ def claim(
     verdicts = bloom.run(
         lambda session: claim_protocol.claim(session, encoded, requests, owner, "nonce")
     )
-    assert verdicts == "1" * len(items)
+    assert "".join(verdicts) == "1" * len(items)
     return encoded
 
 

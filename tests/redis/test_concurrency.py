@@ -189,7 +189,7 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
 
     def send_after_the_other(calls: list[Call]) -> list:
         nonlocal rounds
-        if calls[0].script.name == "claim":
+        if calls[0].script.name == "add":
             rounds += 1
             if rounds % 2:
                 other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer

@@ -18,13 +18,10 @@ from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol import counting, membership
 from scrapy_bloom.bloom.protocol.membership import (
-    ABSENT,
     NEW,
-    PRESENT,
     SEEN,
     UNCOUNTED,
     UNRECORDED,
-    claim,
     locate,
     verdict_on_one,
 )
@@ -33,6 +30,7 @@ pytestmark = pytest.mark.each_server
 
 A, B, C = b"a", b"b", b"c"
 MANY = [f"item {number}".encode() for number in range(500)]
+PRESENT, ABSENT = [True], [False]
 SEEDS = (3, 1_415, 92_653, 589_793)
 Connect = Callable[..., BloomFilter]
 
@@ -53,20 +51,21 @@ def bloom(connect: Connect) -> BloomFilter:
 
 
 def add(bloom: BloomFilter, *items: bytes) -> str:
-    return bloom.run(lambda session: membership.add(session, items, if_absent=False))
+    return "".join(bloom.run(lambda session: membership.add(session, items, if_absent=False)))
 
 
 def claims(bloom: BloomFilter, *items: bytes) -> str:
-    return bloom.run(lambda session: claim(session, items))
+    return "".join(bloom.run(lambda session: membership.add(session, items)))
 
 
-def discard(bloom: BloomFilter, *items: bytes) -> str:
+def discard(bloom: BloomFilter, *items: bytes) -> list[bool]:
     return bloom.run(lambda session: counting.discard(session, items))
 
 
 def take(bloom: BloomFilter, *items: bytes) -> str:
-    return bloom.run(
-        lambda session: claim_protocol.take(session, items, [""] * len(items), "w", "nonce")
+    texts = [""] * len(items)
+    return "".join(
+        bloom.run(lambda session: claim_protocol.claim(session, items, texts, "w", "nonce"))
     )
 
 
@@ -290,7 +289,7 @@ def test_memory_is_four_times_that_of_bits_and_so_is_the_limit(
     assert counted.num_bits == plain.info().num_bits
     assert counted.memory == pytest.approx(4 * plain.info().memory, rel=1e-3)
     limit = plain.info().memory + 100
-    with pytest.raises(ConfigurationError, match=f"BLOOM_MAX_MEMORY = {limit:,} is less"):
+    with pytest.raises(ConfigurationError, match=f"`max_memory` = {limit:,} is less"):
         connect(max_memory=limit).open()
 
 
@@ -322,10 +321,16 @@ def test_one_addition_in_a_full_layer_is_made_again_when_there_is_room(
     bloom = connect(blocks=1, capacity=5)
     add(bloom, *[A] * 5)
     held, packed = locate(bloom.session, item)
-    assert verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed))) is None
+    assert (
+        verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed, if_absent=False)))
+        is None
+    )
     assert add(bloom, item) == (SEEN if item == A else NEW)
     held, packed = locate(bloom.session, item)
-    assert verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed))) == SEEN
+    assert (
+        verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed, if_absent=False)))
+        == SEEN
+    )
 
 
 def test_a_layer_that_is_nearly_full_is_told(client: redis.Redis) -> None:
@@ -388,7 +393,7 @@ def test_a_count_that_was_lost_is_no_count(bloom: BloomFilter, client: redis.Red
 def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect) -> None:
     plain = connect(counting=None)
     assert add(plain, A, A) == NEW + SEEN
-    with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*BLOOM_COUNT"):
+    with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*`counting`"):
         discard(plain, A)
     assert A in plain
 
@@ -396,7 +401,7 @@ def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_filter_of_the_other_kind_is_refused(connect: Connect, stored: bool) -> None:
     connect(counting=stored).open()
-    message = f"stored with counting = {stored}, but BLOOM_COUNTING is {not stored}: remove"
+    message = f"stored with `counting` = {stored}, but `counting` is {not stored}: remove"
     with pytest.raises(FilterMismatchError, match=message):
         connect(counting=not stored).open()
     assert connect(counting=None).open().counting is stored

@@ -179,7 +179,7 @@ def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) ->
     for rounds in range(30):
         bloom = some(client)
         bloom.extend(URLS)
-        steps = bloom.session.delete()
+        steps = bloom._delete()
         calls = next(steps)
         try:
             for _ in range(rounds):

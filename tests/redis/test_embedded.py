@@ -538,7 +538,7 @@ def test_an_unsafe_socket_directory_is_refused(
 
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file/bloom.*BLOOM_REDIS_URL"):
+    with pytest.raises(StorageError, match=r"file/bloom.*`url`"):
         EmbeddedServer.attach(tmp_path / "file" / "bloom")
 
 

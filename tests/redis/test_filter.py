@@ -252,11 +252,14 @@ def test_unset_parameters_are_taken_as_stored(client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"blocks": 8}, r"stored with 16 blocks, but BLOOM_BLOCKS is 8: remove BLOOM_BLOCKS"),
-        ({"seeds": 3}, r"stored with 21 seeds, but BLOOM_SEEDS is 3"),
-        ({"seeds": [1, 2]}, r"stored with 21 other seeds, but BLOOM_SEEDS is a list of 2"),
-        ({"ring": "write-all"}, r"ring order 'write-newest', but BLOOM_RING is 'write-all'"),
-        ({"stagger": True}, r"stagger = False, but BLOOM_STAGGER is True"),
+        ({"blocks": 8}, r"stored with `blocks` = 16, but `blocks` is 8: remove `blocks`"),
+        ({"seeds": 3}, r"stored with `seeds` = 21, but `seeds` is 3"),
+        (
+            {"seeds": [1, 2]},
+            r"stored with `seeds` = another list of 21, but `seeds` is a list of 2",
+        ),
+        ({"ring": "write-all"}, r"`ring` = 'write-newest', but `ring` is 'write-all'"),
+        ({"stagger": True}, r"`stagger` = False, but `stagger` is True"),
     ],
 )
 def test_another_geometry_than_stored_is_refused(
@@ -444,7 +447,7 @@ def test_notify_is_a_function(client: redis.Redis, notify: Any) -> None:
 
 def test_seeds_and_error_rate_that_contradict_each_other_are_refused(client: redis.Redis) -> None:
     """One seed at 1e-5 would take 12 GB for a million items."""
-    with pytest.raises(ConfigurationError, match="BLOOM_SEEDS.*contradict.*take about 18"):
+    with pytest.raises(ConfigurationError, match="`seeds`.*contradict.*take about 18"):
         BloomFilter(client, "k", seeds=1).open()
     assert not client.keys()
 
@@ -548,11 +551,11 @@ def test_growth_stops_at_the_memory_allowed(client: redis.Redis, ring: str) -> N
 
 
 def test_what_does_not_fit_in_the_memory_allowed_is_refused(client: redis.Redis) -> None:
-    with pytest.raises(ConfigurationError, match="BLOOM_MAX_MEMORY = 1,000 is less than"):
+    with pytest.raises(ConfigurationError, match="`max_memory` = 1,000 is less than"):
         small(client, max_memory=1_000).open()
     assert not client.keys()
     small(client).open()
-    with pytest.raises(ConfigurationError, match="BLOOM_MAX_MEMORY = 1,000 is less than"):
+    with pytest.raises(ConfigurationError, match="`max_memory` = 1,000 is less than"):
         small(client, max_memory=1_000).open()
     assert small(client).info().max_memory is None
 
@@ -854,7 +857,7 @@ def test_rotation_by_hand_forgets_the_oldest_generation(client: redis.Redis) -> 
 def test_a_filter_without_a_window_has_nothing_to_rotate(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.add_many(URLS)
-    with pytest.raises(ConfigurationError, match="BLOOM_RECRAWL_AFTER.*nothing to rotate"):
+    with pytest.raises(ConfigurationError, match="`window`.*nothing to rotate"):
         bloom.rotate()
     assert bloom.add_many(URLS) == [False] * 1000
 
@@ -1028,7 +1031,7 @@ def test_a_lost_header_is_restored_from_any_ring(client: redis.Redis) -> None:
     header = bloom.open()
     bloom.extend(URLS)
     client.delete("{shop:bloom:0}:header", *(f"{{shop:bloom:{b}}}:ring" for b in range(11)))
-    with pytest.raises(FilterMismatchError, match="stored with 16 blocks"):
+    with pytest.raises(FilterMismatchError, match="stored with `blocks` = 16"):
         small(client, blocks=1).open()
     other = small(client)
     assert other.open() == header

@@ -275,7 +275,7 @@ def before(name: str, what: Callable[[], object]) -> Between:
     return between
 
 
-@pytest.mark.parametrize("script", ["allocate", "fill", "create"])
+@pytest.mark.parametrize("script", ["allocate", "write_range", "create"])
 def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
     client: redis.Redis, put: Put, script: str
 ) -> None:
@@ -373,7 +373,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
             bloom = AsyncBloomFilter(own, "new")
 
             def hang(calls: list[Call]) -> None:
-                if calls[0].script.name == "fill":
+                if calls[0].script.name == "write_range":
                     client.client_pause(600_000, all=False)
                     raise asyncio.CancelledError
 
@@ -661,7 +661,7 @@ def test_a_key_in_use_is_refused_before_anything_is_written(
         put(client, lambda calls: written.extend(call.script.name for call in calls))
     after = {key: value for key, value in contents(client).items() if b"{new:" in key}
     assert after == before
-    assert not {"swap", "allocate", "fill", "create", "drop"} & set(written)
+    assert not {"swap", "allocate", "write_range", "create", "drop"} & set(written)
 
 
 @pytest.mark.parametrize(

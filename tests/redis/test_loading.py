@@ -179,7 +179,7 @@ def test_a_block_that_begins_again_in_the_file_is_as_it_was_then(
     reads: list[Call] = []
 
     def clear(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch" and calls[0].args[3]:
+        if calls[0].script.name == "read_range" and calls[0].args[3]:
             reads.append(calls[0])
             if len(reads) == 4:
                 make(client).clear()
@@ -250,7 +250,7 @@ def test_a_connection_that_is_lost_leaves_nothing(client: redis.Redis, full: Blo
 
     def fail(calls: list[Call]) -> None:
         nonlocal count
-        if calls[0].script.name == "fill":
+        if calls[0].script.name == "write_range":
             count += 1
             if count == 3:
                 raise redis.ConnectionError("gone")
@@ -397,10 +397,10 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
 CHILD = """
 import sys, redis
 from pathlib import Path
-from scrapy_bloom.bloom.extras.archive import Reader, Writer
+from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.extras.loader import Loading, load
+from scrapy_bloom.bloom.extras.loader import Loader, load
 from scrapy_bloom.bloom.extras.streams import reading, writing
 from scrapy_bloom.bloom.extras.saver import save
 
@@ -412,9 +412,9 @@ run = Driver(redis.Redis.from_url(sys.argv[1])).run
 for number, key in enumerate(("small", "large")):
     before = kib("VmRSS")
     with writing(sys.argv[2]) as file:
-        run(save(Keys(key), Writer(file)))
+        run(save(Keys(key), ArchiveWriter(file)))
     with reading(sys.argv[2]) as file:
-        load(run, Loading(Keys(f"{key}-copy"), Reader(file)))
+        load(run, Loader(Keys(f"{key}-copy"), ArchiveReader(file)))
 print(kib("VmHWM") - before)
 """
 

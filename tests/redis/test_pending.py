@@ -34,7 +34,9 @@ def bloom(client: redis.Redis) -> BloomFilter:
 
 def claim_item(bloom: BloomFilter, *items: bytes, owner: str = OURS, nonce: str = "1") -> str:
     requests = [f'{{"url":"{item.hex()}"}}' for item in items]
-    return bloom.run(lambda session: claim_protocol.claim(session, items, requests, owner, nonce))
+    return "".join(
+        bloom.run(lambda session: claim_protocol.claim(session, items, requests, owner, nonce))
+    )
 
 
 def release(bloom: BloomFilter, *items: bytes, owner: str = "", failure: RetryPolicy | None = None):
@@ -105,7 +107,9 @@ def test_what_is_recorded_cannot_be_claimed(bloom: BloomFilter) -> None:
 
 def test_what_is_kept_is_not_tested(bloom: BloomFilter) -> None:
     bloom.add(A)
-    assert bloom.run(lambda v: claim_protocol.claim(v, [A], ["{}"], OURS, "1", tested=False)) == NEW
+    assert bloom.run(lambda v: claim_protocol.claim(v, [A], ["{}"], OURS, "1", tested=False)) == [
+        NEW
+    ]
 
 
 def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
@@ -336,10 +340,7 @@ def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) 
     writer.open()
     crawl.delete()
     items = [f"{number}".encode() for number in range(50)]
-    assert (
-        crawl.run(lambda session: claim_protocol.claim(session, items, [""] * 50, "me", "1"))
-        == "1" * 50
-    )
+    assert claim_item(crawl, *items) == "1" * 50
     held = writer.run(lambda session: claim_protocol.hold(session, items, "me", "2"))
     assert held == {field_of(item) for item in items}
     assert writer.seeds == crawl.seeds

@@ -179,7 +179,7 @@ def test_a_block_that_grows_is_saved_as_it_was(client: redis.Redis) -> None:
     done: list[int] = []
 
     def grow(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch" and calls[0].args[3] and not done:
+        if calls[0].script.name == "read_range" and calls[0].args[3] and not done:
             done.append(make(client).extend(URLS))
 
     data = saved(bloom, grow)
@@ -198,7 +198,7 @@ def test_a_block_that_forgets_what_is_being_read_is_read_again(client: redis.Red
     seen = []
 
     def rotate(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch" and calls[0].args[3]:
+        if calls[0].script.name == "read_range" and calls[0].args[3]:
             seen.append(calls)
             if len(seen) == 3:
                 make(client).rotate()
@@ -232,7 +232,7 @@ def test_a_filter_that_never_keeps_still_is_given_up(client: redis.Redis) -> Non
     other = make(client)
 
     def clear(calls: list[Call]) -> None:
-        if calls[0].script.name == "fetch":
+        if calls[0].script.name == "read_range":
             other.clear()
 
     with pytest.raises(StorageError, match=f"was different each of {MAX_ROUNDS} times"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import scrapy_bloom
-from scrapy_bloom.bloom.protocol.scripts import load, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import _ON_FULL_SERVER, load, on_full_server
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -37,8 +37,8 @@ ORDER = [
     for line in """
         bloom.errors
         bloom.model
-        bloom.options
         bloom.validators
+        bloom.options
         bloom.protocol
         bloom.client bloom.extras
         bloom
@@ -123,6 +123,13 @@ def test_pure_extras_do_no_io(name: str) -> None:
 @pytest.mark.parametrize("module", [name for name in modules() if name.startswith("bloom.")])
 def test_the_library_does_not_know_scrapy(module: str) -> None:
     assert "scrapy" not in {name.split(".")[0] for name in imports(module)}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.glob("bloom/**/*.*")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_the_library_names_no_setting(path: Path) -> None:
+    assert path.suffix == ".pyc" or "BLOOM_" not in path.read_text()
 
 
 SCRIPTS = sorted(PACKAGE.glob("bloom/protocol/lua/*.lua"))
@@ -222,6 +229,7 @@ def test_scripts_are_part_of_the_package() -> None:
         *("reassign", "release", "scan", "swap", "walk", "write_range"),
     }
     assert all(load(name).text for name in names)
+    assert names >= _ON_FULL_SERVER
 
 
 def test_a_prelude_stands_before_a_script_that_needs_it() -> None:

@@ -52,7 +52,7 @@ def test_a_claim_names_the_written_layers_first_and_then_those_only_tested(
     order: str, written: list[str], tested: list[str]
 ) -> None:
     mine = held(order)
-    call = mine.add_many(mine.pack(HASHES))
+    call = mine.add(mine.pack(HASHES))
     assert names(call) == ["ring", *written, *tested]
     v, ends, k, groups, sizes, packed, bits, room, *counts = call.args
     assert (v, ends, k, sizes, bits) == ("v", mine.ring.ends, 3, 3, 1)
@@ -94,7 +94,8 @@ def test_any_one_generation_can_be_asked(order: str) -> None:
 
 def test_what_is_added_is_claimed_where_nothing_is_counted() -> None:
     mine = held(WRITE_NEWEST)
-    assert mine.add(mine.pack(HASHES)) == mine.add_many(mine.pack(HASHES))
+    packed = mine.pack(HASHES)
+    assert mine.add(packed, if_absent=False) == mine.add(packed)
 
 
 def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
@@ -103,9 +104,9 @@ def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
     mine = CachedRing.of("v", replace(bits.ring, header=header), Keys("k"))
     packed = mine.pack(HASHES)
     assert packed == bits.pack(HASHES)
-    calls = [mine.add_many(packed), mine.add(packed), bits.add_many(packed)]
-    assert [call.script.name for call in calls] == ["count", "count", "claim"]
-    assert [call.args[8:] for call in calls] == [("n:1.0", "claim"), ("n:1.0", "add"), ("n:1.0",)]
+    calls = [mine.add(packed), mine.add(packed, if_absent=False), bits.add(packed)]
+    assert [call.script.name for call in calls] == ["count", "count", "add"]
+    assert [call.args[8:] for call in calls] == [("n:1.0", "nx"), ("n:1.0", ""), ("n:1.0",)]
     assert [call.args[6] for call in calls] == [4, 4, 1]
     assert {names(call) == ["ring", "1.0", "0.0", "0.1"] for call in calls} == {True}
     assert mine.contains(packed).args == (*bits.contains(packed).args[:-2], 4, b"")
@@ -125,7 +126,7 @@ def test_layers_of_one_size_share_their_offsets() -> None:
     for _ in range(63):
         full = full.rotate(NOW)
     mine = CachedRing.of("v", full, Keys("k"))
-    assert len(mine.claim_keys) == 65
+    assert len(mine.add_keys) == 65
     assert len(mine.pack(HASHES)) == 12
     assert mine.max_urls < CachedRing.of("v", full.cleared(NOW), Keys("k")).max_urls
 
@@ -139,7 +140,7 @@ def test_255_layers_of_as_many_sizes_can_be_told_apart() -> None:
     widest = replace(ring(WRITE_NEWEST), generations=generations)
     assert len({layer.num_bits for layer in widest.layers}) == 255
     mine = CachedRing.of("v", widest, Keys("k"))
-    groups = mine.add_many(mine.pack(HASHES)).args[3]
+    groups = mine.add(mine.pack(HASHES)).args[3]
     assert groups == bytes(range(255))
 
 

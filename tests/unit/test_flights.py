@@ -5,17 +5,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scrapy_bloom.bloom.protocol.claims import field_of
-from scrapy_bloom.crawl.claims.in_flight import ClaimKey, InFlightRequest, UnkeptRequests
-from scrapy_bloom.crawl.write_behind import CONFIRM, FAIL, RELEASE, REPEAT
+from scrapy_bloom.crawl.claims.in_flight import InFlightRequest, UnkeptRequests
+from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.jobs import JobKind
+
+CONFIRM, FAIL = JobKind.CONFIRM, JobKind.FAIL
+RELEASE, REPEAT = JobKind.RELEASE, JobKind.REPEAT
 
 LIMIT = 8
 
 
-def claim(number: int) -> ClaimKey:
+def claim(number: int) -> Key:
     return "lasting", b"%d" % number
 
 
-def flight(number: int, kind: str = "") -> InFlightRequest:
+def flight(number: int, kind: JobKind | None = None) -> InFlightRequest:
     return InFlightRequest({claim(number): 0}, kind=kind)
 
 
@@ -27,7 +31,7 @@ class Crawl(RuleBasedStateMachine):
         self.unkept = UnkeptRequests(LIMIT)
         self.flights = {0: flight(0)}
         self.parents: dict[int, int] = {}
-        self.settled: dict[int, str] = {}
+        self.settled: dict[int, JobKind] = {}
         self.given_up: set[int] = set()
 
     def number_of(self, one: InFlightRequest) -> int:
@@ -60,7 +64,7 @@ class Crawl(RuleBasedStateMachine):
         self.given_up |= {self.number_of(one) for one in given_up}
 
     @rule(data=st.data(), kind=st.sampled_from([CONFIRM, RELEASE, FAIL]))
-    def finish(self, data: st.DataObject, kind: str) -> None:
+    def finish(self, data: st.DataObject, kind: JobKind) -> None:
         under_way = [n for n, f in self.flights.items() if not f.kind and n not in self.settled]
         if not under_way:
             return

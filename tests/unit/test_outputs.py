@@ -17,17 +17,17 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.protocol.claims import MINE_UNKEPT
-from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl import outputs as outputs_module
-from scrapy_bloom.crawl.engine import EngineAdapter
-from scrapy_bloom.crawl.lookups import TO_SCHEDULER, Lookup
+from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.outputs import Outputs
 
 #: Seconds after which what waits would wait for ever.
 PATIENCE = 20.0
 PAGE, RESPONSE = Request("https://example.com/"), Response("https://example.com/")
 ITEM = {"an": "item"}
+NEW, SEEN, MINE_UNKEPT = Verdict.NEW, Verdict.SEEN, Verdict.MINE_UNKEPT
 
 
 def link(name: object = 0) -> Request:
@@ -85,26 +85,28 @@ class Deduplicator:
 
     def __init__(self) -> None:
         self.known: list[Request] = []
-        self.verdicts: dict[Request, str] = {}
+        self.verdicts: dict[Request, Verdict] = {}
+        self.seen = 0
         self.broken: list[Request] = []
         self.rounds: list[list[Request]] = []
         self.dropped: list[Request] = []
         self.lost: list[Request] = []
         self.noted: list[Request] = []
 
-    def question(self, request: Request) -> Lookup | None:
+    def prepare(self, request: Request) -> Lookup | None:
         if request in self.broken:
             raise LookupError
-        verdict = SEEN if request in self.known else ""
-        return None if request.dont_filter else Lookup("", request.url.encode(), request, verdict)
+        verdict = SEEN if request in self.known else None
+        key = "", request.url.encode()
+        return None if request.dont_filter else Lookup(key, request, verdict)
 
-    async def ask(self, questions: Sequence[Lookup]) -> None:
-        self.rounds.append([question.request for question in questions])
-        for question in questions:
-            question.verdict = self.verdicts.get(question.request, NEW)
+    async def decide_many(self, lookups: Sequence[Lookup]) -> None:
+        self.rounds.append([lookup.request for lookup in lookups])
+        for lookup in lookups:
+            lookup.verdict = self.verdicts.get(lookup.request, NEW)
 
-    def is_duplicate(self, question: Lookup) -> bool:
-        return bool(question.verdict) and question.verdict not in TO_SCHEDULER
+    def count_seen(self, lookup: Lookup) -> None:
+        self.seen += 1
 
     def log(self, request: Request, spider: Spider) -> None:
         self.dropped.append(request)
@@ -117,6 +119,11 @@ class Deduplicator:
     def yields(self, page: Request) -> Callable[[Request], None] | None:
         assert page is PAGE
         return self.noted.append
+
+
+def outputs(crawler: Any) -> Outputs:
+    deduplicator: Any = Deduplicator()
+    return Outputs(crawler, deduplicator, 64, deduplicator.log)
 
 
 class Lab:
@@ -132,7 +139,8 @@ class Lab:
             signals=self.signals,
             get_downloader_middleware=lambda _: middleware,
         )
-        Outputs(crawler, self.filter, batch).hook(self.scraper)
+        deduplicator: Any = self.filter
+        Outputs(crawler, deduplicator, batch, self.filter.log).hook(self.scraper)
 
     async def handle(self, outputs: Any) -> None:
         await self.scraper.handle_spider_output_async(outputs, PAGE, RESPONSE)
@@ -438,7 +446,7 @@ async def test_two_callbacks_do_not_wait_for_each_other() -> None:
 async def test_requests_keep_their_order_though_some_are_looked_up_and_others_not() -> None:
     lab, goes_on = Lab(), asyncio.Event()
     first, second = link(1), link(2).replace(dont_filter=True)
-    ask = lab.filter.ask
+    ask = lab.filter.decide_many
 
     async def slow(questions: Sequence[Lookup]) -> None:
         await goes_on.wait()
@@ -451,7 +459,7 @@ async def test_requests_keep_their_order_though_some_are_looked_up_and_others_no
         await asyncio.sleep(0)
         goes_on.set()
 
-    lab.filter.ask = slow  # type: ignore[method-assign]
+    lab.filter.decide_many = slow  # type: ignore[method-assign]
     await lab.handle(callback())
     assert lab.scraper.flat == [first, second]
 
@@ -725,10 +733,10 @@ class OtherErrors(Scraper):
 def test_an_unknown_form_is_an_error_before_the_first_page(scraper: Any, what: str) -> None:
     crawler: Any = SimpleNamespace(engine=SimpleNamespace(scraper=scraper))
     with pytest.raises(ConfigurationError, match="set BLOOM_BATCH = 0") as raised:
-        EngineAdapter(crawler).pass_outputs_to(Outputs(crawler, Deduplicator(), 64))
+        EngineAdapter(crawler).hook_scraper(outputs(crawler).hook)
     assert what in str(raised.value)
 
 
 def test_without_an_engine_nothing_is_replaced() -> None:
     crawler: Crawler = get_crawler(Spider)
-    EngineAdapter(crawler).pass_outputs_to(Outputs(crawler, Deduplicator(), 64))
+    EngineAdapter(crawler).hook_scraper(outputs(crawler).hook)

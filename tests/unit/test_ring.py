@@ -18,18 +18,13 @@ from support.examples import examples
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config, Counts, Generation, Layer
+from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.ring import (
-    MAX_FURTHER_LAYERS,
-    MAX_LAYERS,
-    RING_OUTLIVES,
-    RUNS_EXPIRE,
-    RUNS_KEPT,
-    SLACK,
-    Ring,
-)
+from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.ring_state import RING_OUTLIVES_SECONDS
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
+from scrapy_bloom.bloom.model.timetable import RUNS_EXPIRE_SECONDS, SLACK_SECONDS
 
 NOW = 1_700_000_000
 HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400
@@ -215,18 +210,18 @@ def check_times(ring: Ring) -> None:
     """Check that keys live for as long as what they hold is remembered, and not for ever."""
     plan_ = ring.config.schedule
     last = max(ring.expires(generation) for generation in ring.generations)
-    assert ring.expiry == (last + RING_OUTLIVES if plan_ else 0)
+    assert ring.expiry == (last + RING_OUTLIVES_SECONDS if plan_ else 0)
     for generation in ring.generations:
         times = [function(generation) for function in (ring.closes, ring.forgotten, ring.expires)]
         if plan_ is None:
             assert times == [0, 0, 0]
         elif plan_.counts_runs:
-            assert times == [0, 0, ring.changed + RUNS_EXPIRE]
+            assert times == [0, 0, ring.changed + RUNS_EXPIRE_SECONDS]
         else:
             closes, forgotten, expires = times
-            assert closes <= forgotten == expires - SLACK
+            assert closes <= forgotten == expires - SLACK_SECONDS
             assert forgotten <= plan_.start(
-                ring.period(generation) + ring.config.slots, *ring._shift
+                ring.period(generation) + ring.config.slots, *ring.timetable.shift
             )
     assert ring.ends == ring.closes(ring.active)
 
@@ -701,7 +696,7 @@ def test_memory_is_kept_for_the_generations_to_come() -> None:
 
 def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
     needed = 3 * 4 * fresh(schedule=schedule(3 * DAY, DAY)).memory
-    message = f"BLOOM_MAX_MEMORY = .* is less than the {needed:,} bytes .* in 3 generation"
+    message = f"`max_memory` = .* is less than the {needed:,} bytes .* in 3 generation"
     config: dict[str, Any] = {"schedule": schedule(3 * DAY, DAY), "max_memory": needed - 1}
     with pytest.raises(ConfigurationError, match=message):
         fresh(**config)

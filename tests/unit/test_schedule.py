@@ -26,7 +26,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800
 CENTURY = 36_525 * DAY
 MOST = {MONTHS: 12 * MAX_YEARS, SECONDS: CENTURY, RUNS: 1_000_000}
-NAME = "BLOOM_RECRAWL_AFTER"
+NAME = "`window`"
 
 spans = st.sampled_from([MONTHS, SECONDS, RUNS]).flatmap(
     lambda unit: st.builds(Span, st.integers(1, MOST[unit]), st.just(unit))
@@ -85,10 +85,10 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span], list[Spa
         Schedule.of(window, period)
     message = str(caught.value)
     shown = period or Span(1, window.unit)
-    assert f'BLOOM_RECRAWL_AFTER = "{window}"' in message
-    assert f'BLOOM_ROTATE_EVERY = "{shown}"' in message
-    told = message.split("set BLOOM_ROTATE_EVERY to ")[1]
-    told_periods, _, told_windows = told.partition(" BLOOM_RECRAWL_AFTER to ")
+    assert f'`window` = "{window}"' in message
+    assert f'`period` = "{shown}"' in message
+    told = message.split("set `period` to ")[1]
+    told_periods, _, told_windows = told.partition(" `window` to ")
     periods, windows = (
         [parse_span("suggestion", text) for text in re.findall(r'"([^"]+)"', part)]
         for part in (told_periods, told_windows)
@@ -267,12 +267,12 @@ anything = st.recursive(
 @given(anything)
 def test_any_value_is_a_span_or_a_configuration_error(value: object) -> None:
     try:
-        span = parse_span("BLOOM_SOME", value)
+        span = parse_span("`some`", value)
     except ConfigurationError as error:
-        assert str(error).startswith("BLOOM_SOME is ")  # noqa: PT017 - either is right
+        assert str(error).startswith("`some` is ")  # noqa: PT017 - either is right
     else:
         assert 1 <= span.count <= MOST[span.unit]
-        assert parse_span("BLOOM_SOME", span) is span
+        assert parse_span("`some`", span) is span
 
 
 @pytest.mark.parametrize("count", [0, -1, 1201, 1.0, True, "1"])
@@ -333,44 +333,41 @@ def test_whole_multiples_up_to_64_go_together(schedule: Schedule) -> None:
         (
             "5 months",
             "4 weeks",
-            'give both in months, say set BLOOM_ROTATE_EVERY to "5 months" or "1 month"',
+            'give both in months, say set `period` to "5 months" or "1 month"',
         ),
         (
             "6 weeks",
             "1 month",
             (
-                "give both in seconds, say set BLOOM_ROTATE_EVERY to "
+                "give both in seconds, say set `period` to "
                 '"6 weeks", "3 weeks", "2 weeks" or "1 week"'
             ),
         ),
-        ("3 runs", "1 day", 'both in runs, say set BLOOM_ROTATE_EVERY to "3 runs" or "1 run"'),
+        ("3 runs", "1 day", 'both in runs, say set `period` to "3 runs" or "1 run"'),
         (
             "5 months",
             "2 months",
             (
-                'a multiple of the period; set BLOOM_ROTATE_EVERY to "1 month" or "5 months", '
-                'or BLOOM_RECRAWL_AFTER to "4 months" or "6 months"'
+                'a multiple of the period; set `period` to "1 month" or "5 months", '
+                'or `window` to "4 months" or "6 months"'
             ),
         ),
         (
             "1 week",
             "5 hours",
-            (
-                'BLOOM_ROTATE_EVERY to "4 hours" or "6 hours", '
-                'or BLOOM_RECRAWL_AFTER to "165 hours" or "170 hours"'
-            ),
+            ('`period` to "4 hours" or "6 hours", or `window` to "165 hours" or "170 hours"'),
         ),
         (
             "1 month",
             "5 months",
-            'set BLOOM_ROTATE_EVERY to "1 month", or BLOOM_RECRAWL_AFTER to "5 months"',
+            'set `period` to "1 month", or `window` to "5 months"',
         ),
-        ("10 years", None, '64 times the period; set BLOOM_ROTATE_EVERY to "2 months"'),
-        ("90 days", "1 s", '64 times the period; set BLOOM_ROTATE_EVERY to "36 hours"'),
-        ("1 week", "1 min", '64 times the period; set BLOOM_ROTATE_EVERY to "3 hours"'),
-        ("67 runs", None, '64 times the period; set BLOOM_ROTATE_EVERY to "67 runs"'),
-        ("128 runs", None, '64 times the period; set BLOOM_ROTATE_EVERY to "2 runs"'),
-        ("65 runs", None, '64 times the period; set BLOOM_ROTATE_EVERY to "5 runs"'),
+        ("10 years", None, '64 times the period; set `period` to "2 months"'),
+        ("90 days", "1 s", '64 times the period; set `period` to "36 hours"'),
+        ("1 week", "1 min", '64 times the period; set `period` to "3 hours"'),
+        ("67 runs", None, '64 times the period; set `period` to "67 runs"'),
+        ("128 runs", None, '64 times the period; set `period` to "2 runs"'),
+        ("65 runs", None, '64 times the period; set `period` to "5 runs"'),
     ],
 )
 def test_what_does_not_go_together_and_what_would(

@@ -196,7 +196,7 @@ def test_block_capacity_costs_little_for_large_filters() -> None:
 
 
 def test_layer_over_512_mib_is_an_error_that_names_the_remedy() -> None:
-    with pytest.raises(ConfigurationError, match=r"512 MiB: set more blocks \(BLOOM_BLOCKS\)"):
+    with pytest.raises(ConfigurationError, match=r"512 MiB: set more `blocks`"):
         plan(1_000_000_000, 1e-5, blocks=1)
 
 
@@ -264,5 +264,7 @@ def test_chance_of_any_is_between_the_largest_and_the_sum(rates: list[float]) ->
 def test_seeds_that_contradict_the_error_rate_of_a_layer_are_refused() -> None:
     """The more generations are tested, the less a layer may have, and the more seeds it needs."""
     assert plan(1_000_000, 1e-3, num_hashes=2)
-    with pytest.raises(ConfigurationError, match=r"2 seeds .* 7.8125e-06 a layer .* take about 17"):
+    with pytest.raises(
+        ConfigurationError, match=r"2 `seeds` .* 7.8125e-06 a layer .* take about 17"
+    ):
         plan(1_000_000, 1e-3, tested=64, num_hashes=2)

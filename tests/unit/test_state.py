@@ -11,8 +11,9 @@ from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config, Layer
+from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
-from scrapy_bloom.bloom.model.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
 
 NOW = 1_700_000_000

@@ -53,7 +53,7 @@ def test_window_and_period_of_a_filter_that_has_some(
 @pytest.mark.parametrize("window", [None, NEVER])
 def test_a_period_without_a_window_is_refused(window: str | None) -> None:
     wanted = FilterOptions(window=window, period=Span(1, MONTHS))
-    with pytest.raises(ConfigurationError, match=r'BLOOM_ROTATE_EVERY = "1 month"'):
+    with pytest.raises(ConfigurationError, match=r'`period` = "1 month"'):
         wanted.config(replace(STORED, schedule=None))
 
 
@@ -77,7 +77,7 @@ def test_a_new_filter_is_what_was_asked_for(
     blocks: int | None, order: str | None, stagger: bool | None, seeds: tuple[int, ...] | None
 ) -> None:
     wanted = FilterOptions(
-        blocks=blocks, order=order, stagger=stagger, seeds=seeds, fingerprinter="a.B"
+        blocks=blocks, ring=order, stagger=stagger, seeds=seeds, fingerprinter="a.B"
     )
     header = wanted.new_header(STORED)
     assert header.blocks == (blocks or 16)
@@ -97,22 +97,22 @@ def test_each_new_filter_has_an_id_and_seeds_of_its_own() -> None:
 def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
     config = Config(1_000, 1e-3, Schedule(Span(64, MONTHS), Span(1, MONTHS)), growth=0)
     counts = [
-        len(FilterOptions(order=order).new_header(config).seeds)
+        len(FilterOptions(ring=order).new_header(config).seeds)
         for order in (WRITE_NEWEST, WRITE_ALL)
     ]
     assert counts == [16, 10]
-    assert len(FilterOptions(num_hashes=12).new_header(config).seeds) == 12
+    assert len(FilterOptions(seeds=12).new_header(config).seeds) == 12
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"blocks": 8}, "stored with 4 blocks, but BLOOM_BLOCKS is 8: remove BLOOM_BLOCKS"),
-        ({"num_hashes": 4}, "stored with 3 seeds, but BLOOM_SEEDS is 4"),
-        ({"seeds": (5, 7, 12)}, "stored with 3 other seeds, but BLOOM_SEEDS is a list of 3"),
-        ({"order": WRITE_ALL}, "the ring order 'write-newest', but BLOOM_RING is 'write-all'"),
-        ({"stagger": True}, "stagger = False, but BLOOM_STAGGER is True"),
-        ({"counting": True}, "counting = False, but BLOOM_COUNTING is True: remove"),
+        ({"blocks": 8}, "stored with `blocks` = 4, but `blocks` is 8: remove `blocks`"),
+        ({"seeds": 4}, "stored with `seeds` = 3, but `seeds` is 4"),
+        ({"seeds": (5, 7, 12)}, "`seeds` = another list of 3, but `seeds` is a list of 3"),
+        ({"ring": WRITE_ALL}, "`ring` = 'write-newest', but `ring` is 'write-all'"),
+        ({"stagger": True}, "`stagger` = False, but `stagger` is True"),
+        ({"counting": True}, "`counting` = False, but `counting` is True: remove"),
     ],
 )
 def test_another_filter_than_the_stored_one_is_refused(asked: dict[str, Any], message: str) -> None:
@@ -124,7 +124,7 @@ def test_another_filter_than_the_stored_one_is_refused(asked: dict[str, Any], me
     "asked",
     [
         {},
-        {"blocks": 4, "num_hashes": 3, "seeds": (5, 7, 11), "order": WRITE_NEWEST},
+        {"blocks": 4, "seeds": (5, 7, 11), "ring": WRITE_NEWEST},
         {"stagger": False},
         {"counting": False},
         {"fingerprinter": "another.One"},
@@ -142,10 +142,10 @@ def test_a_counting_filter_is_created_as_one_and_found_to_be() -> None:
     wanted.check(header, "k")
     assert not FilterOptions(blocks=16).new_header(STORED).counting
     FilterOptions().check(header, "k")  # unset is as stored
-    with pytest.raises(FilterMismatchError, match="counting = True, but BLOOM_COUNTING is False"):
+    with pytest.raises(FilterMismatchError, match="`counting` = True, but `counting` is False"):
         FilterOptions(counting=False).check(header, "k")
 
 
 def test_counters_are_not_written_to_all_generations() -> None:
-    with pytest.raises(ConfigurationError, match=r'BLOOM_RING = "write-all" do not go together'):
-        FilterOptions(counting=True, order=WRITE_ALL).new_header(STORED)
+    with pytest.raises(ConfigurationError, match=r'`ring` = "write-all" do not go together'):
+        FilterOptions(counting=True, ring=WRITE_ALL).new_header(STORED)

@@ -10,7 +10,7 @@ from redis.connection import SSLConnection, parse_url
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 
-#: What BLOOM_REDIS_URL may look like, for error messages.
+#: Forms of a server's address, for error messages.
 URL_FORMS = (
     "redis://[[user]:password@]host[:port][/db], rediss://... (TLS), "
     "unix://[[user]:password@]/path/to/socket[?db=0] or embedded:[/data/dir]"

@@ -13,10 +13,12 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.driver import check_client
 from scrapy_bloom.bloom.errors import (
-    OF_FILTERS,
+    WORDS,
+    BloomError,
     ConfigurationError,
     StorageError,
     explain,
+    reword,
     showable,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -108,7 +110,7 @@ class AsyncDriver:
         client: ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
         label: the server's address for error messages, without credentials.
         timeout: seconds one operation may take in all; None for no limit.
-        words: what remedies name, as in ``errors.OF_FILTERS``.
+        words: what remedies name, as in ``errors.WORDS``.
 
     Attributes:
         round_trips: times that commands were sent and their replies awaited.
@@ -119,7 +121,7 @@ class AsyncDriver:
         client: Any,
         label: str,
         timeout: float | None,
-        words: Mapping[str, str] = OF_FILTERS,
+        words: Mapping[str, str] = WORDS,
     ) -> None:
         check_client(client, "redis.asyncio.Redis or redis.asyncio.RedisCluster")
         if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
@@ -169,6 +171,9 @@ class AsyncDriver:
             ) from None
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
+        except BloomError as error:
+            reword(error, self._words)
+            raise
 
     def explain(self, error: Exception) -> StorageError:
         """Return an error that says what to do about an error of the client's."""

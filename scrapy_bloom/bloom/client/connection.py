@@ -26,7 +26,7 @@ from redis.retry import Retry
 from scrapy_bloom.bloom.client.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
 from scrapy_bloom.bloom.client.addresses import label as label_of
 from scrapy_bloom.bloom.client.deadline import BoundedSocket, at_most, may_connect, spend
-from scrapy_bloom.bloom.errors import ConfigurationError, explain, showable
+from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, rewording, showable
 
 if TYPE_CHECKING:
     from scrapy_bloom.bloom.client.embedded import EmbeddedServer
@@ -36,11 +36,11 @@ MAX_DB = 2**31 - 1
 #: Client arguments that are ours to decide, and what to do instead.
 RESERVED = {
     **dict.fromkeys(
-        ("socket_timeout", "socket_connect_timeout", "timeout"), "set BLOOM_TIMEOUT instead"
+        ("socket_timeout", "socket_connect_timeout", "timeout"), "set `timeout` instead"
     ),
     **dict.fromkeys(
         ("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"),
-        "remove it: a repeated command would hide pages; BLOOM_TIMEOUT bounds the waiting",
+        "remove it: a repeated command would hide pages; `timeout` bounds the waiting",
     ),
     **dict.fromkeys(
         ("decode_responses", "encoding", "encoding_errors", "charset", "errors", "protocol"),
@@ -106,7 +106,8 @@ def connect(
     timeout: float = 2.0,
     params: Mapping[str, Any] | None = None,
     data_dir: str | Path = ".scrapy/bloom",
-    setting: str = "BLOOM_REDIS_URL",
+    setting: str = "`url`",
+    words: Mapping[str, str] = WORDS,
 ) -> Connection:
     """Return a connection to the server at a URL; no socket is opened until the first command.
 
@@ -116,22 +117,29 @@ def connect(
         params: further arguments of ``redis.Redis``; they override the URL's.
         data_dir: where ``embedded:`` keeps its data, unless the URL names a directory.
         setting: the name of the URL in error messages.
+        words: what error messages call the parameters, as in ``errors.WORDS``.
 
     Raises:
         ConfigurationError: the URL or an argument is wrong.
         StorageError: the embedded server does not start.
     """
-    if url.startswith("embedded:") and not url.startswith("embedded://"):
-        return _connect_embedded(url.removeprefix("embedded:") or data_dir, timeout, params)
-    arguments = parse(url, setting)
-    _refuse_reserved(arguments, f"{setting} {redact(url)!r}")
-    if "host" not in arguments and "unix_socket_path" not in arguments:
-        raise ConfigurationError(f"{setting} {redact(url)!r} names no host; use {URL_FORMS}")
-    return _open(arguments, timeout, params, setting)
+    with rewording(words):
+        if url.startswith("embedded:") and not url.startswith("embedded://"):
+            directory = url.removeprefix("embedded:") or data_dir
+            return _connect_embedded(directory, timeout, params, words)
+        arguments = parse(url, setting)
+        _refuse_reserved(arguments, f"{setting} {redact(url)!r}")
+        if "host" not in arguments and "unix_socket_path" not in arguments:
+            raise ConfigurationError(f"{setting} {redact(url)!r} names no host; use {URL_FORMS}")
+        return _open(arguments, timeout, params, setting, words)
 
 
 def connect_scrapy_redis(
-    settings: SettingsLike, *, timeout: float = 2.0, params: Mapping[str, Any] | None = None
+    settings: SettingsLike,
+    *,
+    timeout: float = 2.0,
+    params: Mapping[str, Any] | None = None,
+    words: Mapping[str, str] = WORDS,
 ) -> Connection:
     """Return a connection to the server that scrapy-redis's settings name.
 
@@ -143,6 +151,7 @@ def connect_scrapy_redis(
         settings: Scrapy's settings.
         timeout: seconds a connection attempt or a reply may take, > 0.
         params: further arguments of the client; they override those of scrapy-redis.
+        words: what error messages call the parameters, as in ``errors.WORDS``.
 
     Raises:
         ConfigurationError: a setting is wrong.
@@ -161,7 +170,8 @@ def connect_scrapy_redis(
         given.update(parse(str(given["url"]), source))
     _check_address(given, "REDIS_")
     taken = {k: v for k, v in given.items() if k in SHARED or str(k).startswith("ssl")}
-    return _open(taken, timeout, params, "REDIS_PARAMS")
+    with rewording(words):
+        return _open(taken, timeout, params, "REDIS_PARAMS", words)
 
 
 def _check_address(given: dict[str, Any], prefix: str) -> None:
@@ -181,18 +191,21 @@ def _check_address(given: dict[str, Any], prefix: str) -> None:
 
 
 def _connect_embedded(
-    directory: str | Path, timeout: float, params: Mapping[str, Any] | None
+    directory: str | Path,
+    timeout: float,
+    params: Mapping[str, Any] | None,
+    words: Mapping[str, str],
 ) -> Connection:
     try:
         from scrapy_bloom.bloom.client.embedded import EmbeddedServer  # noqa: PLC0415 - needs POSIX
     except ImportError:
         raise ConfigurationError(
-            'BLOOM_REDIS_URL = "embedded:" works on Linux and macOS only; use redis://host:port'
+            '`url` = "embedded:" works on Linux and macOS only; use redis://host:port'
         ) from None
     server = EmbeddedServer.attach(directory)
     try:
         address = {"unix_socket_path": str(server.socket_path)}
-        connection = _open(address, timeout, params, "BLOOM_REDIS_URL")
+        connection = _open(address, timeout, params, "`url`", words)
     except BaseException:
         server.detach()
         raise
@@ -201,14 +214,18 @@ def _connect_embedded(
 
 
 def _open(
-    arguments: dict[str, Any], timeout: float, params: Mapping[str, Any] | None, source: str
+    arguments: dict[str, Any],
+    timeout: float,
+    params: Mapping[str, Any] | None,
+    source: str,
+    words: Mapping[str, str],
 ) -> Connection:
     """Create the client; ``source`` is the setting that most of the arguments come from."""
     if not 0 < timeout < float("inf"):
-        raise ConfigurationError(f"BLOOM_TIMEOUT is {timeout!r}: use a number of seconds above 0")
-    _refuse_reserved(params or {}, "BLOOM_REDIS_PARAMS")
+        raise ConfigurationError(f"`timeout` is {timeout!r}: use a number of seconds above 0")
+    _refuse_reserved(params or {}, "`params`")
     arguments = {**arguments, **(params or {})}
-    _check_address(arguments, "BLOOM_REDIS_PARAMS ")
+    _check_address(arguments, "`params` ")
     label = label_of(arguments)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
     # Later versions of redis-py default to RESP3, which brings longer time-outs along.
@@ -218,10 +235,10 @@ def _open(
         _complete(client)
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
         # Clients for clusters connect at once.
-        raise explain(error, label) from showable(error)
+        raise explain(error, label, words) from showable(error)
     except (TypeError, ValueError, redis.RedisError) as error:
         raise ConfigurationError(
-            f"{source} or BLOOM_REDIS_PARAMS holds an argument that the client refuses: {error}"
+            f"{source} or `params` holds an argument that the client refuses: {error}"
         ) from error
     resolves = _is_name(arguments.get("host"))
     return Connection(client, label, resolves, _async_maker(type(client), arguments))

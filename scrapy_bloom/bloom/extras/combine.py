@@ -14,8 +14,9 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.contents import Contents, Part, check_sizes, in_step, parts_of, reach
 from scrapy_bloom.bloom.extras.estimate import cardinality
 from scrapy_bloom.bloom.model.generations import Generation, Layer
+from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
-from scrapy_bloom.bloom.model.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 
 #: Makes the parts of a period's generation from those of each filter of that period or later.
 Combine = Callable[[list[list[Part]], int], list[Part]]
@@ -198,7 +199,7 @@ def _check_layers(generations: Iterable[Generation]) -> None:
         raise ConfigurationError(
             f"a block would have {sum(numbers)} layers, and a generation {max(numbers)}: at most "
             f"{MAX_LAYERS} are possible in one generation, and {MAX_FURTHER_LAYERS} beside each "
-            "first one in all. Combine fewer filters, or such as have room (BLOOM_CAPACITY)"
+            "first one in all. Combine fewer filters, or such as have room (`capacity`)"
         )
 
 

@@ -26,7 +26,7 @@ from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.protocol.ring_store import GONE, STAYS, UNFINISHED, Operation, RingStore
+from scrapy_bloom.bloom.protocol.ring_store import GONE, STAYS, UNFINISHED, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ MOMENT = 60
 BATCH, BLOCKS = 4, 16
 
 
-class Installer(RingStore):
+class Installer(StoredFilter):
     """One filter that is written: to be run by ``or_discard``.
 
     Args:
@@ -48,7 +48,7 @@ class Installer(RingStore):
     """
 
     def __init__(self, keys: Keys, header: Header) -> None:
-        super().__init__(keys, lambda *_: None)
+        super().__init__(keys)
         self._new = replace(header, id=secrets.token_hex(16))
         self._version = _unfinished_nonce()
         #: The server's clock, and when everything expires unless it is finished.
@@ -65,13 +65,13 @@ class Installer(RingStore):
         Raises:
             ConfigurationError: it is in use.
         """
-        header = yield from self._read_header("")
+        header = yield from self.read_header("")
         self._now, self._until = header.now, header.now + UNFINISHED_FOR
         blocks = range(max(self._new.blocks, DEFAULT_BLOCKS))
-        replies = yield [self._read_call(block) for block in blocks]
+        replies = yield [self.read_call(block) for block in blocks]
         used = [reply for reply in replies if reply.version]
         if used or header.status == "header":
-            raise self._in_use(used)
+            raise _in_use(self.keys, used)
 
     def begin(self, block: Block) -> Operation[None]:
         """Write the ring of a block, and allocate its bitmaps; or begin the same block again.
@@ -89,7 +89,7 @@ class Installer(RingStore):
         expected = self._version if before else ""
         (reply,) = yield [self._swap_call(ring, expected, self._version, self._until, bitmaps)]
         if reply.status != "ok" and reply.version != self._version:
-            raise self._taken() if before else self._in_use([reply])
+            raise _taken(self.keys) if before else _in_use(self.keys, [reply])
         for layer in ring.layers:
             arguments = (layer.name, layer.memory, block.counts[layer.name], self._until)
             yield from self._make([self._call("allocate", ring, layer, *arguments)])
@@ -97,7 +97,7 @@ class Installer(RingStore):
     def fill(self, layer: Layer, offset: int, data: bytes) -> Operation[None]:
         """Write a part of a bitmap of the block that was begun last."""
         ring = next(reversed(self._blocks.values())).ring
-        self._waiting.append(self._call("fill", ring, layer, layer.memory, offset, data))
+        self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
         if len(self._waiting) == BATCH:
             yield from self._send()
 
@@ -113,11 +113,11 @@ class Installer(RingStore):
         expiry = self._expiry()
         yield from self._look()
         if not (yield from self._mark(self._version)):
-            raise self._taken()
+            raise _taken(self.keys)
         self._is_sent = True
-        (answer,) = yield [self._create_call(self._new, self._version, expiry)]
+        (answer,) = yield [self.create_call(self._new, self._version, expiry)]
         if answer.status != "ok" and not (yield from self._is_there()):
-            raise self._taken()
+            raise _taken(self.keys)
 
     def confirm(self) -> Operation[None]:
         """Mark the rings as finished: a lost header is restored from any of them."""
@@ -139,7 +139,7 @@ class Installer(RingStore):
     def _look(self) -> Operation[None]:
         """Make sure that all bitmaps are there."""
         looks = (
-            self._call("fill", block.ring, layer, layer.memory, 0, b"")
+            self._call("write_range", block.ring, layer, layer.memory, 0, b"")
             for block in self._blocks.values()
             for layer in block.ring.layers
         )
@@ -195,12 +195,12 @@ class Installer(RingStore):
         for reply in replies:
             self._now = max(self._now, reply.now)
             if reply.status == "lost":
-                raise self._gone()
+                raise _gone(self.keys)
             if reply.status != "ok":
-                raise self._taken()
+                raise _taken(self.keys)
 
     def _is_there(self) -> Operation[bool]:
-        reply = yield from self._read_header("")
+        reply = yield from self.read_header("")
         return reply.fields.get("id") == self._new.id
 
     def _drop(self, ring: Ring) -> Operation[None]:
@@ -224,31 +224,32 @@ class Installer(RingStore):
             raise self._over("it ends, and all that it remembers is forgotten by now")
         return last
 
-    # -- trouble --
-
     def _over(self, problem: str) -> BloomError:
         return StorageError(f"the filter cannot be written: {problem}")
 
-    def _in_use(self, replies: Iterable[Reply]) -> ConfigurationError:
-        what = "there is a filter under it"
-        if any(reply.version.startswith(UNFINISHED) for reply in replies):
-            what = "a filter is being written under it, or that was interrupted"
-        return ConfigurationError(
-            f"the key {shown(self.keys.prefix)} is in use, {what}: choose another key, or delete "
-            "this one first (filter.delete(), scrapy bloom delete)"
-        )
 
-    def _taken(self) -> StorageError:
-        return StorageError(
-            f"the key {shown(self.keys.prefix)} was opened by another client (a crawl?), deleted "
-            "or evicted while a filter was written under it: nothing of that filter is left"
-        )
+def _in_use(keys: Keys, replies: Iterable[Reply]) -> ConfigurationError:
+    what = "there is a filter under it"
+    if any(reply.version.startswith(UNFINISHED) for reply in replies):
+        what = "a filter is being written under it, or writing one was interrupted"
+    return ConfigurationError(
+        f"the key {shown(keys.prefix)} is in use, {what}: choose another key, or delete this one "
+        "first (filter.delete(), scrapy bloom delete)"
+    )
 
-    def _gone(self) -> StorageError:
-        return StorageError(
-            f"what was written for the filter {self.keys.prefix!r} is gone again: the server is "
-            "out of memory and evicts (raise its maxmemory), or something else deletes its keys"
-        )
+
+def _taken(keys: Keys) -> StorageError:
+    return StorageError(
+        f"the key {shown(keys.prefix)} was opened by another client (a crawl?), deleted or evicted "
+        "while a filter was written under it: nothing of that filter is left"
+    )
+
+
+def _gone(keys: Keys) -> StorageError:
+    return StorageError(
+        f"what was written for the filter {keys.prefix!r} is gone again: the server is out of "
+        "memory and evicts (raise its maxmemory), or something else deletes its keys"
+    )
 
 
 def or_discard(

@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation, RingStore
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 
 #: Names of layers.
@@ -44,7 +44,7 @@ class Saved:
     lost: int = 0
 
 
-class Saver(RingStore):
+class Saver(StoredFilter):
     """One saving of a filter.
 
     Args:
@@ -54,7 +54,7 @@ class Saver(RingStore):
     """
 
     def __init__(self, keys: Keys, writer: ArchiveWriter, progress: Progress | None = None) -> None:
-        super().__init__(keys, lambda *_: None)
+        super().__init__(keys)
         self._writer = writer
         self._progress = progress or (lambda *_: None)
         self._count = self._memory = self._done = self._total = self._lost = 0
@@ -80,12 +80,12 @@ class Saver(RingStore):
         return Saved(header, now, self._count, self._memory, self._lost)
 
     def _look(self) -> Operation[tuple[int, Header, dict[int, Ring]]]:
-        reply = yield from self._read_header("")
+        reply = yield from self.read_header("")
         if reply.status != "header":
             raise self._absent()
-        header = self.header = self._parse_header(reply)
-        replies = yield [self._read_call(block) for block in range(header.blocks)]
-        found = {block: self._ring(block, reply, header) for block, reply in enumerate(replies)}
+        header = self.header = self.header_in(reply)
+        replies = yield [self.read_call(block) for block in range(header.blocks)]
+        found = {block: self.ring_in(block, reply, header) for block, reply in enumerate(replies)}
         rings = {block: ring for block, ring in found.items() if ring is not None}
         if not rings:
             raise StorageError(
@@ -99,13 +99,13 @@ class Saver(RingStore):
         done = self._done
         for _ in range(MAX_ROUNDS):
             self._done = done
-            (reply,) = yield [self._read_call(block)]
+            (reply,) = yield [self.read_call(block)]
             found = yield from self._find(block, reply, like)
             if found is None:
                 continue
             ring, lost = found
             # They were read before the bits: there are never fewer bits than URLs are counted.
-            stored = self._counts(ring, reply)
+            stored = self.counts_in(ring, reply)
             counts = {name: 0 if name in lost else count for name, count in stored.items()}
             self._writer.block(ring, counts)
             if (yield from self._save_layers(ring, reply.version, lost)):
@@ -117,7 +117,7 @@ class Saver(RingStore):
 
     def _find(self, block: int, reply: Reply, like: Ring) -> Operation[tuple[Ring, Names] | None]:
         """Return a ring to be saved and which layers of it are lost; None if it has changed."""
-        ring = self._ring(block, reply, self.header)
+        ring = self.ring_in(block, reply, self.header)
         if ring is None:
             yield from self._make_sure_it_is_there()
             # As whoever opens the filter next creates it.
@@ -160,7 +160,7 @@ class Saver(RingStore):
         """Whether a ring that has taken another's place still has all its layers."""
         if reply.status != "stale":
             return False
-        after = self._ring(ring.block, reply, self.header)
+        after = self.ring_in(ring.block, reply, self.header)
         return after is not None and set(ring.layers) <= set(after.layers)
 
     def _write(self, data: bytes, size: int) -> None:
@@ -178,7 +178,7 @@ class Saver(RingStore):
         return Call(load("read_range"), keys, (version, layer.memory, offset, size), binary=True)
 
     def _make_sure_it_is_there(self) -> Operation[None]:
-        reply = yield from self._read_header("")
+        reply = yield from self.read_header("")
         if self.header is None or reply.fields.get("id") != self.header.id:
             raise StorageError(f"the filter {self.keys.prefix!r} was deleted while it was saved")
 

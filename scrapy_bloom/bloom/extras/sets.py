@@ -260,7 +260,7 @@ def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
         _refuse(differences(rings[0], ring), views[0], session)
     if rings[0].header.counting:
         raise ConfigurationError(
-            f"the filter {views[0].keys.prefix!r} counts (BLOOM_COUNTING), and how often an item "
+            f"the filter {views[0].keys.prefix!r} counts (`counting`), and how often an item "
             "was added cannot be told from counters of several: such filters can be copied and "
             "compared, but not united or intersected"
         )

@@ -107,6 +107,11 @@ class Generation:
     layers: tuple[Layer, ...]
 
 
+def memory_of(generations: Iterable[Generation]) -> int:
+    """Return the bytes of the bitmaps of generations."""
+    return sum(layer.memory for generation in generations for layer in generation.layers)
+
+
 def count_in(layers: Iterable[Layer], counts: Counts) -> int:
     """Return the URLs recorded in layers."""
     return sum(counts.get(layer.name, 0) for layer in layers)

@@ -23,7 +23,7 @@ class Keys:
         good = isinstance(self.prefix, str) and re.fullmatch(r"[^{}\ud800-\udfff]+", self.prefix)
         if not good:
             raise ConfigurationError(
-                f"the filter's key (BLOOM_KEY) must be a non-empty string without '{{' and '}}', "
+                f"the filter's `key` must be a non-empty string without '{{' and '}}', "
                 f"which mark hash slots in Redis, in valid Unicode; got {self.prefix!r}"
             )
 

@@ -157,6 +157,6 @@ def recrawl(schedule: Schedule | None) -> str:
     if window == period:
         return (
             f"at most {window} later, and at once if the filter rotates in between: set "
-            "BLOOM_ROTATE_EVERY to a part of the window to have it remembered longer"
+            "`period` to a part of the window to have it remembered longer"
         )
     return f"between {Span(window.count - period.count, window.unit)} and {window} later"

@@ -1,11 +1,11 @@
-"""A block's ring as a pure value, and every decision about it: rotation, growth, changed settings.
+"""Every decision about a block's ring: rotation, growth, changed settings. Pure.
 
-Redis holds one ring per block under compare-and-set (``lua/swap.lua``). The functions here take a
-ring, the server's clock and the number of URLs in each layer, and return the next ring, or the same
-object if nothing is to be done. None does I/O.
+Redis holds one ring per block under compare-and-set (``lua/swap.lua``). The methods here take the
+server's clock and the number of URLs in each layer, and return the next ring, or the same object if
+nothing is due.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from scrapy_bloom.bloom.model.generations import (
@@ -15,53 +15,21 @@ from scrapy_bloom.bloom.model.generations import (
     Generation,
     Layer,
     count_in,
-    error_rate_of,
-    lost_by_discard_from,
-    saturated_in,
 )
 from scrapy_bloom.bloom.model.geometry import Geometry
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
+from scrapy_bloom.bloom.model.ring_state import RingState
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS
 
-#: Layers of a generation at most.
-MAX_LAYERS = 64
-#: Layers of a ring beyond one per generation, at most: in all, at most as many as a byte can count.
-MAX_FURTHER_LAYERS = 255 - MAX_GENERATIONS
 #: Ids of runs that a ring remembers, so that none of them rotates it a second time.
 RUNS_KEPT = 32
-#: Seconds that bitmaps outlive what they hold: for clocks that go back a little (a failover).
-SLACK = 86_400
-#: Seconds that a ring, with all that is known of the filter, outlives its last bitmap.
-RING_OUTLIVES = 400 * 86_400
-#: Seconds that the keys of a filter whose window is in runs outlive its last use, and how much of
-#: them may be over before its expiry is put off.
-RUNS_EXPIRE = 400 * 86_400
-RENEW_AFTER = 30 * 86_400
+#: Seconds after which the expiry of a filter whose window is in runs is put off.
+RENEW_AFTER_SECONDS = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """A block's live generations, newest first; the newest is active.
-
-    Args:
-        header: the filter's header.
-        config: what new layers are made by, and when generations are forgotten.
-        block: the block.
-        generations: at least one.
-        since: number of the generation that was active when the configuration changed last.
-        run: number of the current run: how many ids were shown to it before this one's.
-        runs: the last ids of runs that it was shown, newest first.
-        changed: Unix time at which it was changed last; windows in runs expire by it.
-    """
-
-    header: Header
-    config: Config
-    block: int
-    generations: tuple[Generation, ...]
-    since: int = 0
-    run: int = 0
-    runs: tuple[str, ...] = ()
-    changed: int = 0
+class Ring(RingState):
+    """A block's ring as a value, and the rings that may follow it. Arguments: see ``RingState``."""
 
     @classmethod
     def fresh(
@@ -83,120 +51,6 @@ class Ring:
         return replace(
             self, block=block, generations=(self._new_generation(0, now),), since=0, changed=now
         )
-
-    # -- what is where --
-
-    @property
-    def active(self) -> Generation:
-        """The generation that collects new URLs."""
-        return self.generations[0]
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """All layers, the active generation's first."""
-        return tuple(layer for generation in self.generations for layer in generation.layers)
-
-    @property
-    def written(self) -> tuple[Layer, ...]:
-        """The layers that a new URL is written to; the first of them decides whether it is new."""
-        if self.header.order == WRITE_ALL:
-            return tuple(generation.layers[-1] for generation in reversed(self.generations))
-        return self.active.layers[-1:]
-
-    @property
-    def tested(self) -> tuple[Layer, ...]:
-        """The layers that hold the URLs that are seen."""
-        if self.header.order == WRITE_ALL:
-            return self.generations[-1].layers
-        return self.layers
-
-    def count(self, counts: Counts) -> int:
-        """Return the URLs that are remembered."""
-        return count_in(self.tested, counts)
-
-    def error_rate(self, counts: Counts) -> float:
-        """Return the false-positive rate at these counts."""
-        return error_rate_of(self.tested, counts, len(self.header.seeds))
-
-    @property
-    def error_bound(self) -> float:
-        """The false-positive rate when all layers are full: at most one error budget.
-
-        After a change of settings, the layers made before have a share of the budget of then: it is
-        at most the sum of the budgets by which the live layers were made.
-        """
-        return self.error_rate({layer.name: layer.capacity for layer in self.tested})
-
-    def lost_by_discard(self, counts: Counts) -> float:
-        """Return how many URLs one discard of an absent URL makes unseen; 0 without counters."""
-        return lost_by_discard_from(self.layers, counts, len(self.header.seeds))
-
-    def saturated(self, counts: Counts) -> float:
-        """Return how many counters are saturated, as expected; 0 without counters."""
-        return saturated_in(self.layers, counts, len(self.header.seeds))
-
-    @property
-    def memory(self) -> int:
-        """Bytes of all bitmaps."""
-        return sum(layer.memory for layer in self.layers)
-
-    # -- when --
-
-    def period(self, generation: Generation) -> int:
-        """Return the number of the period in which a generation was opened."""
-        schedule = self.config.schedule
-        if schedule is None:
-            return 0
-        if schedule.counts_runs:
-            return generation.run // schedule.period.count
-        return self._index(generation.dated)
-
-    @property
-    def ends(self) -> int:
-        """Unix time from which nothing may be written to the active generation; 0 is never."""
-        return self.closes(self.active)
-
-    def closes(self, generation: Generation) -> int:
-        """Return the Unix time at which a generation is no longer the active one; 0 if not known.
-
-        That is the end of its period, or earlier if the next one was opened by hand or early.
-        """
-        end = self._start(self.period(generation) + 1)
-        place = self._place(generation)
-        return min(end, self.generations[place - 1].opened) if place else end
-
-    def forgotten(self, generation: Generation) -> int:
-        """Return the Unix time at which a generation is forgotten; 0 if that is not known.
-
-        Later rotations by hand, early ones and changes of settings move it.
-        """
-        place = self._place(generation)
-        counted = self._counted(self.generations[: place + 1], self.period(self.active))
-        return self._start(counted[-1] + self.config.slots)
-
-    def _place(self, generation: Generation) -> int:
-        return next(n for n, own in enumerate(self.generations) if own.number == generation.number)
-
-    def expires(self, generation: Generation) -> int:
-        """Return the Unix time at which its bitmaps go if nobody comes back; 0 is never."""
-        if self.config.schedule is None:
-            return 0
-        if self.config.schedule.counts_runs:
-            return self.changed + RUNS_EXPIRE
-        return self.forgotten(generation) + SLACK
-
-    def expired(self, now: int) -> set[str]:
-        """Return the names of the layers whose bitmaps have expired by a time."""
-        gone = [g for g in self.generations if 0 < self.expires(g) <= now]
-        return {layer.name for generation in gone for layer in generation.layers}
-
-    @property
-    def expiry(self) -> int:
-        """Unix time at which the ring itself goes if nobody comes back; 0 is never."""
-        last = max(self.expires(generation) for generation in self.generations)
-        return last and last + RING_OUTLIVES
-
-    # -- what comes next --
 
     def advance(self, now: int, counts: Counts = NO_COUNTS, run: str | None = None) -> "Ring":
         """Return the ring as it is at a time: old generations gone, a new one opened if it is due.
@@ -220,7 +74,7 @@ class Ring:
             shown = self._show(run, now)
             current = shown.run // schedule.period.count
             return shown._open(current, now, counts) if current > newest else shown
-        current = self._index(now)
+        current = self.timetable.index(now)
         if current < newest - 1:
             return self._opened_by(now).advance(now, counts)
         return self._open(current, now, counts) if current > newest else self
@@ -266,13 +120,16 @@ class Ring:
         generations = self.generations
         if config.schedule != self.config.schedule:
             ends = (now + 1, *(generation.opened for generation in generations))
-            generations = tuple(map(self._dated, generations, ends))
+            generations = tuple(
+                replace(g, dated=max(g.dated, min(end, self.closes(g) or end) - 1))
+                for g, end in zip(generations, ends, strict=False)
+            )
         ring = replace(self, config=config, generations=generations, since=self.active.number)
         ring._geometry.check()
         if config.schedule is None:
             return ring  # nothing is forgotten that is still there
         newest = ring.period(ring.active)
-        return replace(ring, generations=ring._live(newest, newest))
+        return replace(ring, generations=ring.timetable.live(newest, newest))
 
     def without(self, lost: Collection[str]) -> "Ring":
         """Return the ring without the layers that are lost; one that has to be there stays, empty.
@@ -297,26 +154,11 @@ class Ring:
         generations = (self._new_generation(self.active.number + 1, now),)
         return replace(self, generations=generations, changed=now)
 
-    # -- how --
-
-    def _index(self, time: int) -> int:
-        schedule = self.config.schedule
-        return schedule.index(time, *self._shift) if schedule else 0
-
-    def _start(self, period: int) -> int:
-        schedule = self.config.schedule
-        if schedule is None or schedule.counts_runs:
-            return 0
-        return schedule.start(period, *self._shift)
-
-    @property
-    def _shift(self) -> tuple[int, int]:
-        """By which part of a period this block's boundaries are late."""
-        return (self.block, self.header.blocks) if self.header.stagger else (0, 1)
+    # -- steps --
 
     def _renewed(self, now: int) -> "Ring":
         """Return the ring that lives on although no new run is shown; the same for some time."""
-        return replace(self, changed=now) if now > self.changed + RENEW_AFTER else self
+        return replace(self, changed=now) if now > self.changed + RENEW_AFTER_SECONDS else self
 
     def _show(self, run: str, now: int) -> "Ring":
         """Return the ring that was shown the id of another run."""
@@ -325,38 +167,12 @@ class Ring:
 
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
-        kept = self._live(current, current - 1)[: MAX_GENERATIONS - 1]
+        kept = self.timetable.live(current, current - 1)[: MAX_GENERATIONS - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
         needed = max((count_in(generation.layers, counts) for generation in dropped), default=0)
         ring = replace(self, generations=kept)
         new = ring._new_generation(self.active.number + 1, now, needed)
         return replace(ring, generations=(new, *kept))
-
-    def _live(self, current: int, newest: int) -> tuple[Generation, ...]:
-        """Return the generations that are remembered in period ``current``.
-
-        Args:
-            current: the period.
-            newest: the last period that one of them may count for.
-        """
-        counted = zip(self.generations, self._counted(self.generations, newest), strict=True)
-        return tuple(g for g, period in counted if period > current - self.config.slots)
-
-    def _counted(self, generations: Iterable[Generation], newest: int) -> list[int]:
-        """Return the periods that generations count for, the newest one first.
-
-        Of several that were opened in one period, by hand or early, each but the last counts for a
-        period before: there are at most as many as the window has periods, which share one error
-        budget. Those of another configuration have a budget of their own.
-        """
-        counted = []
-        for generation in generations:
-            period = self.period(generation)
-            if generation.number >= self.since:
-                period = min(period, newest)
-                newest = period - 1
-            counted.append(period)
-        return counted
 
     def _opened_by(self, now: int) -> "Ring":
         return replace(
@@ -367,15 +183,14 @@ class Ring:
             ),
         )
 
-    def _dated(self, generation: Generation, end: int) -> Generation:
-        """Return a generation that counts as made when it was written last, before ``end``."""
-        last = min(end, self.closes(generation) or end) - 1
-        return replace(generation, dated=max(generation.dated, last))
-
     def _current(self, now: int) -> int:
         """Return the period at a time, of runs the last one; never one before the active's."""
         newest, schedule = self.period(self.active), self.config.schedule
-        return newest if schedule is None or schedule.counts_runs else max(newest, self._index(now))
+        return (
+            newest
+            if schedule is None or schedule.counts_runs
+            else max(newest, self.timetable.index(now))
+        )
 
     def _full(self, counts: Counts) -> list[Layer]:
         return [layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity]
@@ -385,10 +200,8 @@ class Ring:
         full = self._full(counts)
         if not full:
             return self
-        grown = self._grown(full[0]) if self.config.growth else self
-        if grown is not self and grown._fits and _within_bounds(grown):
-            return grown
-        return self._rotate_early(now, counts)
+        grown = self._geometry.grown(self.generations, full[0])
+        return replace(self, generations=grown) if grown else self._rotate_early(now, counts)
 
     def _rotate_early(self, now: int, counts: Counts) -> "Ring":
         if self.config.schedule is None:
@@ -410,34 +223,5 @@ class Ring:
 
     def _new_generation(self, number: int, now: int, needed: int = 0) -> Generation:
         """Return an empty generation of the configured capacity, or of what is needed if more."""
-        first = self._geometry.first(number)
-        if needed > first.capacity and self.config.growth:
-            larger = self._geometry.first_for(number, needed)
-            generation = Generation(number, now, now, self.run, (larger,))
-            fits = replace(self, generations=(generation, *self.generations))._fits
-            first = larger if fits and larger.capacity > first.capacity else first
-        return Generation(number, now, now, self.run, (first,))
-
-    def _grown(self, full: Layer) -> "Ring":
-        """Return the ring with a further layer in the generation whose last layer is full."""
-        further = {g: self._geometry.next(g) for g in self.generations if g.layers[-1] == full}
-        return replace(
-            self,
-            generations=tuple(
-                replace(g, layers=(*g.layers, further[g])) if g in further else g
-                for g in self.generations
-            ),
-        )
-
-    @property
-    def _fits(self) -> bool:
-        """Whether its bitmaps, and those of the generations to come, are within the limit."""
-        to_come = max(0, self.config.slots - len(self.generations))
-        return self._geometry.fits(self.memory, to_come)
-
-
-def _within_bounds(ring: Ring) -> bool:
-    further = len(ring.layers) - len(ring.generations)
-    return further <= MAX_FURTHER_LAYERS and all(
-        generation.layers[-1].index < MAX_LAYERS for generation in ring.generations
-    )
+        layer = self._geometry.first_in(self.generations, number, needed)
+        return Generation(number, now, now, self.run, (layer,))

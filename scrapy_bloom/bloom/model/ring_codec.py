@@ -6,8 +6,9 @@ from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
+from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import Header, check, in_range
-from scrapy_bloom.bloom.model.ring import MAX_FURTHER_LAYERS, MAX_LAYERS, RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, Schedule, parse_span
 from scrapy_bloom.bloom.model.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE, max_bits
 

@@ -19,6 +19,8 @@ from typing import Any
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 
 MONTHS, SECONDS, RUNS = "months", "seconds", "runs"
+#: A window that remembers for ever, where None is "as stored".
+NEVER = "never"
 #: Generations of a ring at most; a lookup may have to look into every one.
 MAX_GENERATIONS = 64
 #: Years of the longest span.
@@ -108,8 +110,8 @@ class Schedule:
     """When a ring of generations rotates, and how long it remembers.
 
     Args:
-        window: how long a URL is remembered at most (``BLOOM_RECRAWL_AFTER``).
-        period: time or runs between two rotations (``BLOOM_ROTATE_EVERY``); the window is 1 to 64
+        window: how long a URL is remembered at most.
+        period: time or runs between two rotations; the window is 1 to 64
             times as long, in the same unit.
 
     Raises:
@@ -124,8 +126,8 @@ class Schedule:
         problem = _problem(self.window, self.period)
         if problem:
             raise ConfigurationError(
-                f'BLOOM_RECRAWL_AFTER = "{self.window}" does not go together with '
-                f'BLOOM_ROTATE_EVERY = "{self.period}": {problem}'
+                f'`window` = "{self.window}" does not go together with '
+                f'`period` = "{self.period}": {problem}'
             )
 
     @classmethod
@@ -235,12 +237,12 @@ def _problem(window: Span, period: Span) -> str:
     """Say why a window and a period do not go together, and what would; "" if they do."""
     periods = _periods(window)
     if window.unit != period.unit:
-        return f"give both in {window.unit}, say set BLOOM_ROTATE_EVERY to {_any_of(periods[:4])}"
+        return f"give both in {window.unit}, say set `period` to {_any_of(periods[:4])}"
     times, rest = divmod(window.count, period.count)
     if window.count > MAX_GENERATIONS * period.count:
         return (
             f"the window is at most {MAX_GENERATIONS} times the period; "
-            f"set BLOOM_ROTATE_EVERY to {_any_of(periods[-1:])}"
+            f"set `period` to {_any_of(periods[-1:])}"
         )
     if rest == 0:
         return ""
@@ -249,8 +251,8 @@ def _problem(window: Span, period: Span) -> str:
     counts = [count * period.count for count in (times, times + 1)]
     windows = [Span(count, window.unit) for count in counts if 1 <= count <= _MOST[window.unit]]
     return (
-        "the window has to be a multiple of the period; set BLOOM_ROTATE_EVERY to "
-        f"{_any_of(shorter + longer)}, or BLOOM_RECRAWL_AFTER to {_any_of(windows)}"
+        "the window has to be a multiple of the period; set `period` to "
+        f"{_any_of(shorter + longer)}, or `window` to {_any_of(windows)}"
     )
 
 

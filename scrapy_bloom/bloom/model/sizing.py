@@ -121,8 +121,8 @@ def plan(
         raise ConfigurationError(
             f"a filter for capacity = {capacity:,} at error_rate = {error_rate:g} with {k} seeds "
             f"in {blocks:,} blocks needs {mebibytes:,} MiB a layer, and a Redis string holds "
-            "512 MiB: set more blocks (BLOOM_BLOCKS), a smaller capacity (BLOOM_CAPACITY), "
-            "a higher error rate (BLOOM_ERROR_RATE) or another number of seeds (BLOOM_SEEDS)"
+            "512 MiB: set more `blocks`, a smaller `capacity`, "
+            "a higher `error_rate` or another number of `seeds`"
         )
     return Plan(capacity, error_rate, tested, growing, blocks, k, n, bits, counting)
 
@@ -273,10 +273,10 @@ def _refuse_waste(capacity: int, layer_rate: float, num_hashes: int, best: int) 
     bits, least = (required_bits(capacity, layer_rate, k) / capacity for k in (num_hashes, best))
     if bits > MAX_WASTE * least:
         raise ConfigurationError(
-            f"{num_hashes} seeds (BLOOM_SEEDS) and an error rate of {layer_rate:g} a layer "
-            f"(BLOOM_ERROR_RATE) contradict each other: together they need {bits:,.0f} bits a URL, "
+            f"{num_hashes} `seeds` and an error rate of {layer_rate:g} a layer "
+            f"(`error_rate`) contradict each other: together they need {bits:,.0f} bits a URL, "
             f"and about {best} seeds would need {least:,.0f}. Take another error rate or, in a new "
-            f"filter (another BLOOM_KEY), leave BLOOM_SEEDS unset or take about {best}"
+            f"filter (another `key`), leave `seeds` unset or take about {best}"
         )
 
 

@@ -11,22 +11,18 @@ from hashlib import blake2b
 
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
+    MakeOneCall,
     ask,
     is_answer,
-    locate,
-    verdict_on_one,
+    to_verdicts,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
-#: Verdicts of ``take``, beside NEW and SEEN: the owner has it already; somebody else has, or it
-#: failed and is not due yet.
-MINE, OTHERS = "3", "4"
-#: Verdict of ``take``: new, and claimed without its request, because the block has no room for it.
-UNKEPT = "6"
-#: Verdict of ``take``: the owner has it already, without its request.
-MINE_UNKEPT = "7"
+MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
+UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT
 #: Claims ended in one call.
 MAX_ENDED_PER_CALL = 256
 #: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
@@ -121,7 +117,7 @@ def claim(
     *,
     memory: int = 0,
     tested: bool = True,
-) -> Operation[str]:
+) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
     Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT or OTHERS.
@@ -143,22 +139,16 @@ def claim(
         )
 
     fields = [field_of(item) for item in items]
-    return (yield from ask(session, items, make_call))
+    return to_verdicts((yield from ask(session, items, make_call)))
 
 
-def claim_one(
-    session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int = 0
-) -> Operation[str]:
-    """Do as ``take`` with one item, without the bookkeeping of a batch."""
-    if session.complete:
-        held, packed = locate(session, item)
-        (reply,) = yield [
-            held.claim(packed, owner, nonce, (field_of(item), request), room=_room(session, memory))
-        ]
-        verdict = verdict_on_one(session, held, reply)
-        if verdict is not None:
-            return verdict
-    return (yield from claim(session, [item], [request], owner, nonce, memory=memory))
+def claim_call(
+    session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int
+) -> MakeOneCall:
+    """Return what makes the call that claims one item: see ``BloomFilter.run_one``."""
+    claim_of_it = field_of(item), request
+    room = _room(session, memory)
+    return lambda held, packed: held.claim(packed, owner, nonce, claim_of_it, room=room)
 
 
 def _room(session: FilterSession, memory: int) -> int:
@@ -215,6 +205,21 @@ def release_fields(
     for reply, (_, count) in zip(replies, calls, strict=True):
         is_answer(reply, count)
     return sum(reply.verdicts.count("1") for reply in replies)
+
+
+def confirm(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verdict]]:
+    """Record pages that are crawled, and end their claims, in one step per item.
+
+    A page whose claim is gone is not recorded (NOT_CLAIMED): the claims of its links may be gone as
+    well. A server without memory does it too.
+    """
+
+    def make_call(batch: BlockBatch) -> Call:
+        call = batch.held.confirm(batch.packed, [fields[place] for place in batch.places])
+        return call._replace(script=on_full_server(call.script))
+
+    fields = [field_of(item) for item in items]
+    return to_verdicts((yield from ask(session, items, make_call)))
 
 
 def hold(

@@ -34,6 +34,9 @@ class CachedRing:
         add_keys: its keys.
         add_head: its arguments before the offsets.
         add_tail: its arguments after them.
+        claim_keys: keys of a claim.
+        claim_head: arguments of a claim before its owner, without the offsets.
+        ends: Unix time at which the ring ends; 0 is never.
         max_urls: URLs in one call.
     """
 
@@ -46,6 +49,9 @@ class CachedRing:
     add_keys: tuple[str, ...]
     add_head: tuple[Argument, ...]
     add_tail: tuple[Argument, ...]
+    claim_keys: tuple[str, ...]
+    claim_head: tuple[Argument, ...]
+    ends: int
     max_urls: int
 
     @classmethod
@@ -68,6 +74,8 @@ class CachedRing:
             _keys(keys, ring.block, layers),
             (version, ring.ends, k, _groups(layers, sizes), len(sizes)),
             (COUNTER_BITS, room, *counts) if counting else (1, room, *counts),
+            *_claim_parts(version, ring, keys, sizes, ring.tested),
+            ring.ends,
             # To discard a URL takes about twice as long as to add one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
@@ -88,6 +96,17 @@ class CachedRing:
         if self.ring.header.counting:
             tail = (*tail, "nx" if if_absent else "")
         return Call(self.add_script, self.add_keys, (*self.add_head, packed, *tail))
+
+    def confirm(self, packed: bytes, fields: Sequence[str]) -> Call:
+        """Return the call that records claimed items and ends their claims.
+
+        Args:
+            packed: their offsets.
+            fields: of their claims.
+        """
+        call = self.add(packed)
+        keys = (*call.keys, self.keys.claims(self.ring.block))
+        return call._replace(keys=keys, args=(*call.args, *fields))
 
     def discard(self, packed: bytes) -> Call:
         """Return the call that takes URLs out of the newest layers they are in."""
@@ -121,11 +140,13 @@ class CachedRing:
             room: bytes that the block's claims take at most with their requests; 0 for no limit.
             tested: whether URLs that are recorded already are to be left out.
         """
-        layers = self.ring.tested if tested else ()
-        block = self.ring.block
-        keys = (*_keys(self.keys, block, layers), self.keys.claims(block))
-        args = (*self._test_args(layers, packed), self.ring.expiry, owner, nonce, room, *claims)
+        keys, head = (self.claim_keys, self.claim_head) if tested else self._untested()
+        args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
         return Call(load("claim"), keys, args)
+
+    def _untested(self) -> tuple[tuple[str, ...], tuple[Argument, ...]]:
+        """Return the keys and arguments of a claim on items that are not looked up."""
+        return _claim_parts(self.version, self.ring, self.keys, self.sizes, ())
 
     def contains_in(self, generation: Generation, packed: bytes) -> Call:
         """Return the call that tests URLs against one generation."""
@@ -136,9 +157,25 @@ class CachedRing:
         return Call(load("contains"), keys, self._test_args(layers, packed))
 
     def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
-        k, groups = len(self.ring.header.seeds), _groups(layers, self.sizes)
-        bits = COUNTER_BITS if self.ring.header.counting else 1
-        return (self.version, self.ring.ends, k, groups, len(self.sizes), packed, bits, b"")
+        *head, bits, room = _test_head(self.version, self.ring, self.sizes, layers)
+        return (*head, packed, bits, room)
+
+
+def _test_head(
+    version: str, ring: Ring, sizes: tuple[int, ...], layers: Sequence[Layer]
+) -> tuple[Argument, ...]:
+    """Return the arguments of a test, without the offsets, which are the sixth."""
+    bits = COUNTER_BITS if ring.header.counting else 1
+    k = len(ring.header.seeds)
+    return (version, ring.ends, k, _groups(layers, sizes), len(sizes), bits, b"")
+
+
+def _claim_parts(
+    version: str, ring: Ring, keys: Keys, sizes: tuple[int, ...], layers: Sequence[Layer]
+) -> tuple[tuple[str, ...], tuple[Argument, ...]]:
+    """Return the keys of a claim, and its arguments before the owner, without the offsets."""
+    names = (*_keys(keys, ring.block, layers), keys.claims(ring.block))
+    return names, (*_test_head(version, ring, sizes, layers), ring.expiry)
 
 
 def _keys(keys: Keys, block: int, layers: Iterable[Layer]) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.protocol.membership import BlockBatch, ask
+from scrapy_bloom.bloom.protocol.membership import PRESENT, BlockBatch, ask
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 
-def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
-    """Take items out of the newest layers they are in, once each: PRESENT or ABSENT per item.
+def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bool]]:
+    """Take items out of the newest layers they are in, once each: True if it was there.
 
     Raises:
         ConfigurationError: the filter does not count.
@@ -20,8 +20,9 @@ def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
         if not batch.held.ring.header.counting:
             raise ConfigurationError(
                 f"items cannot be discarded from the filter {session.keys.prefix!r}, which does "
-                "not count them: take a new one (another BLOOM_KEY) with BLOOM_COUNTING = True"
+                "not count them: take a new one (another `key`) with `counting` = True"
             )
         return batch.held.discard(batch.packed)
 
-    return (yield from ask(session, items, make_call))
+    codes = yield from ask(session, items, make_call)
+    return [code == PRESENT for code in codes]

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.protocol.membership import MAX_URLS_PER_ROUND, PRESENT, contains
+from scrapy_bloom.bloom.protocol.membership import MAX_URLS_PER_ROUND, contains
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -77,5 +77,5 @@ def rounds(probes: Any) -> Iterator[int]:
 
 def probe(session: FilterSession, count: int) -> Operation[int]:
     """Test so many random items, and record nothing; return how many are seen."""
-    verdicts = yield from contains(session, [secrets.token_bytes(ITEM_BYTES) for _ in range(count)])
-    return verdicts.count(PRESENT)
+    items = [secrets.token_bytes(ITEM_BYTES) for _ in range(count)]
+    return sum((yield from contains(session, items)))

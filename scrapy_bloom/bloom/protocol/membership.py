@@ -9,22 +9,19 @@ from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
 #: URLs whose calls are sent together.
 MAX_URLS_PER_ROUND = 8_192
 
-#: Verdicts of ``add``.
-NEW, SEEN, UNRECORDED = "1", "0", "2"
-#: Verdict of an addition to a counting filter: seen, but not counted, because there is no room.
-UNCOUNTED = "5"
-#: Verdicts for want of room.
-NO_ROOM = frozenset((UNRECORDED, UNCOUNTED))
-#: All verdicts there are, with those on claims in ``claims.py``.
-VERDICTS = "01234567"
-#: Verdicts of contains.
-PRESENT, ABSENT = "1", "0"
+NEW, SEEN, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNRECORDED
+UNCOUNTED = Verdict.UNCOUNTED
+#: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
+VERDICTS = "".join(BY_CODE)
+#: Character in a reply of ``contains`` or ``discard``: the item seems to be there.
+PRESENT = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,8 @@ class BlockBatch:
 Found = tuple[Ring, Generation | None]
 #: Makes the call for a batch.
 MakeCall = Callable[[BlockBatch], Call]
+#: Makes the call for one item, of its ring and its packed offsets.
+MakeOneCall = Callable[[CachedRing, bytes], Call]
 
 
 def add(
@@ -53,9 +52,8 @@ def add(
     items: Sequence[bytes],
     *,
     if_absent: bool = True,
-    on_full: bool = False,
-) -> Operation[str]:
-    """Test and set: one of NEW, SEEN, UNRECORDED (new, but there is no room) per item.
+) -> Operation[list[Verdict]]:
+    """Test and set: NEW, SEEN, UNRECORDED or UNCOUNTED per item.
 
     Args:
         session: the filter.
@@ -63,24 +61,29 @@ def add(
         if_absent: a counting filter counts new items only. Otherwise it counts each item, also one
             that seems to be seen (UNCOUNTED if there is no room): if a false positive were not
             counted, others would lose what is discarded for it.
-        on_full: whether a server without memory does it too; the bits are allocated already.
     """
 
     def make_call(batch: BlockBatch) -> Call:
-        call = batch.held.add(batch.packed, if_absent=if_absent)
-        return call._replace(script=on_full_server(call.script)) if on_full else call
+        return batch.held.add(batch.packed, if_absent=if_absent)
 
-    return (yield from ask(session, items, make_call))
+    return to_verdicts((yield from ask(session, items, make_call)))
 
 
-def locate(session: FilterSession, item: bytes) -> tuple[CachedRing, bytes]:
-    """Return the ring of an item's block and its packed offsets in layers of all sizes."""
+def to_verdicts(codes: str) -> list[Verdict]:
+    """Return a verdict for each character of a reply."""
+    return [BY_CODE[code] for code in codes]
+
+
+def locate(session: FilterSession, item: bytes) -> tuple[CachedRing | None, bytes]:
+    """Return the ring of an item's block, None if it is not known; packed offsets in its layers."""
+    if session.header is None:
+        return None, b""
     block, hashes = session.hasher.hashes(item)
-    held = session.held[block]
-    return held, held.pack(hashes)
+    held = session.held.get(block)
+    return held, held.pack(hashes) if held is not None else b""
 
 
-def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> str | None:
+def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
     """Return the verdict in the reply to an addition, or a claim, of one item.
 
     None if there is none, and ``add`` has to do what is needed; nothing has changed then.
@@ -91,7 +94,7 @@ def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> st
         return None
     if reply.mark == FILLING:
         session.notify(FILLING, held.ring)
-    return reply.verdicts
+    return BY_CODE[reply.verdicts]
 
 
 def is_answer(reply: Reply, items: int) -> bool:
@@ -107,9 +110,10 @@ def is_answer(reply: Reply, items: int) -> bool:
     return True
 
 
-def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[str]:
-    """Test only: PRESENT or ABSENT per item."""
-    return (yield from ask(session, items, lambda batch: batch.held.contains(batch.packed)))
+def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bool]]:
+    """Test without recording: True is "seen"."""
+    codes = yield from ask(session, items, lambda batch: batch.held.contains(batch.packed))
+    return [code == PRESENT for code in codes]
 
 
 def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found]]:
@@ -143,7 +147,7 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
 
 
 def ask(session: FilterSession, items: Sequence[bytes], make_call: MakeCall) -> Operation[str]:
-    """Return a verdict per item: in rounds, and again where a block has changed or is full."""
+    """Return a character per item: in rounds, and again where a block has changed or is full."""
     answers = []
     for start in range(0, len(items), MAX_URLS_PER_ROUND):
         part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))
@@ -203,6 +207,7 @@ def _batches(
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
         held, packed = locate(session, items[place])
+        assert held is not None  # noqa: S101 - the session is complete
         by_block[held.ring.block].append((place, packed))
     return [
         BlockBatch(

@@ -15,7 +15,9 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts
 from scrapy_bloom.bloom.model.header import Header, check
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import SLACK, Ring
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.bloom.model.timetable import SLACK_SECONDS
 from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
 
@@ -67,7 +69,149 @@ class Snapshot:
     now: int
 
 
-class RingStore:
+class StoredFilter:
+    """A filter as it is stored: the calls that read it, and what their replies hold.
+
+    Args:
+        keys: the filter's keys.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+
+    def look(self) -> Operation[Snapshot | None]:
+        """Read the filter without changing anything; None if there is none."""
+        reply = yield from self.read_header("")
+        if reply.status != "header":
+            return None
+        header = self.header_in(reply)
+        blocks = range(header.blocks)
+        replies = yield [self.read_call(block) for block in blocks]
+        answers = dict(zip(blocks, replies, strict=True))
+        found = {block: self.ring_in(block, reply, header) for block, reply in answers.items()}
+        rings = {block: ring for block, ring in found.items() if ring is not None}
+        return self._snapshot(header, answers, rings)
+
+    def surviving_ring(
+        self, first: Reply, blocks: int | None = None, *, unfinished: bool = False
+    ) -> Operation[Ring | None]:
+        """Return any ring that is stored, or None.
+
+        Args:
+            first: what was read of the header, with the ring of block 0.
+            blocks: blocks to look at, if more than the default.
+            unfinished: whether the ring of an unfinished filter counts.
+        """
+
+        def counts(reply: Reply) -> bool:
+            return bool(reply.state) and (unfinished or not reply.version.startswith(UNFINISHED))
+
+        replies = [first]
+        if not counts(first):
+            numbers = range(max(blocks or 0, DEFAULT_BLOCKS))
+            replies = yield [self.read_call(block) for block in numbers]
+        for block, reply in enumerate(replies):
+            if counts(reply):
+                return self.parse(ring_codec.parse, reply.state, self.keys.ring(block))
+        return None
+
+    # -- calls --
+
+    def read_header(self, until: int | str) -> Operation[Reply]:
+        """Read the header, with the ring of block 0.
+
+        Args:
+            until: Unix time until which the header has to live at least, 0 for ever; "" changes
+                nothing.
+        """
+        keys = (self.keys.header(), self.keys.ring(0))
+        script = load("header") if until == "" else on_full_server(load("header"))
+        (reply,) = yield [Call(script, keys, (until,))]
+        return reply
+
+    def read_call(self, block: int) -> Call:
+        """Return the call that reads a ring with its counts."""
+        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block)), ())
+
+    def create_call(self, header: Header, version: str, expiry: int) -> Call:
+        """Return the call that writes the header, where block 0's ring has the nonce."""
+        arguments: list[Argument] = [version, expiry and expiry + SLACK_SECONDS]
+        for pair in header.to_fields().items():
+            arguments += pair
+        return Call(load("create"), (self.keys.header(), self.keys.ring(0)), tuple(arguments))
+
+    # -- replies --
+
+    def ring_in(self, block: int, reply: Reply, header: Header | None) -> Ring | None:
+        """Return the ring in a reply; None if it is missing or belongs to another filter."""
+        if not reply.state:
+            return None
+        ring = self.parse(ring_codec.parse, reply.state, self.keys.ring(block))
+        if header is None or ring.header.id != header.id or ring.block != block:
+            return None
+        if ring.header != header:
+            raise self._disagree(ring, header)
+        return ring
+
+    def _snapshot(
+        self, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
+    ) -> Snapshot:
+        now = max(reply.now for reply in replies.values())
+        counts = {block: self.counts_in(ring, replies[block]) for block, ring in rings.items()}
+        current = {block: ring.advance(now) for block, ring in rings.items()}
+        claims = {
+            block: self.parse(
+                int, replies[block].fields.get("claims", "0"), self.keys.claims(block)
+            )
+            for block in rings
+        }
+        return Snapshot(header, current, counts, claims, now)
+
+    def counts_in(self, ring: Ring, reply: Reply) -> Counts:
+        """Return the counts of a ring's layers."""
+        key = self.keys.ring(ring.block)
+        return {
+            layer.name: self.parse(_count, reply.fields.get(f"n:{layer.name}", "0"), key)
+            for layer in ring.layers
+        }
+
+    def parse(self, parse: Callable[[S], T], text: S, key: str) -> T:
+        """Parse what a key holds.
+
+        Raises:
+            StorageError: it is damaged; names the key and the remedy.
+        """
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise StorageError(
+                f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
+                "anew, use another `key`, or the version of scrapy-bloom that wrote it"
+            ) from None
+
+    def header_in(self, reply: Reply) -> Header:
+        """Return the header in a reply."""
+        return self.parse(Header.from_fields, reply.fields, self.keys.header())
+
+    def _disagree(self, ring: Ring, header: Header) -> StorageError:
+        key, other = self.keys.header(), self.keys.ring(ring.block)
+        pairs = zip(ring.header.to_fields().items(), header.to_fields().values(), strict=True)
+        names = ", ".join(name for (name, copy), value in pairs if copy != value)
+        return StorageError(
+            f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
+            f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
+            "from the copies), or else delete the filter, or use another `key`"
+        )
+
+    def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:
+        """Return the error for a filter that does not keep still."""
+        return StorageError(
+            f"the filter {self.keys.prefix!r} was different each of {rounds} times it was "
+            "read: does something else write or delete its keys?"
+        )
+
+
+class RingStore(StoredFilter):
     """The rings of one filter that one client holds.
 
     Args:
@@ -76,7 +220,7 @@ class RingStore:
     """
 
     def __init__(self, keys: Keys, notify: Notify) -> None:
-        self.keys = keys
+        super().__init__(keys)
         self.notify = notify
         self.header: Header | None = None
         self.held: dict[int, CachedRing] = {}
@@ -108,11 +252,11 @@ class RingStore:
             lost: names of layers that have to be allocated anew if they stay.
             quiet: tell nobody that a generation was opened.
         """
-        (reply,) = yield [self._read_call(block)]
+        (reply,) = yield [self.read_call(block)]
         if not self._hold(block, reply, self.header) or version not in (None, reply.version):
             return False
         old = self.held[block].ring
-        new = decide(old, reply.now, self._counts(old, reply))
+        new = decide(old, reply.now, self.counts_in(old, reply))
         if new is old:
             return True
         new = replace(new, changed=reply.now)
@@ -124,15 +268,12 @@ class RingStore:
             self.notify(GROWN, new)
         return True
 
-    # -- reading --
-
-    def _read_call(self, block: int) -> Call:
-        return Call(load("read"), (self.keys.ring(block), self.keys.claims(block)), ())
+    # -- steps --
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
         """Hold the ring in a reply; not one that is missing or belongs to another filter."""
         before = self.held.pop(block, None)
-        ring = self._ring(block, reply, header)
+        ring = self.ring_in(block, reply, header)
         if ring is None:
             expired = before is not None and 0 < before.ring.expiry <= reply.now
             if before is not None and not expired:
@@ -141,17 +282,6 @@ class RingStore:
         self.held[block] = CachedRing.of(reply.version, ring, self.keys)
         return True
 
-    def _ring(self, block: int, reply: Reply, header: Header | None) -> Ring | None:
-        """Return the ring in a reply; None if it is missing or belongs to another filter."""
-        if not reply.state:
-            return None
-        ring = self._parse(ring_codec.parse, reply.state, self.keys.ring(block))
-        if header is None or ring.header.id != header.id or ring.block != block:
-            return None
-        if ring.header != header:
-            raise self._disagree(ring, header)
-        return ring
-
     def _any_ring(self) -> Ring | None:
         held = self.held.get(0) or next(iter(self.held.values()), None)
         return None if held is None else held.ring
@@ -159,29 +289,6 @@ class RingStore:
     def _last_expiry(self) -> int:
         expiries = [held.ring.expiry for held in self.held.values()]
         return max(expiries) if all(expiries) else 0
-
-    def _snapshot(
-        self, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
-    ) -> Snapshot:
-        now = max(reply.now for reply in replies.values())
-        counts = {block: self._counts(ring, replies[block]) for block, ring in rings.items()}
-        current = {block: ring.advance(now) for block, ring in rings.items()}
-        claims = {
-            block: self._parse(
-                int, replies[block].fields.get("claims", "0"), self.keys.claims(block)
-            )
-            for block in rings
-        }
-        return Snapshot(header, current, counts, claims, now)
-
-    def _counts(self, ring: Ring, reply: Reply) -> Counts:
-        key = self.keys.ring(ring.block)
-        return {
-            layer.name: self._parse(_count, reply.fields.get(f"n:{layer.name}", "0"), key)
-            for layer in ring.layers
-        }
-
-    # -- writing --
 
     def _swap(
         self, block: int, version: str, ring: Ring, old: Ring | None, lost: Collection[str] = ()
@@ -217,105 +324,14 @@ class RingStore:
                 yield [Call(load("drop"), (keys[0], key), (new_version,))]
         return True
 
-    def _kept(self, ring: Ring) -> list[str]:
-        """Return the keys of a ring's bitmaps."""
-        return [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
-
-    def _remove(self, block: int, walked: dict[str, list[str]]) -> Operation[None]:
-        """Delete all that a block has, its ring last: what is there at one moment.
-
-        Clients that have the filter open create it again, empty, at once; that stays.
-
-        Args:
-            block: the block.
-            walked: names of the filter's keys, by node, as far as they were looked for.
-        """
-        ring_key = self.keys.ring(block)
-        for _ in range(MAX_RACES):
-            (reply,) = yield [self._read_call(block)]
-            keys = [self.keys.claims(block)]
-            if block == 0:
-                keys += [self.keys.workers(), self.keys.header()]
-            try:
-                kept = self._kept(ring_codec.parse(reply.state))
-            except ValueError:  # without a ring, or with one that cannot be read, the names tell
-                kept = yield from self._find_bitmaps(block, walked)
-            keys = [*kept, *keys]
-            for key in (*keys, ring_key):
-                (done,) = yield [Call(load("drop"), (ring_key, key), (reply.version,))]
-                if done.verdicts != "1":
-                    break  # it has changed meanwhile
-            else:
-                return
-        raise self.unstable(MAX_RACES)
-
-    def _find_bitmaps(self, block: int, walked: dict[str, list[str]]) -> Operation[list[str]]:
-        """Return the names of a block's bitmaps; all keys of its node are walked, once."""
-        cursor, names = "0", list[str]()
-        while True:
-            arguments = (cursor, self.keys.pattern)
-            (reply,) = yield [Call(load("walk"), (self.keys.ring(block),), arguments)]
-            cursor, node = reply.version, reply.state
-            names += reply.fields
-            if node in walked or cursor == "0":
-                break
-        names = walked.get(node, names)
-        if node:
-            walked[node] = names
-        return [name for name in dict.fromkeys(names) if self.keys.is_bitmap(block, name)]
-
-    def _read_header(self, until: int | str) -> Operation[Reply]:
-        keys = (self.keys.header(), self.keys.ring(0))
-        script = load("header") if until == "" else on_full_server(load("header"))
-        (reply,) = yield [Call(script, keys, (until,))]
-        return reply
-
-    def _create_call(self, header: Header, version: str, expiry: int) -> Call:
-        """Return the call that writes the header, where block 0's ring has the nonce."""
-        arguments: list[Argument] = [version, expiry and expiry + SLACK]
-        for pair in header.to_fields().items():
-            arguments += pair
-        return Call(load("create"), (self.keys.header(), self.keys.ring(0)), tuple(arguments))
-
     def _touch_header(self, expiry: int) -> Operation[None]:
         """Make sure that the header lives longer than a ring that expires then (0 is never)."""
-        yield from self._read_header(expiry and expiry + SLACK)
+        yield from self.read_header(expiry and expiry + SLACK_SECONDS)
         self._header_expiry = expiry
-
-    # -- trouble --
 
     def _note_lost(self, ring: Ring) -> None:
         self.lost_blocks += 1
         self.notify(LOST, ring)
-
-    def _parse(self, parse: Callable[[S], T], text: S, key: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise StorageError(
-                f"cannot use the Redis key {key!r}: {error}. Delete the filter's keys to start "
-                "anew, use another key (BLOOM_KEY), or the version of scrapy-bloom that wrote it"
-            ) from None
-
-    def _parse_header(self, reply: Reply) -> Header:
-        return self._parse(Header.from_fields, reply.fields, self.keys.header())
-
-    def _disagree(self, ring: Ring, header: Header) -> StorageError:
-        key, other = self.keys.header(), self.keys.ring(ring.block)
-        pairs = zip(ring.header.to_fields().items(), header.to_fields().values(), strict=True)
-        names = ", ".join(name for (name, copy), value in pairs if copy != value)
-        return StorageError(
-            f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
-            f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
-            "from the copies), or else delete the filter, or use another key (BLOOM_KEY)"
-        )
-
-    def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:
-        """Return the error for a filter that does not keep still."""
-        return StorageError(
-            f"the filter {self.keys.prefix!r} was different each of {rounds} times it was "
-            "read: does something else write or delete its keys?"
-        )
 
 
 class RaceCounter:

@@ -20,7 +20,7 @@ UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
 BYTES = "bytes"
 #: Scripts that a server without memory carries out: they end claims, which gives memory back, or
 #: write a few bytes that keep a worker alive.
-_ON_FULL_SERVER = frozenset({"adopt", "beat", "release"})
+_ON_FULL_SERVER = frozenset({"heartbeat", "reassign", "release"})
 #: Where a script names its prelude.
 _NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua$", re.MULTILINE)
 #: What a script is called with.

@@ -9,12 +9,27 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.protocol.claims import field_of
-from scrapy_bloom.crawl.write_behind import CONFIRM, FAIL, REPEAT
+from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.jobs import JobKind
 
-#: A claim: the window of the filter, and the fingerprint.
-ClaimKey = tuple[str, bytes]
-#: Claims, and the lengths in characters of the requests kept with them; 0 for one not kept.
-Claims = dict[ClaimKey, int]
+#: Claims, and the lengths in characters of the requests stored with them; 0 for one not stored.
+Claims = dict[Key, int]
+
+
+@dataclass(slots=True)
+class OpenClaims:
+    """The claims that this worker has made or taken over, and not settled.
+
+    If they are its queue's: those of requests that were handed out, and that it will not settle.
+
+    Args:
+        count: how many.
+        length: characters of their requests together.
+    """
+
+    count: int = 0
+    length: int = 0
+
 
 #: Requests not kept that pages wait for, at most: about 50 MB with their pages.
 MAX_UNKEPT = 100_000
@@ -28,12 +43,12 @@ class InFlightRequest:
         claims: settled with it.
         error: raised by its callback.
         times: how often it has to finish: its callback may have yielded the request again.
-        epoch: the epoch in which its callback began to yield, see ``Writer``.
-        has_queued: whether claims on requests it yielded were put down for the writer to make.
-        kind: how it is settled as soon as it waits for nothing; "" until its callback is done.
+        epoch: the epoch in which its callback began to yield, see ``failover.py``.
+        has_queued: whether claims on requests it yielded were queued for the background thread.
+        kind: how it is settled as soon as it waits for nothing; None until its callback is done.
         unkept: requests it yielded that are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
-            again: FAIL if that has failed, REPEAT if it is lost; "" for neither.
+            again: FAIL if that has failed, REPEAT if it is lost; None for neither.
         is_given_up: whether its claims stay as they are, for the next run.
     """
 
@@ -42,20 +57,21 @@ class InFlightRequest:
     times: int = 1
     epoch: int = 0
     has_queued: bool = False
-    kind: str = ""
+    kind: JobKind | None = None
     unkept: int = 0
-    instead: str = ""
+    instead: JobKind | None = None
     is_given_up: bool = False
 
     @property
     def is_complete(self) -> bool:
         """Whether it can be settled."""
-        return bool(self.kind) and not self.unkept and not self.is_given_up
+        return self.kind is not None and not self.unkept and not self.is_given_up
 
-    def end(self) -> str:
+    def end(self) -> JobKind:
         """Return how it is settled: once."""
-        kind, self.kind = self.kind, ""
-        return self.instead if kind == CONFIRM and self.instead else kind
+        kind, self.kind = self.kind, None
+        assert kind is not None  # noqa: S101 - its callback is done
+        return self.instead if kind is JobKind.CONFIRM and self.instead else kind
 
 
 class UnkeptRequests:
@@ -67,12 +83,12 @@ class UnkeptRequests:
 
     def __init__(self, limit: int = MAX_UNKEPT) -> None:
         self._limit = limit
-        self._parents: dict[ClaimKey, InFlightRequest] = {}
+        self._parents: dict[Key, InFlightRequest] = {}
 
     def __len__(self) -> int:
         return len(self._parents)
 
-    def add(self, claim: ClaimKey, parent: InFlightRequest) -> list[InFlightRequest]:
+    def add(self, claim: Key, parent: InFlightRequest) -> list[InFlightRequest]:
         """Make a page wait for a request it yielded; return the pages given up for want of room."""
         if claim in self._parents:
             return []  # the page that yielded it first waits for it
@@ -80,17 +96,17 @@ class UnkeptRequests:
         parent.unkept += 1
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
-    def settle(self, claim: ClaimKey, kind: str) -> InFlightRequest | None:
+    def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
         """Note how a claim is settled; return the page that can be settled now, if one can."""
         parent = self._parents.pop(claim, None)
         if parent is None:
             return None
         parent.unkept -= 1
-        if kind in (FAIL, REPEAT):
+        if kind in (JobKind.FAIL, JobKind.REPEAT):
             parent.instead = kind
         return parent if parent.is_complete else None
 
-    def find(self, window: str, fields: Collection[str]) -> list[ClaimKey]:
+    def find(self, window: str, fields: Collection[str]) -> list[Key]:
         """Return the claims of a window that have one of these fields on the server."""
         return [c for c in self._parents if c[0] == window and field_of(c[1]) in fields]
 

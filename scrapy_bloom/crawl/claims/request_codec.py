@@ -131,7 +131,9 @@ def _fields(request: Request, spider: Spider | None, packer: Packer) -> dict[str
         fields["referer"] = referer
     if cls is not Request:
         fields["class"] = _class_path(cls, spider)
-    if more := packer.pack_each({name: getattr(request, name) for name in _more(cls)}):
+    if cls is not Request and (
+        more := packer.pack_each({name: getattr(request, name) for name in _more(cls)})
+    ):
         fields["more"] = more
     return fields
 
@@ -173,6 +175,8 @@ def _latin(name: str, value: object) -> str:
 
 def _extras(request: Request, packer: Packer) -> dict[str, object]:
     """Return what an instance holds and Request does not."""
+    if type(request) is Request and not getattr(request, "__dict__", None):
+        return {}  # it has slots, as in Scrapy 2.19
     state = held(request, Request)
     return packer.pack_each({name: state[name] for name in state if name not in _OWN})
 
@@ -297,7 +301,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "meta": lambda value: type(value) is dict,
     "cb_kwargs": lambda value: type(value) is dict,
     "encoding": _is_encoding,
-    "priority": lambda value: in_range(value, -MAX_PRIORITY, MAX_PRIORITY),
+    "priority": lambda value: type(value) is int and -MAX_PRIORITY <= value <= MAX_PRIORITY,
     "dont_filter": lambda value: type(value) is bool,
     "flags": _is_strings,
 }

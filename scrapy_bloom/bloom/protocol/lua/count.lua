@@ -9,6 +9,8 @@
 --             that were discarded from it
 -- ARGV[10]    "nx" counts only what is new; "" counts each URL, as often as it is added
 --
+-- With a further key, it confirms pages, as add.lua does: their claims' fields are ARGV[11..].
+--
 -- Needs    prelude_layers.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen, "2" new but not
 --                                       recorded, "5" seen but not counted, because the layer is full
@@ -46,9 +48,13 @@ local function set()
 end
 
 local before, verdicts = count, {}
+local claims = keys[layers + 2]
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
-  if counts_seen and count < capacity then
+  local field = claims and ARGV[10 + url]
+  if field and not is_claimed(claims, field) then
+    verdicts[url] = '8'
+  elseif counts_seen and count < capacity then
     -- Also if it seems to be there: it may not, and others would lose what is discarded for it.
     verdicts[url] = set() and not has_from(2) and '1' or '0'
   elseif has_from(1) then
@@ -59,6 +65,7 @@ for url = 1, #packed / width do
   else
     verdicts[url] = '2'
   end
+  if field and verdicts[url] ~= '8' then call('HDEL', claims, field) end
 end
 
 if count > before then redis.call('HSET', ring, ARGV[9], count) end

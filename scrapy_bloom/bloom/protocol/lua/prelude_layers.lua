@@ -80,6 +80,11 @@ local function has(i)
   return true
 end
 
+-- Whether a URL is claimed and has not failed.
+local function is_claimed(claims, field)
+  return string.find(call('HGET', claims, field) or '', '^[^%s-]') ~= nil
+end
+
 if bits > 1 then
   -- Of an absent URL, the first four counters tell nearly always.
   local get, few = {}, math.min(4, k)

@@ -1,10 +1,12 @@
-"""The local cache of answers: what it knows for certain, for how long, and in how little space."""
+"""What one process knows: the cache, what is recorded only here, verdicts not used yet."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.crawl.local_state import FRESH, Known, Place
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
+from scrapy_bloom.crawl.local_state import FRESH_SECONDS as FRESH
 
 HERE, THERE = ("lasting", 0), ("lasting", 1)
 NEVER = float("inf")
@@ -19,6 +21,31 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Known:
+    """The cache of a local state, in steps: a block replies, then an item is put in."""
+
+    def __init__(self, capacity: int, forget_after: float, clock: Clock) -> None:
+        self.state = LocalState(capacity, forget_after, clock)
+        self._slots = self.state._slots
+
+    def answered(self, place: BlockId, version: str, ends: float, sent: float) -> None:
+        self.state._replied(place, version, ends, sent)
+
+    def add(self, place: BlockId, item: bytes, *, is_certain: bool = True) -> None:
+        block = self.state._blocks.get(place)
+        if block is not None and self._slots:
+            self.state._add(block.salt if is_certain else ~block.salt, item)
+
+    def is_seen(self, place: BlockId, item: bytes, max_age: float = FRESH) -> bool:
+        return self.state.get((place[0], item), place[1], max_age)
+
+    def discard(self, place: BlockId, item: bytes) -> None:
+        self.state.discard((place[0], item), place[1])
+
+    def clear(self) -> None:
+        self.state.clear()
 
 
 @pytest.fixture
@@ -141,6 +168,80 @@ def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) 
     assert known.is_seen(HERE, b"a")
 
 
+# -- without a server --
+
+
+def test_without_a_server_old_entries_count(known: Known, clock: Clock) -> None:
+    known.answered(THERE, "v1", clock.now + 2, clock.now)
+    for place in (HERE, THERE):
+        known.add(place, b"a")
+    clock.now += 10 * FORGET_AFTER
+    for place in (HERE, THERE):
+        assert not known.is_seen(place, b"a")
+        assert known.is_seen(place, b"a", ANY_AGE)
+        assert not known.is_seen(place, b"b", ANY_AGE)
+
+
+def test_what_is_not_certain_counts_without_a_server_only(known: Known) -> None:
+    known.add(HERE, b"a", is_certain=False)
+    assert not known.is_seen(HERE, b"a")
+    assert known.is_seen(HERE, b"a", ANY_AGE)
+    known.discard(HERE, b"a")
+    assert not known.is_seen(HERE, b"a", ANY_AGE)
+
+
+# -- recorded here only --
+
+
+@pytest.fixture
+def state() -> LocalState:
+    return LocalState(100, FORGET_AFTER)
+
+
+def test_what_is_taken_is_new_once(state: LocalState) -> None:
+    assert state.take(b"a")
+    assert not state.take(b"a")
+    assert state.has_taken(b"a")
+    assert state.pop(("lasting", b"a")) == Reserved(Verdict.SEEN, 0)
+
+
+def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
+    state.take(b"a")
+    state.recorded([b"a"], is_up=False)
+    assert state.has_taken(b"a")
+    state.server_is_used()
+    assert not state.has_taken(b"a")
+
+
+def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
+    state.take(b"a")
+    state.recorded([b"a", b"b"], is_up=False)
+    state.keep([b"a", b"b"])
+    state.server_is_used()
+    assert state.has_taken(b"a")
+    assert state.has_taken(b"b")
+
+
+# -- verdicts not used yet --
+
+
+def test_a_reserved_verdict_is_used_once(state: LocalState) -> None:
+    key = "lasting", b"a"
+    assert state.pop(key) is None
+    state.reserve(key, Verdict.NEW, 7)
+    assert state.is_reserved(key)
+    assert state.pop(key) == Reserved(Verdict.NEW, 7)
+    assert state.pop(key) is None
+
+
+def test_the_oldest_reserved_verdicts_are_given_up(state: LocalState) -> None:
+    keys = [("lasting", b"%d" % number) for number in range(5)]
+    for key in keys:
+        state.reserve(key, Verdict.NEW, 0)
+    assert [key for key, _ in state.pop_oldest_reserved(2)] == keys[:3]
+    assert [state.is_reserved(key) for key in keys] == [False] * 3 + [True] * 2
+
+
 # -- room --
 
 
@@ -237,21 +338,21 @@ class Model:
     """Does the same exactly, and with room for everything."""
 
     def __init__(self) -> None:
-        self.blocks: dict[Place, tuple[str, float, float]] = {}
-        self.items: dict[Place, set[bytes]] = {}
+        self.blocks: dict[BlockId, tuple[str, float, float]] = {}
+        self.items: dict[BlockId, set[bytes]] = {}
 
-    def answered(self, place: Place, v: str, ends: float, asked: float) -> None:
+    def answered(self, place: BlockId, v: str, ends: float, asked: float) -> None:
         old = self.blocks.get(place)
         if old is None or old[0] != v or asked - old[2] > FORGET_AFTER:
             self.blocks[place], self.items[place] = (v, ends, asked), set()
         else:
             self.blocks[place] = (v, old[1], max(old[2], asked))
 
-    def add(self, place: Place, item: bytes) -> None:
+    def add(self, place: BlockId, item: bytes) -> None:
         if place in self.blocks:
             self.items[place].add(item)
 
-    def is_seen(self, place: Place, item: bytes, now: float) -> bool:
+    def is_seen(self, place: BlockId, item: bytes, now: float) -> bool:
         if item not in self.items.get(place, ()):
             return False
         _, ends, answered = self.blocks[place]

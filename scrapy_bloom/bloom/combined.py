@@ -1,0 +1,185 @@
+"""What BloomFilter does with other filters and with files: set algebra, saving and loading."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from typing_extensions import Self
+
+from scrapy_bloom.bloom.base import BaseFilter
+from scrapy_bloom.bloom.extras.archive import ArchiveReader
+from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
+from scrapy_bloom.bloom.extras.saver import Progress, Saved
+from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.session import FilterSession
+
+T = TypeVar("T")
+S = TypeVar("S", bound="CombinedFilter")
+
+
+class CombinedFilter(BaseFilter):
+    """A filter that can be combined with others, saved and loaded: see ``BloomFilter``."""
+
+    @abstractmethod
+    def run(
+        self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False
+    ) -> T:
+        """See ``BloomFilter.run``."""
+
+    def approx_len(self) -> int:
+        """Return how many items there are, estimated from the bits alone; ``len`` is exact.
+
+        Raises:
+            SaturatedError: a bitmap has no bit left that is 0.
+            StorageError: the server did not answer.
+        """
+        return self.run(lambda _: self._approx_len(), on_all_blocks=True)
+
+    def approx_union_len(self, other: Self) -> int:
+        """Return how many items there are in this filter or another one, estimated from the bits.
+
+        Raises:
+            FilterMismatchError: they place items differently, or have bitmaps of different sizes.
+            SaturatedError: a bitmap has no bit left that is 0.
+            StorageError: a server did not answer.
+        """
+        return round(self._together(self._overlap(other), other).union)
+
+    def approx_intersection_len(self, other: Self) -> int:
+        """Return how many items this filter and another one have in common, estimated.
+
+        Raises as ``approx_union_len``.
+        """
+        return round(self._together(self._overlap(other), other).intersection)
+
+    def union(self, *others: Self, key: str) -> Self:
+        """Make a filter that has all that this one and others have, and return it.
+
+        It has each item as long as they have it; its error rate is at most the sum of theirs.
+        ``len`` may count what several have more than once, ``approx_len`` does not.
+
+        Args:
+            others: filters that place items as this one does (``like=``), also on other servers.
+            key: prefix of the keys of the new one, which is on this one's server.
+
+        Raises:
+            FilterMismatchError: they place items differently; says in what they differ.
+            ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
+            StorageError: a server did not answer; nothing was made.
+        """
+        made = self._beside(key)
+        self._together(self._union(others, key), *others, made)
+        return made
+
+    def intersection(self, *others: Self, key: str) -> Self:
+        """Make a filter that says "seen" where this one and others all do, and return it.
+
+        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
+        are those of ``union``.
+
+        Raises:
+            FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
+        """
+        made = self._beside(key)
+        self._together(self._intersection(others, key), *others, made)
+        return made
+
+    def copy(self, key: str, *, client: Any = None) -> Self:
+        """Make a filter that is as this one is now, and return it.
+
+        Args:
+            key: prefix of its keys.
+            client: of the server that it is to be on; None for this one's.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            StorageError: a server did not answer; nothing was made.
+        """
+        made = self._beside(key, client)
+        self._together(self._copy(key), made)
+        return made
+
+    def update(self, *others: Self) -> None:
+        """Record all that others have, while this filter is in use. Raises as ``union`` does.
+
+        If it fails midway a part is recorded; it can be done again.
+        """
+        self._together(self._update(others), *others)
+
+    def __or__(self, other: Self) -> Self:
+        """Do as ``union``, under the key ``"<key>|<other key>"``."""
+        if not isinstance(other, CombinedFilter):
+            return NotImplemented
+        return self.union(other, key=f"{self.key}|{other.key}")
+
+    def __and__(self, other: Self) -> Self:
+        """Do as ``intersection``, under the key ``"<key>&<other key>"``."""
+        if not isinstance(other, CombinedFilter):
+            return NotImplemented
+        return self.intersection(other, key=f"{self.key}&{other.key}")
+
+    def __ior__(self, other: Self) -> Self:
+        """Do as ``update``."""
+        if not isinstance(other, CombinedFilter):
+            return NotImplemented
+        self.update(other)
+        return self
+
+    def _together(self, operation: MultiOperation[T], *others: "CombinedFilter") -> T:
+        """Run an operation on this filter, number 0, and others."""
+        filters = (self, *others)
+        return run_together(
+            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True)
+        )
+
+    def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
+        """Save the filter to a file, also while it is in use: what it holds now is in the file.
+
+        Claims are not saved.
+
+        Args:
+            file: a path, or a file that is open in binary mode.
+            progress: is told how many bytes of bitmaps are done, and of how many.
+
+        Raises:
+            StorageError: the server did not answer, or there is no filter.
+            ArchiveError: the file cannot be written.
+        """
+        with writing(file) as opened:
+            return self.run(lambda _: self._save(opened, progress), on_all_blocks=True)
+
+    @classmethod
+    def load(
+        cls,
+        client: Any,
+        key: str,
+        file: PathOrFile,
+        *,
+        max_memory: int | None = None,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Load a filter from a file, whole or not at all, and return it.
+
+        Args:
+            client: as for a new filter; any server or cluster will do.
+            key: the prefix that its keys are to have.
+            file: a path, or a file that is open in binary mode.
+            max_memory: bytes of bitmaps that it may have, 0 for any; None for 4 GiB.
+            progress: as in ``save``.
+            timeout: as for a new filter.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            ArchiveError: the file cannot be read, is damaged, or too large.
+            StorageError: the server did not answer, or is out of memory.
+        """
+        bloom = cls(client, key, timeout=timeout)
+        with reading(file) as opened:
+            reader = ArchiveReader(opened, max_memory)
+            loading = Loader(Keys(key), reader, progress=progress)
+            load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
+        return bloom

@@ -1,0 +1,193 @@
+"""Opens a filter: reads, restores or creates its header and rings, and applies the options. No I/O.
+
+Block 0 decides: what a client's options change is changed in it first, and the other blocks follow.
+"""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import NO_COUNTS, Config, Counts
+from scrapy_bloom.bloom.model.hashing import Hasher
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol.ring_store import (
+    MAX_RACES,
+    MAX_ROUNDS,
+    Notify,
+    Operation,
+    RingStore,
+)
+from scrapy_bloom.bloom.protocol.scripts import Reply
+
+
+class FilterOpener(RingStore):
+    """A filter that is read, or created, as its options say.
+
+    Args:
+        keys: the filter's keys.
+        wanted: the options.
+        default: configuration of a filter that is created without any.
+        notify: called with what happens to rings.
+    """
+
+    def __init__(self, keys: Keys, wanted: FilterOptions, default: Config, notify: Notify) -> None:
+        super().__init__(keys, notify)
+        self.wanted = wanted
+        self.default = default
+        #: How items are placed under the header.
+        self.hasher: Hasher
+        #: The configuration that was stored before the user's was applied, if they differed.
+        self.replaced_config: Config | None = None
+        #: Whether the user's settings have been applied to block 0, and then to the others.
+        self._is_applied = self._is_configured = False
+        #: The server's clock when the header was read last, Unix time in seconds.
+        self.now = 0
+
+    def open(self, *, writable: bool = False) -> Operation[Header]:
+        """Read the filter's header and the rings not held yet, and bring them up to date.
+
+        What is missing is created, what is due is rotated, and, the first time, settings of the
+        user's that differ from the stored ones are applied.
+
+        Args:
+            writable: make sure that the server accepts writes.
+
+        Raises:
+            FilterMismatchError: the stored filter is another one than was asked for.
+            StorageError: what is stored cannot be read.
+            ConfigurationError: the filter that was asked for is impossible.
+        """
+        for _ in range(MAX_RACES):
+            header = yield from self._load_header()
+            missing = yield from self._load_rings(header)
+            # Another filter's ring is a leftover, unless the filter was created anew meanwhile.
+            if any(reply.state for _, reply in missing):
+                again = yield from self._load_header()
+                if again != header:
+                    continue
+            for block, reply in missing:
+                yield from self._create_ring(header, block, reply)
+            if self.complete and (yield from self._settle()):
+                expiry, known = self._last_expiry(), self._header_expiry
+                # A header restored from one ring may end before another ring does.
+                if writable or self.replaced_config or known not in (None, expiry):
+                    yield from self._touch_header(expiry)
+                self._header_expiry = None
+                return header
+        raise self.unstable(MAX_RACES)
+
+    def forget(self) -> None:
+        """Forget what is known of the filter, because it was deleted."""
+        self.header = None
+        self.held.clear()
+        self._is_applied = self._is_configured = False
+
+    # -- steps --
+
+    def _load_header(self) -> Operation[Header]:
+        for _ in range(MAX_ROUNDS):
+            reply = yield from self.read_header("")
+            self.now = reply.now
+            if reply.status == "header":
+                header = self.header_in(reply)
+                self.ring_in(
+                    0, reply, header
+                )  # before any of the header's blocks is read or created
+                self._adopt(header)
+                return header
+            # Restored if it is known or left in any ring: seeds drawn anew would forget everything.
+            ring = self._any_ring() or (yield from self.surviving_ring(reply, self.wanted.blocks))
+            yield from self._create_header(ring, reply)
+        raise self.unstable()
+
+    def _create_header(self, ring: Ring | None, reply: Reply) -> Operation[None]:
+        if ring is None:
+            header = self.header or self.wanted.new_header(self.default)
+            ring = Ring.fresh(header, self.wanted.config(self.default), reply.now)
+        # What this client holds may have expired long ago: with its end, so would the header.
+        expiry = max(ring.expiry, ring.cleared(reply.now).expiry)
+        (answer,) = yield [self.create_call(ring.header, reply.version, expiry)]
+        self._header_expiry = expiry if answer.status == "ok" else None
+
+    def _adopt(self, header: Header) -> None:
+        """Take a stored header as the filter's, unless the user asked for another filter."""
+        self.wanted.check(header, self.keys.prefix)
+        if header != self.header:
+            self.header = header
+            self.hasher = Hasher(header.seeds, header.blocks)
+            self.held.clear()
+
+    def _load_rings(self, header: Header) -> Operation[list[tuple[int, Reply]]]:
+        """Hold the rings that are there; return the other blocks, and what is there instead."""
+        blocks = [block for block in range(header.blocks) if block not in self.held]
+        if not blocks:
+            return []
+        replies = yield [self.read_call(block) for block in blocks]
+        found = zip(blocks, replies, strict=True)
+        missing = [(block, reply) for block, reply in found if not self._hold(block, reply, header)]
+        # In random order, so that workers that start together share the work; block 0 first, so
+        # that all blocks are created with its configuration.
+        random.shuffle(missing)
+        return sorted(missing, key=lambda pair: pair[0] > 0)
+
+    def _create_ring(self, header: Header, block: int, reply: Reply) -> Operation[None]:
+        like = self._any_ring()
+        if like is not None:
+            ring = like.sibling(block, reply.now)
+        else:
+            config = self.wanted.config(self.default)
+            ring = Ring.fresh(header, config, reply.now, block=block, run=self.wanted.run)
+        other = None
+        if reply.state:
+            # The ring of another filter that was here: it counts as lost, and its bitmaps go.
+            other = self.parse(ring_codec.parse, reply.state, self.keys.ring(block))
+            ring = replace(ring, generations=other.generations).cleared(reply.now)
+        yield from self._swap(block, reply.version, ring, other)
+
+    def _settle(self) -> Operation[bool]:
+        """Rotate what is due and, the first time, apply the user's settings; whether all went well.
+
+        Block 0 decides: the settings are applied to it first, and the other blocks follow it. So
+        clients that open with different settings at once, or are killed, leave one configuration.
+        """
+        first_time = not self._is_configured
+        if first_time and not (yield from self._configure()):
+            return False
+        config = self.held[0].ring.config
+        follow = partial(self._follow, config) if first_time else Ring.advance
+        settled, changed = True, self.replaced_config is not None
+        for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
+            ring = self.held[block].ring
+            if follow(ring, self.now, NO_COUNTS) is not ring:
+                # After a failure, the others: of all that are gone, one round is to tell.
+                settled = (yield from self.change(block, follow)) and settled
+                changed = True
+        if settled and first_time and changed:
+            blocks = sorted(self.held)
+            replies = yield [self.read_call(block) for block in blocks]
+            for block, reply in zip(blocks, replies, strict=True):
+                held = self._hold(block, reply, self.header)
+                settled = settled and held and self.held[block].ring.config == config
+        self._is_configured |= settled
+        return settled
+
+    def _configure(self) -> Operation[bool]:
+        """Apply the user's settings to block 0, once; they may be replaced by somebody else's."""
+        stored = self.held[0].ring.config
+        wanted = stored if self._is_applied else self.wanted.config(stored)
+        decide = partial(self._follow, wanted)
+        if decide(self.held[0].ring, self.now, NO_COUNTS) is not self.held[0].ring:
+            if not (yield from self.change(0, decide)):
+                return False
+            if wanted != stored:
+                self.replaced_config = stored
+        self._is_applied = True
+        return True
+
+    def _follow(self, config: Config, ring: Ring, now: int, counts: Counts) -> Ring:
+        """Return a ring under a configuration, and in this run."""
+        return ring.reconfigure(config, now).advance(now, counts, self.wanted.run)

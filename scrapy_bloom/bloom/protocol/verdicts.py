@@ -1,0 +1,45 @@
+"""Verdicts of the scripts that add and claim items. Pure."""
+
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    """The result for one item; the value is its character in the scripts' replies.
+
+    Attributes:
+        is_new: whether the item counts as new: it is, or the server did not say.
+    """
+
+    is_new: bool
+
+    #: Recorded before.
+    SEEN = "0"
+    #: Not recorded before; now recorded, or claimed by the caller.
+    NEW = "1"
+    #: New, but not recorded: a layer is full and the block cannot grow.
+    UNRECORDED = "2"
+    #: Claimed by the same owner before.
+    MINE = "3"
+    #: Claimed by another owner, or failed and not due yet.
+    OTHERS = "4"
+    #: Seen, but not counted again by a counting filter: the layer is full.
+    UNCOUNTED = "5"
+    #: New and claimed, but its request is not stored: the block has no room for it.
+    UNKEPT = "6"
+    #: Claimed by the same owner before, without its request.
+    MINE_UNKEPT = "7"
+    #: Not confirmed: it is no longer claimed, or its page has failed.
+    NOT_CLAIMED = "8"
+    #: No script answers this: the server did not reply.
+    UNKNOWN = "?"
+
+
+for _verdict in Verdict:
+    # An attribute, because a crawl reads it for each request.
+    _verdict.is_new = _verdict in (
+        *(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN),
+    )
+#: Verdicts for lack of room in a layer.
+NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
+#: Characters in replies -> verdicts.
+BY_CODE = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.UNKNOWN}

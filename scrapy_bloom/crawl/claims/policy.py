@@ -1,0 +1,147 @@
+"""When a URL counts as seen: the interface of the two policies, and the plainer one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from scrapy import Request
+
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.membership import add
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.opening import Opening
+from scrapy_bloom.crawl.write_behind import PeriodicTask, WriteBehind
+
+#: What a batch of lookups runs on a filter.
+LookUp = Callable[[FilterSession], Operation[list[Verdict]]]
+
+
+@dataclass(slots=True)
+class Lookup:
+    """A request that is looked up before the scheduler is offered it.
+
+    Args:
+        key: its key.
+        request: the request.
+        verdict: of the filters, or of this process; None until there is one.
+        length: characters of the request that is stored with its claim.
+    """
+
+    key: Key
+    request: Request
+    verdict: Verdict | None = None
+    length: int = 0
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether the request is dropped. MINE_UNKEPT is not: the scheduler notes its page."""
+        verdict = self.verdict
+        return verdict is not None and not verdict.is_new and verdict is not Verdict.MINE_UNKEPT
+
+
+class Policy:
+    """What a crawl does with requests that are looked up, scheduled and crawled.
+
+    A policy defines ``look_up_one``, ``look_up`` and ``record_later``.
+    """
+
+    #: Verdicts after which a URL stays seen: they may be cached.
+    certain: frozenset[Verdict]
+    #: Whether ``clear`` ends claims only: what is recorded was crawled.
+    clears_claims_only = False
+    #: Whether callbacks' outputs are followed, however many requests are looked up together.
+    follows_outputs = False
+    #: Whose claims the background thread makes and ends, and what it does between its jobs.
+    claims = ClaimOwner()
+    task: PeriodicTask | None = None
+
+    def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
+        """Begin, with open filters, before the first request is looked up."""
+
+    def look_up_one(self, bloom: BloomFilter, key: Key, request: Request) -> Verdict:
+        """Look a request up, and record or claim it if it is new, in one round trip.
+
+        Raises:
+            StorageError: the outcome is unknown.
+        """
+        raise NotImplementedError
+
+    def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
+        """Return the operation that does the same with many requests of one window."""
+        raise NotImplementedError
+
+    def record_later(self, key: Key, request: Request) -> None:
+        """Record or claim a request when the server is back."""
+        raise NotImplementedError
+
+    def answered(self, lookups: Sequence[Lookup]) -> None:
+        """Note the verdicts of ``look_up``."""
+
+    def take_claimed(self, key: Key, request: Request) -> bool | None:  # noqa: ARG002
+        """Return whether a request is new that has its claim; None if it has none.
+
+        It is put back, or redirected to itself.
+        """
+        return None
+
+    def decided(self, key: Key, verdict: Verdict) -> None:
+        """Note the verdict on the request that the scheduler is offered."""
+
+    def attach_claim(self, request: Request, key: Key, length: int) -> None:
+        """Give a request the claim that was made when it was looked up."""
+
+    def give_back(self, key: Key, verdict: Verdict, length: int) -> None:
+        """End the claim of a request that was looked up and never scheduled."""
+
+    def let_pass(self, request: Request) -> None:
+        """Store a request that is neither tested nor recorded."""
+
+    def yields(self, page: Request) -> Callable[[Request], None] | None:  # noqa: ARG002
+        """Return a function to be called with each request that a page yields; None for none."""
+        return None
+
+    def raised(self, page: Request, error: BaseException) -> None:
+        """Note that not all links of a page may have been found."""
+
+    def forget(self, key: Key) -> None:
+        """Note that a page is crawled again in this run."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note that the server may have lost what was written last."""
+
+    def may_close(self) -> bool:
+        """Return whether an idle spider may close; if not, the engine is woken later."""
+        return True
+
+    def finish(self) -> None:
+        """Settle what is left before the background thread ends."""
+
+
+class RecordWhenScheduled(Policy):
+    """``BLOOM_REMEMBER = "scheduled"``: a URL counts as seen once its request is scheduled."""
+
+    certain = frozenset((Verdict.SEEN, Verdict.NEW))
+
+    def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:  # noqa: ARG002
+        """See ``Policy``."""
+        self._put = write_behind.put
+
+    def look_up_one(self, bloom: BloomFilter, key: Key, request: Request) -> Verdict:  # noqa: ARG002
+        """See ``Policy``."""
+        item = key[1]
+        return bloom.run_one(item, CachedRing.add, partial(add, items=[item]))
+
+    def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
+        """See ``Policy``."""
+        return partial(add, items=[lookup.key[1] for lookup in lookups])
+
+    def record_later(self, key: Key, request: Request) -> None:  # noqa: ARG002
+        """See ``Policy``."""
+        self._put(Job(JobKind.RECORD, *key))

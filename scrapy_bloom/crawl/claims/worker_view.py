@@ -1,0 +1,100 @@
+"""Which claims are free: a decision on what one worker sees of the others. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from scrapy_bloom.bloom.protocol.claims import StoredClaim
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.workers import Worker
+
+#: Seconds after which what an empty queue should have is lost.
+ORPHANED_AFTER_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """All workers of a filter, as one of them sees them.
+
+    Args:
+        me: the worker that looks.
+        spider: name of its spider: claims of other spiders are not its own to crawl.
+        others: by id.
+        now: Unix time in seconds on the server.
+        idle_since: since when its queue is empty, and nothing is under way here; 0 if it is not.
+        unknown: owners without an entry, and for how many seconds they have been known.
+        trusts_silence: whether workers that are silent count as dead.
+        lost: nonces of its own calls that may have taken over claims, and never said of what.
+    """
+
+    me: Worker
+    spider: str
+    others: Mapping[str, Worker]
+    now: int
+    idle_since: int = 0
+    unknown: Mapping[str, float] = field(default_factory=dict)
+    trusts_silence: bool = True
+    lost: Collection[str] = ()
+
+    def is_dead(self, worker: Worker) -> bool:
+        """Whether a worker's claims are to be taken over."""
+        if worker.until == 0:
+            # What its queue still has is not lost; what is left when that is empty, is.
+            is_in_queue = worker.jobdir and worker.jobdir == self.me.jobdir
+            return bool(self.idle_since) or not is_in_queue
+        return worker.process.is_gone or (self.trusts_silence and worker.until <= self.now)
+
+    @property
+    def dead(self) -> list[Worker]:
+        """Workers whose claims are to be taken over."""
+        return [w for w in self.others.values() if self._is_kin(w.id) and self.is_dead(w)]
+
+    @property
+    def has_lost_workers(self) -> bool:
+        """Whether workers are dead or have stopped."""
+        return bool(self.dead) or any(w.until == 0 for w in self.others.values())
+
+    def is_free(self, claim: StoredClaim) -> bool:
+        """Whether nobody will settle a claim any more."""
+        owner = claim.owner
+        if not self._is_kin(owner):
+            return False
+        if owner == self.me.id:
+            return claim.nonce in self.lost
+        if claim.failed:
+            return claim.time <= self.now
+        if owner.startswith("q"):
+            return self._has_left_queue(claim)
+        if owner in self.others:
+            return self.is_dead(self.others[owner])
+        return self.unknown.get(owner, 0.0) >= 2 * self.me.heartbeat
+
+    def is_unkept_lost(self, claim: StoredClaim) -> bool:
+        """Whether a claim without its request is to be ended.
+
+        Also if its worker has stopped and left its queue in a JOBDIR: what JSON cannot hold, Scrapy
+        most often cannot pickle. What it can is fetched twice if it is found again.
+        """
+        worker = self.others.get(claim.owner)
+        has_stopped = worker is not None and worker.until == 0 and self._is_kin(claim.owner)
+        return has_stopped or self.is_free(claim)
+
+    def _has_left_queue(self, claim: StoredClaim) -> bool:
+        if claim.owner == self.me.shared_queue:
+            # Whoever took it out of the queue before has said so by now, or is dead.
+            waited = self.idle_since and self.now - self.idle_since >= ORPHANED_AFTER_SECONDS
+            return bool(waited) and claim.time <= self.idle_since
+        served = {worker.queue for worker in self.others.values() if not self.is_dead(worker)}
+        return claim.owner not in served
+
+    def is_to_be_awaited(self, claim: StoredClaim) -> bool:
+        """Whether it will soon be clear what becomes of a claim."""
+        return claim.owner == self.me.shared_queue or self.is_unknown(claim)
+
+    def is_unknown(self, claim: StoredClaim) -> bool:
+        """Whether a claim is a worker's who has no entry."""
+        owner = claim.owner
+        is_workers = owner.startswith("w") and owner != self.me.id and self._is_kin(owner)
+        return is_workers and owner not in self.others
+
+    def _is_kin(self, owner: str) -> bool:
+        return workers.is_of(owner, self.spider)

@@ -1,0 +1,157 @@
+"""The filters that a crawl uses, and what looks requests up in them: replaced after an outage."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from scrapy.settings import BaseSettings
+
+from scrapy_bloom.crawl.claims.policy import Lookup, Policy
+from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.local_state import LocalState
+from scrapy_bloom.crawl.lookups import LookupBatcher
+from scrapy_bloom.crawl.opening import Opening, claims_left, count_claims, open_filters
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
+from scrapy_bloom.settings import CRAWLED, BloomSettings
+
+
+class Connections:
+    """Connects filters, and counts their round trips.
+
+    Args:
+        settings: the crawl's settings.
+        scrapy_settings: Scrapy's.
+        fingerprinter: import path of the class that makes the fingerprints.
+        report: counts and warns.
+        local: where verdicts are cached.
+        runtime: time.
+    """
+
+    def __init__(
+        self,
+        settings: BloomSettings,
+        scrapy_settings: BaseSettings,
+        fingerprinter: str,
+        *,
+        report: Report,
+        local: LocalState,
+        runtime: Runtime,
+    ) -> None:
+        self._settings, self._scrapy_settings = settings, scrapy_settings
+        self._fingerprinter = fingerprinter
+        self._report, self._local, self._runtime = report, local, runtime
+        #: None before they are opened, and after they are closed.
+        self.filters: Filters | None = None
+        self.lookups: LookupBatcher | None = None
+        #: Windows that the settings no longer have, and in which there are claims.
+        self._left: Collection[str] = ()
+        #: Round trips of those that were replaced.
+        self._round_trips = self._async_round_trips = 0
+
+    def open(self, opening: Opening) -> Filters:
+        """Connect, and read or create the filters.
+
+        Raises:
+            BloomError: a setting cannot work, or the server cannot be used.
+        """
+        run = self._settings.run
+        filters = open_filters(self._connect(), opening, run)
+        left = claims_left(filters, lambda windows: self._connect(left=windows), opening)
+        if self._settings.remember != CRAWLED:
+            claims = {**count_claims(filters), **left}
+            self._report.claims_ignored(sum(claims.values()))
+        elif left:
+            self._report.windows_left(left)
+            filters.close()
+            self._left = left.keys()
+            filters = open_filters(self._connect(left=self._left), opening, run)
+        self.filters = filters
+        return filters
+
+    def use(
+        self,
+        filters: Filters,
+        policy: Policy,
+        answered: Callable[[Sequence[Lookup]], None],
+    ) -> None:
+        """Look requests up in these filters from now on.
+
+        Args:
+            filters: are connected.
+            policy: what a lookup records or claims.
+            answered: as of ``LookupBatcher``.
+        """
+        if self.filters is not None and self.filters is not filters:
+            self._round_trips += self.filters.round_trips
+            self.filters.close()
+        filters.stay_quick()
+        for window, bloom in filters.by_window.items():
+            self._local.connected(window, bloom.session.now)
+        before, self.filters = self.lookups, filters
+        self.lookups = LookupBatcher(
+            filters,
+            self._local,
+            policy,
+            self._settings.timeout,
+            answered=answered,
+            runtime=self._runtime,
+        )
+        if before is not None:
+            self._async_round_trips += before.round_trips
+            if has_asyncio():
+                self._closing = asyncio.ensure_future(before.close())
+
+    def connector(self, in_main: InMain) -> Callable[[], Filters]:
+        """Return what connects filters for another thread; their events are reported in this one.
+
+        Args:
+            in_main: schedules a function in this thread.
+        """
+        notify: Notify = lambda *what: in_main(partial(self._report.happened, *what))  # noqa: E731
+        return lambda: self._connect(notify, left=self._left)
+
+    def forget(self, key: Key) -> None:
+        """Look a URL up the next time."""
+        if self.filters is not None:
+            block = self.filters.by_window[key[0]].session.hasher.block(key[1])
+            self._local.discard(key, block)
+
+    async def close_lookups(self) -> None:
+        """Wait for the round that is under way, and close the connections that do not block."""
+        while self.lookups is not None:  # one that is replaced here is not used any more
+            lookups, self.lookups = self.lookups, None
+            await lookups.close()
+            self._async_round_trips += lookups.round_trips
+
+    def close(self, *, is_up: bool) -> None:
+        """Close the connections that block; the filters stay."""
+        filters, self.filters = self.filters, None
+        if filters is None:
+            return
+        try:
+            if is_up:
+                self._report.closing(filters)
+        finally:
+            self._round_trips += filters.round_trips
+            filters.close()
+
+    @property
+    def round_trips(self) -> int:
+        """Times that the crawl sent commands and waited for the replies."""
+        return self._round_trips + (self.filters.round_trips if self.filters else 0)
+
+    @property
+    def async_round_trips(self) -> int:
+        """Times that the crawl sent commands and went on while the replies were on their way."""
+        return self._async_round_trips + (self.lookups.round_trips if self.lookups else 0)
+
+    def _connect(self, notify: Notify | None = None, *, left: Collection[str] = ()) -> Filters:
+        return connect_filters(
+            self._settings,
+            self._scrapy_settings,
+            left=left,
+            fingerprinter=self._fingerprinter,
+            notify=notify or self._report.happened,
+        )

@@ -1,0 +1,174 @@
+"""The life of a crawl's filters: opened, replaced after an outage, cleared, closed."""
+
+from collections.abc import Callable, Sequence
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown
+from scrapy_bloom.crawl.claims.crawled import RecordWhenCrawled
+from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
+from scrapy_bloom.crawl.claims.queues import Queue
+from scrapy_bloom.crawl.connections import Connections
+from scrapy_bloom.crawl.engine_hooks import EngineAdapter
+from scrapy_bloom.crawl.failover import Failover
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.local_state import LocalState
+from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.runtime import InMain, Runtime
+from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.settings import CRAWLED, BloomSettings
+
+
+class Lifecycle:
+    """Puts the parts of a crawl together.
+
+    Args:
+        crawler: the running crawler.
+        settings: its settings.
+        fingerprinter: import path of the class that makes the fingerprints.
+        report: counts and warns.
+        spider: the spider; None for the crawler's, when the filters are opened.
+        runtime: time, chance and threads.
+
+    Attributes:
+        local: what this process knows.
+        connections: the filters.
+        failover: whether the server is up.
+        policy: when a URL counts as seen; there after ``open``.
+        write_behind: the background thread; None before ``open``, and after ``close``.
+        answered: is called with lookups of many requests once they have verdicts.
+    """
+
+    policy: Policy
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        settings: BloomSettings,
+        fingerprinter: str,
+        *,
+        report: Report,
+        spider: Spider | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._crawler, self._settings, self._report = crawler, settings, report
+        self._spider, self.runtime = spider, runtime or Runtime()
+        self.engine = EngineAdapter(crawler)
+        self.local = LocalState(settings.cache_size, 2 * settings.heartbeat, self.runtime.monotonic)
+        self.connections = Connections(
+            settings,
+            crawler.settings,
+            fingerprinter,
+            report=report,
+            local=self.local,
+            runtime=self.runtime,
+        )
+        self.failover = Failover(
+            self.engine,
+            report,
+            self.local,
+            settings.on_redis_error,
+            use=self._use,
+            forget=self.connections.forget,
+        )
+        self.write_behind: WriteBehind | None = None
+        self.answered: Callable[[Sequence[Lookup]], None]
+
+    def open(self, patience: float = OPENING_SECONDS) -> Filters:
+        """Connect, read or create the filters, and start the background thread.
+
+        Args:
+            patience: seconds to wait for a server that is slow or loading its data.
+
+        Raises:
+            BloomError: a setting cannot work, or the server cannot be used.
+        """
+        opening = Opening(patience, runtime=self.runtime)
+        filters = self.connections.open(opening)
+        in_main = self.runtime.to_main()
+        self.policy = self.failover.policy = self._make_policy(in_main)
+        self.write_behind = WriteBehind(
+            self.connections.connector(in_main),
+            in_main,
+            self.failover,
+            claims=self.policy.claims,
+            task=self.policy.task,
+            runtime=self.runtime,
+        )
+        self.policy.start(filters, self.write_behind, opening)
+        self._use(filters)
+        return filters
+
+    def _make_policy(self, in_main: InMain) -> Policy:
+        if self._settings.remember != CRAWLED:
+            return RecordWhenScheduled()
+        spider = self._spider or self._crawler.spider
+        if spider is None:
+            raise ConfigurationError(
+                'BLOOM_REMEMBER = "crawled" needs the spider when the filter is opened, and the '
+                "crawler has none: set crawler.spider, or build the filter with from_spider"
+            )
+        return RecordWhenCrawled(
+            spider,
+            self._settings,
+            Queue.of(self._crawler.settings),
+            engine=self.engine,
+            failover=self.failover,
+            report=self._report,
+            take=self.local.take,
+            forget=self.connections.forget,
+            in_main=in_main,
+            runtime=self.runtime,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the filters are open."""
+        return self.write_behind is not None
+
+    @property
+    def follows_outputs(self) -> bool:
+        """Whether the outputs of callbacks pass through ``outputs.py``."""
+        return bool(self._settings.batch) or self.policy.follows_outputs
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round of lookups is under way, without blocking."""
+        return self.connections.lookups is not None and self.connections.lookups.is_busy
+
+    def clear(self) -> None:
+        """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
+        filters = self.connections.filters
+        for bloom in filters.by_window.values() if filters else ():
+            bloom.clear(claims_only=self.policy.clears_claims_only)
+            self._report.cleared(bloom)
+        self.local.clear()
+
+    async def aclose(self) -> None:
+        """Close after the round that is under way, so that what it claims is given back."""
+        self.failover.is_over = True
+        await self.connections.close_lookups()
+        self.close()
+
+    def close(self) -> None:
+        """Write what is queued, and close the connections that block."""
+        self.failover.is_over = True
+        write_behind, self.write_behind = self.write_behind, None
+        if write_behind is not None:
+            for key, reserved in self.local.pop_oldest_reserved(0):
+                self.policy.give_back(key, reserved.verdict, reserved.length)
+            self.policy.finish()
+            left = write_behind.stop(self._settings.timeout)
+            self._report.closed(write_behind.round_trips, left)
+        self.connections.close(is_up=self.failover.is_up)
+
+    def _use(self, filters: Filters) -> None:
+        self.connections.use(filters, self.policy, self.answered)
+
+    def fail(self, error: Exception) -> None:
+        """Note that the server failed a lookup."""
+        if self.write_behind is not None:  # else the crawl is over
+            as_ours = error if isinstance(error, BloomError) else BloomError(shown(error))
+            self.failover.server_failed(as_ours, self.write_behind.fail())

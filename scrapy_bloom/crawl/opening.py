@@ -1,0 +1,128 @@
+"""Opening the filters of a crawl, on a server that may be slow or loading its data."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.settings import LASTING, need_run
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Seconds that a server may take until the filters of a crawl are open, in all.
+OPENING_SECONDS = 30.0
+#: Seconds after which the log says that the crawl waits for them, and between two attempts.
+LOGGED_AFTER_SECONDS, ATTEMPT_SECONDS = 1.0, 0.1
+
+
+class Opening:
+    """Repeats calls while the server does not answer in time, or is loading its data.
+
+    Opening and reading may be repeated: they do the same again. It waits for a server that is slow
+    at the start of a crawl, and not for one that refuses.
+
+    Args:
+        patience: seconds that all calls may take together before the last attempt.
+        is_over: whether there is no further attempt.
+        runtime: time.
+    """
+
+    def __init__(
+        self,
+        patience: float = OPENING_SECONDS,
+        is_over: Callable[[], bool] = bool,
+        *,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._runtime = runtime or Runtime()
+        self._begun = self._runtime.monotonic()
+        self._patience, self._is_over = patience, is_over
+        self._is_logged = False
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Return what a call returns.
+
+        Raises:
+            StorageError: the call has raised it, and it is too late for another attempt.
+        """
+        while True:
+            try:
+                return call()
+            except NotReadyError as error:
+                waited = self._runtime.monotonic() - self._begun
+                if waited >= self._patience or self._is_over():
+                    raise
+                if waited >= LOGGED_AFTER_SECONDS and not self._is_logged:
+                    self._is_logged = True
+                    logger.warning(
+                        "Bloom filter: %s. Waiting for it, up to %g s", error, self._patience
+                    )
+            self._runtime.sleep(ATTEMPT_SECONDS)
+
+
+def open_filters(filters: Filters, opening: Opening, run: str | None) -> Filters:
+    """Open all filters, or close their connection.
+
+    Args:
+        filters: not opened yet.
+        opening: repeats what may be repeated.
+        run: id of this run, for windows in runs.
+
+    Raises:
+        BloomError: a setting cannot work, or the server cannot be used.
+    """
+    try:
+        for bloom in filters.by_window.values():
+            opening.run(bloom.open)
+            _check_run(bloom, run)
+    except BaseException:
+        filters.close()
+        raise
+    return filters
+
+
+def _check_run(bloom: BloomFilter, run: str | None) -> None:
+    schedule = bloom.config.schedule if bloom.config else None
+    if schedule is not None and schedule.counts_runs and run is None:
+        raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
+
+
+def count_claims(filters: Filters) -> dict[str, int]:
+    """Return how many claims there are in each window; no filter is created.
+
+    Raises:
+        StorageError: the server does not answer, or a filter cannot be read.
+    """
+    counts = {}
+    for window, bloom in filters.by_window.items():
+        snapshot = bloom.run(FilterSession.look)
+        counts[window] = sum(snapshot.claims.values()) if snapshot else 0
+    return counts
+
+
+def claims_left(
+    filters: Filters, connect: Callable[[set[str]], Filters], opening: Opening
+) -> dict[str, int]:
+    """Return the windows that the settings no longer have, with the number of their claims.
+
+    Args:
+        filters: open.
+        connect: connects the filters of further windows.
+        opening: repeats what may be repeated.
+    """
+    names = [name for name in filters.by_window if name != LASTING]
+    left = opening.run(partial(filters.noted_windows, names)) - filters.by_window.keys()
+    if not left:
+        return {}
+    others = connect(left)
+    try:
+        claims = opening.run(partial(count_claims, others))
+    finally:
+        others.close()
+    return {window: claims[window] for window in left if claims[window]}

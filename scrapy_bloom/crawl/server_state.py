@@ -1,0 +1,70 @@
+"""Whether the server is up: one state machine for both threads.
+
+UP until a call fails, in either thread; then DOWN, until the background thread has reached the
+server and written what was missed. Each change begins an *epoch*. A server that was restarted, or
+replaced by a replica, may have lost its last writes: pages that began in an earlier epoch are
+crawled again.
+"""
+
+import threading
+from collections.abc import Callable
+
+#: Seconds between attempts to reach the server: the first one, and at most.
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.1, 5.0
+#: Seconds of uptime after which the intervals between attempts begin small again.
+RECOVERED_AFTER_SECONDS = 10.0
+
+
+class ServerState:
+    """UP or DOWN, and the epoch. Both threads may call it.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_down = False
+        #: Outages, and restarts without one, since the crawl began.
+        self.epoch = 0
+        #: The epoch that began with the last restart: pages of earlier ones are crawled again.
+        self.restarted = 0
+        self._server_id = ""
+        #: Failed attempts in a row, and when the server was last reached.
+        self._failures, self._reached = 0, float("-inf")
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the server failed a call and was not reached since."""
+        return self._is_down
+
+    def fail(self) -> int:
+        """Begin an outage, unless there is one: both threads may notice it; return the epoch."""
+        with self._lock:
+            self.epoch += not self._is_down
+            self._is_down = True
+            return self.epoch
+
+    def recover(self) -> None:
+        """End the outage."""
+        with self._lock:
+            self._is_down = False
+        self._reached = self._clock()
+
+    def identify(self, server_id: str) -> bool:
+        """Note which process the server is; return whether it is another one than before."""
+        is_other = bool(self._server_id) and server_id != self._server_id
+        self._server_id = server_id
+        if is_other:
+            with self._lock:
+                self.epoch += not self._is_down
+                self.restarted = self.epoch
+        return is_other
+
+    def next_retry(self) -> float:
+        """Note a failed attempt; return the seconds until the next one."""
+        if self._clock() - self._reached > RECOVERED_AFTER_SECONDS:
+            self._failures, self._reached = 0, float("inf")
+        self._failures += 1
+        return min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(self._failures, 10))
