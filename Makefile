@@ -39,7 +39,7 @@ test-fast: $(VENV)/dev
 
 # For example PROFILE=nightly
 test-all: $(VENV)/dev
-	$(BIN)/python -m pytest $(PARALLEL) -m "" --hypothesis-profile=$(or $(PROFILE),all) \
+	KILL_STRIDE=4 $(BIN)/python -m pytest $(PARALLEL) -m "" --hypothesis-profile=$(or $(PROFILE),all) \
 		--cov --cov-report=term $(TESTS)
 
 test-lowest: $(VENV)-lowest/dev

@@ -273,7 +273,7 @@ class Promise:
             if url not in self.first_seen or self.first_seen[url] + WINDOW <= month
         }
         self.first_seen |= dict.fromkeys(due, month)
-        return due | truth.hubs | {"/robots.txt"}
+        return frozenset(due | truth.hubs | {"/robots.txt"})
 
 
 class Demo:

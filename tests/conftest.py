@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,21 @@ def pytest_sessionstart() -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test marked `each_server` once on each kind of server, others on the first kind."""
-    if metafunc.definition.get_closest_marker("each_server"):
-        for name in ("server", "moved_server"):
-            if name in metafunc.fixturenames:
-                metafunc.parametrize(name, SERVERS, indirect=True, scope="session")
+    marker = metafunc.definition.get_closest_marker("each_server")
+    if marker is None:
+        return
+    first, *others = SERVERS or ["none"]
+    marks = [pytest.mark.slow] if marker.kwargs.get("others") == "slow" else []
+    kinds = [first, *(pytest.param(other, marks=marks) for other in others)]
+    for name in ("server", "moved_server"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, kinds, indirect=True, scope="session")
 
 
 def binary_for(request: pytest.FixtureRequest) -> str:
     """Return the binary of the server that a fixture is for."""
-    return SERVERS[getattr(request, "param", None) or preferred_kind()]
+    preferred = preferred_kind()
+    return SERVERS[getattr(request, "param", preferred)]
 
 
 def preferred_kind() -> str:
@@ -144,8 +151,13 @@ def nodes(any_binary: str) -> Iterator[list[Server]]:
 def wait_for_cluster(clients: list[redis.Redis]) -> None:
     """Wait until all nodes know each other."""
     for client in clients:
-        until(lambda client=client: client.cluster("INFO")["cluster_state"] == "ok", "a cluster")
-        until(lambda client=client: len(client.cluster("NODES")) == NODES, "nodes know each other")
+        until(partial(is_whole, client), "the nodes know each other")
+
+
+def is_whole(client: redis.Redis) -> bool:
+    """Return whether a node knows all nodes, and that they have all slots."""
+    state: str = client.cluster("INFO")["cluster_state"]
+    return state == "ok" and len(client.cluster("NODES")) == NODES
 
 
 @pytest.fixture

@@ -23,7 +23,9 @@ class Victims(Protocol):
     server: Server
     evicted: int
     proxy: Proxy | None
-    crew: "Killable"
+
+    @property
+    def crew(self) -> "Killable": ...
 
 
 class Killable(Protocol):

@@ -87,7 +87,7 @@ def slow(web: SiteServer) -> Iterator[None]:
     try:
         yield
     finally:
-        web.count = count  # type: ignore[method-assign]
+        web.count = count  # type: ignore[method-assign, assignment]
 
 
 def recorded(site: Site, web: SiteServer, redis_url: str) -> set[str]:

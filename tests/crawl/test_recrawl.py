@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from itertools import count, pairwise
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pytest
 from example_site.build import Site, Truth
@@ -33,7 +34,7 @@ class Crawls:
         self.directory = directory
         self.settings = {"BLOOM_REDIS_URL": moved.url}
 
-    def use(self, **settings: str) -> None:
+    def use(self, **settings: Any) -> None:
         """Add settings of Scrapy for all crawls from now on."""
         self.settings |= settings
 
@@ -178,7 +179,7 @@ class PassingDays:
         self._moved = moved
         self._pages = pages
         self._lock = Lock()
-        web.count = self._serve
+        web.count = self._serve  # type: ignore[method-assign]
 
     def begin(self, number: int, start: datetime, end: datetime) -> None:
         """Set the clock to the first day of a crawl."""

@@ -29,7 +29,7 @@ def open_scheduler(request: pytest.FixtureRequest, server: Server, client: redis
         }
         crawler = get_crawler(Spider, settings)
         spider = crawler._create_spider("shop")  # and crawler.spider is None
-        spider.log = Mock()
+        spider.log = Mock()  # type: ignore[method-assign]
         scheduler = Scheduler.from_crawler(crawler)
         scheduler.stats = None  # it calls what Scrapy 2.14 warns of
         scheduler.open(spider)

@@ -344,7 +344,7 @@ def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str, end: s
 def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> None:
     """What Scrapy can pickle is in the JOBDIR's queue. What it cannot pickle is gone."""
     lab = lab_of(tree(PAGES))
-    jobdir = {"JOBDIR": lab.directory / "job"}
+    jobdir: dict[str, Any] = {"JOBDIR": lab.directory / "job"}
     ENDS[end](lab, spider, **jobdir)
     assert_completes(lab, spider, **jobdir)
 
@@ -353,7 +353,7 @@ def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> N
 def test_in_a_jobdir_that_was_killed(lab_of: LabOf, spider: str) -> None:
     """Scrapy fails to push to its damaged queues, so it is deleted after one more run."""
     lab = lab_of(tree(PAGES))
-    jobdir = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
+    jobdir: dict[str, Any] = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
     kill(lab, spider, **jobdir)
     lab.crawl(spider, **jobdir)
     shutil.rmtree(jobdir["JOBDIR"])

@@ -52,7 +52,8 @@ def call(
         return Done(int(exit_.value.code or 0), captured.out, captured.err)
 
     yield call
-    logging.root.removeHandler(log.get_scrapy_root_handler())
+    if handler := log.get_scrapy_root_handler():
+        logging.root.removeHandler(handler)
     log._scrapy_root_handler = None
     logging.root.setLevel(level)
     logging.captureWarnings(False)

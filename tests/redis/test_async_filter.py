@@ -121,7 +121,7 @@ def test_one_item_where_several_are_expected_is_a_type_error(run: Run) -> None:
             with pytest.raises(TypeError, match="several items"):
                 await call("text")
         with pytest.raises(TypeError, match="str or bytes"):
-            await bloom.add(1)
+            await bloom.add(1)  # type: ignore[arg-type]
 
     run(scenario)
 

@@ -120,7 +120,7 @@ def test_no_row_is_hidden_while_others_write_and_rebuild(
     make: Callable[..., Any], database: Database
 ) -> None:
     make().rebuild(database.keys)
-    stop, hidden, errors = threading.Event(), [], []
+    stop, hidden, errors = threading.Event(), list[str](), list[BaseException]()
 
     def work(action: Callable[[Any], None]) -> None:
         guard = make()

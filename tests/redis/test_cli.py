@@ -18,6 +18,7 @@ from example_site.serve import SiteServer
 from scrapy import Request
 from support.cli import KEY, SECRET, URLS, Call, Own, Shop, everything, fingerprints, give
 from support.crawling import crawl, run
+from support.matrix import mostly_slow
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
@@ -69,7 +70,9 @@ def test_help_tells_the_exit_codes(call: Call, arguments: list[str]) -> None:
     assert "--json" in done.out if arguments[0] == "info" else "rotate" in done.out
 
 
-@pytest.mark.parametrize("width", range(60, 141))
+@pytest.mark.parametrize(
+    "width", mostly_slow(range(60, 141), lambda width: width in (60, 79, 80, 100, 140))
+)
 def test_help_has_no_headings_but_its_own(
     call: Call, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:

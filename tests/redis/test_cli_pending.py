@@ -91,7 +91,8 @@ def age(client: redis.Redis, owner: str, seconds: int) -> None:
 def states(done: Done) -> dict[str, int]:
     """Return the number of claims by state, as listed and as summed up."""
     assert Counter(claim["state"] for claim in done.json["claims"]) == done.json["states"]
-    return done.json["states"]
+    states: dict[str, int] = done.json["states"]
+    return states
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.each_server
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
-#: Processes are spawned: a forked one would share the parent's connections.
-spawn = multiprocessing.get_context("spawn")
+#: Processes are forked from one without connections, which a child would share.
+clean = multiprocessing.get_context("forkserver")
+clean.set_forkserver_preload(["scrapy_bloom"])
 
 
 def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
@@ -77,7 +78,7 @@ def clear_and_claim(url: str, barrier: Barrier) -> int:
 
 
 def run(function: object, url: str, processes: int = PROCESSES) -> list:
-    with spawn.Manager() as manager, spawn.Pool(processes) as pool:
+    with clean.Manager() as manager, clean.Pool(processes) as pool:
         barrier = manager.Barrier(processes)
         return pool.starmap(function, [(url, barrier)] * processes)
 
@@ -106,6 +107,7 @@ def test_eight_processes_in_lock_step_never_agree_on_new(
     assert commands(client) == PROCESSES * (1 + 16 + 1 + len(URLS))
 
 
+@pytest.mark.each_server(others="slow")
 def test_processes_that_create_a_filter_together_create_one(
     server: Server, client: redis.Redis
 ) -> None:
@@ -129,6 +131,7 @@ def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
     assert len(client.keys("*.[0-9]")) == sum(layers)
 
 
+@pytest.mark.each_server(others="slow")
 def test_a_run_of_four_processes_rotates_each_block_once(
     server: Server, client: redis.Redis
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_run_of_four_processes_rotates_each_block_once(
     assert [generation.run for generation in bloom.info().generations] == [10, 9, 8]
 
 
+@pytest.mark.each_server(others="slow")
 def test_clearing_by_many_at_once_ends_with_one_ring_per_block(
     server: Server, client: redis.Redis
 ) -> None:

@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import given
-from hypothesis import strategies as st
 from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 from support.polling import until
 from support.servers import Server, free_port
 
-from scrapy_bloom.bloom.client.addresses import redact
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, explain
 
@@ -309,62 +306,6 @@ def test_an_unknown_argument_is_refused_at_once() -> None:
         connect("redis://h", params={"colour": "red"})
 
 
-# -- redact --
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://h:1/0", "redis://h:1/0"),
-        ("redis://:pw@h", "redis://:***@h"),
-        ("redis://u:pw@h:1/2?db=2", "redis://u:***@h:1/2?db=2"),
-        ("redis://token@h", "redis://***@h"),
-        ("redis://h?db=1&password=pw&x=y", "redis://h?db=1&***&***"),
-        ("unix://u:pw@/a/s?password=pw", "unix://u:***@/a/s?***"),
-        ("redis://u:pw", "redis://***"),
-        ("redis://h:99999", "redis://***"),
-        ("u:pw@h", "***"),
-        ("redis://u:pw/?@pw", "redis://***"),
-        ("embedded:/some/dir", "embedded:/some/dir"),
-        ("", "***"),
-    ],
-)
-def test_redact(url: str, shown: str) -> None:
-    assert redact(url) == shown
-
-
-#: Passwords as people paste them, with or without percent-encoding; the marks make them findable.
-passwords = st.text(max_size=8).map(lambda middle: f"{SECRET}{middle}{SECRET}")
-schemes = st.sampled_from(["redis://", "rediss://", "unix://", "redis:", "http://", "//", ""])
-hosts = st.sampled_from(["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?db=0", "@h@i"])
-
-
-@given(scheme=schemes, user=st.sampled_from(["", "u"]), password=passwords, host=hosts)
-def test_a_password_before_the_host_never_survives(
-    scheme: str, user: str, password: str, host: str
-) -> None:
-    if "@" not in host:
-        password = password.replace("@", "")  # else its end is the host, for every reader
-    assert SECRET not in redact(f"{scheme}{user}:{password}{host}")
-
-
-@given(
-    address=st.sampled_from(["redis://h", "redis://u@h:1/0", "unix:///s", "unix://", "h", ""]),
-    name=st.sampled_from(["password", "pass%77ord", "PASSWORD", "ssl_password", "token", ""]),
-    before=st.sampled_from(["", "db=1&", "&&", "@", "db=1;"]),
-    password=passwords,
-)
-def test_a_password_in_the_query_never_survives(
-    address: str, name: str, before: str, password: str
-) -> None:
-    assert SECRET not in redact(f"{address}?{before}{name}={password}")
-
-
-@given(st.text())
-def test_redact_takes_anything(text: str) -> None:
-    assert isinstance(redact(text), str)
-
-
 # -- scrapy-redis's settings --
 
 
@@ -529,7 +470,7 @@ def test_bad_scrapy_redis_settings_are_named(settings: dict[str, Any], named: st
 # -- explain --
 
 
-def explanation(url: str, *command: object, **params: object) -> str:
+def explanation(url: str, *command: object, **params: Any) -> str:
     """Run a command that fails and return what we say about it."""
     with closing(connect(url, timeout=1.0, params=params)) as connection:
         with pytest.raises((redis.RedisError, OSError)) as caught:

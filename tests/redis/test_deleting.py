@@ -1,6 +1,7 @@
 """What a filter takes on the server: which keys it has, and how it goes without a trace."""
 
 import threading
+from typing import Any
 
 import pytest
 import redis
@@ -18,7 +19,7 @@ def stored(client: redis.Redis) -> set[str]:
     return {key.decode() for key in client.scan_iter(count=1_000)}
 
 
-def some(client: redis.Redis, key: str = "shop", **options: object) -> BloomFilter:
+def some(client: redis.Redis, key: str = "shop", **options: Any) -> BloomFilter:
     return BloomFilter(client, key, **{"capacity": 1_000, "blocks": 3, **options})
 
 
@@ -31,7 +32,7 @@ def test_a_filter_that_is_not_there_has_no_keys(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
-def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, object]) -> None:
+def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, Any]) -> None:
     bloom = some(client, **options)
     bloom.extend(URLS)
     assert len(bloom.keys()) == len(set(bloom.keys()))
@@ -49,7 +50,7 @@ def test_keys_of_other_filters_are_not_its_own(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
-def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str, object]) -> None:
+def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str, Any]) -> None:
     other = some(client, "other")
     other.extend(URLS)
     before = stored(client)

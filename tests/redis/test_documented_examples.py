@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text()
 def test_the_library_example_runs(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"## As a library\n\n```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.setattr(redis, "Redis", lambda: client)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(code, names)
     assert len(names["seen"]) == 2
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import redis
 from support.crawling import needs_embedded
+from support.polling import until
 
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
@@ -69,14 +70,8 @@ def pid_of(server: EmbeddedServer) -> int:
         return int(client.info("server")["process_id"])
 
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
-    """Return whether a process ends within some seconds; a zombie has ended."""
-    deadline = time.monotonic() + seconds
-    while alive(pid):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+def gone(pid: int) -> bool:
+    return until(lambda: not alive(pid), "the process ends")
 
 
 def alive(pid: int) -> bool:

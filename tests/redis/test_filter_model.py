@@ -39,7 +39,7 @@ class Model:
     def __init__(self) -> None:
         self.seen: set[bytes] = set()
 
-    def claim(self, item: str | bytes) -> bool:
+    def add(self, item: str | bytes) -> bool:
         encoded = encode(item)
         new = encoded not in self.seen
         self.seen.add(encoded)
@@ -74,11 +74,11 @@ class FilterMachine(RuleBasedStateMachine):
 
     @rule(who=clients, batch=st.lists(items, max_size=30))
     def claim(self, who: int, batch: list[str | bytes]) -> None:
-        assert self.filters[who].add_many(batch) == [self.model.add_many(item) for item in batch]
+        assert self.filters[who].add_many(batch) == [self.model.add(item) for item in batch]
 
     @rule(who=clients, item=items)
     def add(self, who: int, item: str | bytes) -> None:
-        assert self.filters[who].add(item) == self.model.add_many(item)
+        assert self.filters[who].add(item) == self.model.add(item)
 
     @rule(who=clients, batch=st.lists(items, max_size=30))
     def contains(self, who: int, batch: list[str | bytes]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import redis
@@ -86,7 +87,7 @@ def test_the_interval_holds_the_true_rate_in_95_of_100_cases() -> None:
     ids=["bits", "counters", "generations", "write-all"],
 )
 def test_what_is_measured_is_the_rate_of_the_filter(
-    client: redis.Redis, options: dict[str, object]
+    client: redis.Redis, options: dict[str, Any]
 ) -> None:
     """Filled to its capacity it has the rate that it was made for, and that ``info`` estimates."""
     bloom = BloomFilter(

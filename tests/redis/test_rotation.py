@@ -9,13 +9,20 @@ import redis
 from support.clock import MovedServer
 from support.rotation import (
     KEYS,
+    OPERATIONS,
+    ORDERS,
     SEEDS,
+    SHORTLY,
+    URLS,
+    Notes,
     assert_keys,
     assert_ttls,
     at,
     connect,
+    first_of,
     layer_names,
     stored_rings,
+    unix,
 )
 from support.servers import contents
 
@@ -27,18 +34,6 @@ from scrapy_bloom.bloom.protocol.scripts import Reply
 pytestmark = pytest.mark.each_server
 
 DAY = 86_400
-#: Seconds before a boundary, more than a test takes to say what it has to say.
-SHORTLY = 5
-ORDERS = ["write-newest", "write-all"]
-#: Enough that each of 16 blocks has some.
-URLS = [f"https://example.com/{i}" for i in range(200)]
-
-Notes = list[tuple[str, int]]
-
-
-def first_of(months: int) -> datetime:
-    """Return the start of a month, counted from January 2027."""
-    return at(2027 + months // 12, months % 12 + 1, 1)
 
 
 def assert_expires(moved: MovedServer, client: redis.Redis) -> None:
@@ -58,10 +53,6 @@ def client(moved: MovedServer) -> Iterator[redis.Redis]:
         assert_ttls(client)
 
 
-def unix(when: datetime) -> int:
-    return int(when.timestamp())
-
-
 class Periods:
     """What a filter is meant to be: of each period, the items that were first seen in it."""
 
@@ -74,7 +65,7 @@ class Periods:
         live = range(self.period - self.generations + 1, self.period + 1)
         return set().union(*(self.sets.get(period, set()) for period in live))
 
-    def claim(self, items: list[str]) -> list[bool]:
+    def add_many(self, items: list[str]) -> list[bool]:
         verdicts = []
         for item in items:
             verdicts.append(item not in self.remembered())
@@ -319,18 +310,6 @@ def test_an_idle_filter_catches_up_in_one_step(
     moved.set_time(at(2028, 8, 31))
     assert bloom.contains(["february", "september"]) == [False, True]
     assert layer_names(client) == ["4.0", "3.0", "2.0"]
-
-
-OPERATIONS = [
-    lambda bloom: sum(bloom.add_many(URLS)) == len(URLS),
-    lambda bloom: bloom.add("a") is True,
-    lambda bloom: not any(bloom.contains(URLS)),
-    lambda bloom: len(bloom) == 0,
-    lambda bloom: bloom.find(URLS[0]).seen is False,
-    lambda bloom: bloom.clear() is None,
-    lambda bloom: bloom.rotate() is None,
-    lambda bloom: bloom.open() is not None,
-]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -595,336 +574,3 @@ def test_a_filter_without_a_window_never_expires(moved: MovedServer, client: red
     assert bloom.add_many(URLS) == [False] * len(URLS)
     bloom.clear()
     bloom.add_many(URLS)
-
-
-# -- losses --
-
-
-def three_months(moved: MovedServer, client: redis.Redis, order: str) -> tuple[BloomFilter, Notes]:
-    """A filter of one block that saw "0" in January, "1" in February and "2" in March."""
-    notes: Notes = []
-    bloom = connect(
-        client,
-        "5 months",
-        ring=order,
-        blocks=1,
-        notify=lambda what, ring: notes.append((what, ring.block)),
-    )
-    for month in range(3):
-        moved.set_time(first_of(month) + timedelta(days=14))
-        bloom.add(str(month))
-    notes.clear()
-    return bloom, notes
-
-
-def delete(client: redis.Redis, layer: str) -> None:
-    client.delete(KEYS.layer(0, layer))
-
-
-def truncate(client: redis.Redis, layer: str) -> None:
-    client.set(KEYS.layer(0, layer), b"\x00")
-
-
-def forget_count(client: redis.Redis, layer: str) -> None:
-    client.hdel(KEYS.ring(0), f"n:{layer}")
-
-
-@pytest.mark.parametrize(
-    ("lost", "seen"), [((0,), "12"), ((1,), "02"), ((2,), "01"), ((0, 1), "2"), ((0, 1, 2), "")]
-)
-def test_a_lost_layer_costs_its_own_items(
-    moved: MovedServer, client: redis.Redis, lost: tuple[int, ...], seen: str
-) -> None:
-    bloom, notes = three_months(moved, client, "write-newest")
-    other = connect(client, blocks=1)
-    other.open()
-    for number in lost:
-        delete(client, f"{number}.0")
-    assert bloom.contains(list("012")) == [item in seen for item in "012"]
-    assert (bloom.lost_blocks, notes) == (1, [(LOST, 0)])
-    assert_keys(client)
-    assert_ttls(client)
-    assert other.add_many(list("012")) == [item not in seen for item in "012"]
-    assert bloom.add_many(list("012")) == [False] * 3
-    assert (bloom.lost_blocks, other.lost_blocks) == (1, 0)
-    for month in range(3, 7):  # what was claimed again is remembered from March on
-        moved.set_time(first_of(month))
-        known = [item not in seen or month < 5 + int(item) for item in "012"]
-        assert bloom.contains(list("012")) == known
-    moved.set_time(first_of(7))
-    assert len(bloom) == 0
-
-
-@pytest.mark.parametrize("lose", [delete, truncate, forget_count])
-@pytest.mark.parametrize(
-    "case",  # lost, what is seen then, and in the months to come
-    [
-        # The oldest holds all; when it goes, the next one has what came since.
-        (0, "12", ["12", "12", "12", "2", ""]),
-        # A younger one: nothing, until the older ones are forgotten.
-        (1, "012", ["012", "012", "2", "2", ""]),
-        # The active one is allocated anew, and empty.
-        (2, "012", ["012", "012", "12", "", ""]),
-    ],
-)
-def test_under_write_all_a_lost_generation_costs_what_no_older_one_has(
-    moved: MovedServer,
-    client: redis.Redis,
-    case: tuple[int, str, list[str]],
-    lose: Callable[[redis.Redis, str], None],
-) -> None:
-    lost, now, later = case
-    bloom, notes = three_months(moved, client, "write-all")
-    lose(client, f"{lost}.0")
-    assert bloom.add_many(["x"]) == [True]  # a claim needs all bitmaps
-    assert (bloom.lost_blocks, notes) == (1, [(LOST, 0)])
-    assert_keys(client)
-    assert_ttls(client)
-    for month, seen in enumerate([now, *later], start=2):
-        moved.set_time(first_of(month) + timedelta(days=20))
-        assert bloom.contains(list("012")) == [item in seen for item in "012"]
-        assert bloom.contains(["x"]) == [month < 7]
-    assert bloom.lost_blocks == 1
-
-
-def test_under_write_all_all_layers_may_be_lost(moved: MovedServer, client: redis.Redis) -> None:
-    bloom, notes = three_months(moved, client, "write-all")
-    for number in range(3):
-        delete(client, f"{number}.0")
-    assert bloom.add_many(list("012x")) == [True] * 4
-    assert (bloom.lost_blocks, notes) == (1, [(LOST, 0)])
-    assert layer_names(client) == ["2.0"]
-    moved.set_time(first_of(6) + timedelta(days=20))
-    assert bloom.add_many(list("012x")) == [False] * 4
-    moved.set_time(first_of(7))
-    assert bloom.add_many(list("012x")) == [True] * 4
-
-
-@pytest.mark.parametrize("lose", [truncate, forget_count])
-def test_a_damaged_active_layer_is_made_anew(
-    moved: MovedServer, client: redis.Redis, lose: Callable[[redis.Redis, str], None]
-) -> None:
-    bloom, notes = three_months(moved, client, "write-newest")
-    lose(client, "2.0")
-    assert bloom.add_many(list("012")) == [False, False, True]
-    assert (bloom.lost_blocks, notes) == (1, [(LOST, 0)])
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_lost_ring_costs_its_block(moved: MovedServer, client: redis.Redis, order: str) -> None:
-    notes: Notes = []
-    bloom = connect(
-        client,
-        "2 months",
-        ring=order,
-        notify=lambda what, ring: notes.append((what, ring.block)),
-    )
-    bloom.add_many(URLS)
-    hasher = Hasher(SEEDS, 2)
-    blocks = [hasher.hashes(url.encode())[0] for url in URLS]
-    client.delete(KEYS.ring(1))
-    assert bloom.add_many(URLS) == [block == 1 for block in blocks]
-    assert (bloom.lost_blocks, notes) == (1, [(LOST, 1)])
-    moved.set_time(at(2027, 2, 1))
-    client.delete(KEYS.ring(0))
-    # It is missed by whoever comes first, over a boundary as well.
-    assert bloom.add_many(URLS) == [block == 0 for block in blocks]
-    assert bloom.lost_blocks == 2
-    moved.set_time(at(2027, 3, 1))
-    assert bloom.contains(URLS) == [block == 0 for block in blocks]
-
-
-@pytest.mark.parametrize("over_a_boundary", [False, True])
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_block_of_a_flushed_filter_counts_as_lost(
-    moved: MovedServer,
-    client: redis.Redis,
-    operation: Callable[[BloomFilter], bool],
-    over_a_boundary: bool,
-) -> None:
-    """More blocks than rounds: a flush costs one round, not one for each of them."""
-    notes: Notes = []
-    bloom = connect(
-        client,
-        "2 months",
-        blocks=40,
-        notify=lambda what, ring: notes.append((what, ring.block)),
-    )
-    bloom.add_many(URLS)
-    header = bloom.open()
-    if over_a_boundary:
-        moved.set_time(at(2027, 2, 1))
-    client.flushall()
-    assert operation(bloom)
-    assert not any(bloom.contains(["x", "y"]))
-    bloom.add_many(URLS)
-    bloom.info()
-    assert bloom.lost_blocks == 40
-    assert sorted(block for what, block in notes if what == LOST) == list(range(40))
-    assert bloom.open() == header
-
-
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_lost_header_is_restored_from_the_rings(
-    moved: MovedServer, client: redis.Redis, order: str, stagger: bool
-) -> None:
-    """By a newcomer, and to live longer than any ring: staggered, the last block ends last."""
-    bloom = connect(client, "2 months", ring=order, blocks=4, stagger=stagger, seeds=None)
-    moved.set_time(at(2027, 1, 30))
-    bloom.add_many(URLS)
-    header = bloom.open()
-    for day in (at(2027, 1, 31), at(2027, 2, 26)):
-        moved.set_time(day)
-        client.delete(KEYS.header())
-        newcomer = connect(client, blocks=None, seeds=None)
-        assert newcomer.add_many(URLS) == [False] * len(URLS)
-        assert newcomer.header == header
-        assert newcomer.lost_blocks == 0
-        assert_ttls(client)
-
-
-def test_a_header_made_anew_outlives_the_rings_of_who_knew_a_longer_lived_one(
-    moved: MovedServer, client: redis.Redis
-) -> None:
-    """The clock goes back by a year, all is flushed, and two workers restore one block each."""
-    workers = [connect(client, "2 months", stagger=True) for _ in range(2)]
-    for worker in workers:
-        worker.open()
-    hasher = Hasher(SEEDS, 2)
-    moved.set_time(at(2026, 1, 30))
-    workers[0].info()
-    client.flushall()
-    for number, moment in enumerate((at(2026, 1, 30), at(2026, 3, 5))):
-        moved.set_time(moment)
-        workers[number].add(next(url for url in URLS if hasher.hashes(url.encode())[0] == number))
-    assert client.exists(KEYS.header())
-    assert_keys(client)
-    assert_ttls(client)
-
-
-# -- other settings --
-
-
-def five_months(moved: MovedServer, client: redis.Redis, order: str) -> BloomFilter:
-    """A filter that saw "0" in January to "4" in May, on 20 May."""
-    bloom = connect(client, "5 months", ring=order)
-    for month in range(5):
-        moved.set_time(first_of(month) + timedelta(days=19))
-        bloom.add(str(month))
-    assert bloom.contains(list("01234")) == [True] * 5
-    return bloom
-
-
-def assert_forgets(moved: MovedServer, bloom: BloomFilter, forgotten: dict[str, datetime]) -> None:
-    """Each item is remembered until the given moment, and not longer."""
-    for moment in sorted(set(forgotten.values())):
-        for when in (moment - timedelta(seconds=SHORTLY), moment):
-            moved.set_time(when)
-            expected = [forgotten[item] > when for item in forgotten]
-            assert bloom.contains(forgotten) == expected, when
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_shorter_window_forgets_at_once_what_is_older(
-    moved: MovedServer, client: redis.Redis, order: str
-) -> None:
-    stale = five_months(moved, client, order)
-    bloom = connect(client, "3 months", ring=order)
-    bloom.open()
-    assert bloom.replaced_config is not None
-    assert_keys(client)
-    assert_ttls(client)
-    for worker in (stale, bloom):
-        assert worker.contains(list("01234")) == [False, False, True, True, True]
-    assert client.expiretime(KEYS.layer(0, layer_names(client)[0])) == unix(at(2027, 8, 2))
-    assert_forgets(moved, stale, {"2": at(2027, 6, 1), "3": at(2027, 7, 1), "4": at(2027, 8, 1)})
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_longer_window_remembers_longer_what_is_still_there(
-    moved: MovedServer, client: redis.Redis, order: str
-) -> None:
-    stale = five_months(moved, client, order)
-    bloom = connect(client, "1 year", ring=order)
-    bloom.open()
-    assert_keys(client)
-    assert_ttls(client)
-    assert client.expiretime(KEYS.layer(0, layer_names(client)[0])) == unix(at(2028, 5, 2))
-    assert_forgets(
-        moved,
-        stale,
-        {str(month): first_of(12 + month) for month in range(5)},
-    )
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_windows_change_back_and_forth(moved: MovedServer, client: redis.Redis, order: str) -> None:
-    five_months(moved, client, order)
-    connect(client, "3 months", ring=order).open()
-    bloom = connect(client, "1 year", ring=order)
-    assert bloom.add_many(list("01234")) == [True, True, False, False, False]
-    assert_ttls(client)
-    may = at(2028, 5, 1)
-    assert_forgets(
-        moved,
-        bloom,
-        {"0": may, "1": may, "2": at(2028, 3, 1), "3": at(2028, 4, 1), "4": may},
-    )
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_window_for_a_filter_that_never_forgot(
-    moved: MovedServer, client: redis.Redis, order: str
-) -> None:
-    """A client that knew it without goes on, and keeps the header alive."""
-    old = connect(client, ring=order)
-    old.add_many(["a"])
-    old.open()
-    assert_ttls(client)
-    new = connect(client, "5 months", ring=order)
-    assert new.add_many(["a", "b"]) == [False, True]
-    assert_ttls(client)
-    for month in range(1, 5):
-        moved.set_time(first_of(month))
-        assert old.contains(["a", "b"]) == [True, True]
-        assert_ttls(client)
-    moved.set_time(first_of(5))
-    assert old.add_many(["a", "b"]) == [True, True]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_window_taken_away_forgets_nothing_any_more(
-    moved: MovedServer, client: redis.Redis, order: str
-) -> None:
-    """Above all nothing of what was remembered until then."""
-    stale = five_months(moved, client, order)
-    bloom = connect(client, "never", ring=order)
-    bloom.open()
-    assert_keys(client)
-    assert_ttls(client)
-    assert bloom.contains(list("01234")) == [True] * 5
-    assert bloom.add("new") is True
-    moved.set_time(at(2031, 1, 1))
-    assert stale.add_many([*"01234", "new"]) == [False] * 6
-    assert len(bloom) == 6
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_from_months_to_runs_and_back(moved: MovedServer, client: redis.Redis, order: str) -> None:
-    stale = five_months(moved, client, order)
-    first = connect(client, "2 runs", ring=order, run="1")
-    assert first.add_many(["4", "run 1"]) == [False, True]
-    assert_keys(client)
-    assert_ttls(client)
-    moved.set_time(at(2027, 12, 1))
-    assert stale.contains(["4", "run 1"]) == [True, True]
-    second = connect(client, ring=order, run="2")
-    assert second.add_many(["4", "run 1", "run 2"]) == [True, False, True]
-    assert stale.contains(["4", "run 1", "run 2"]) == [True] * 3
-    back = connect(client, "2 months", ring=order)
-    assert back.contains(["4", "run 2"]) == [True] * 2
-    assert_keys(client)
-    assert_ttls(client)
-    moved.set_time(at(2028, 2, 1))
-    assert back.contains(["4", "run 2"]) == [False] * 2

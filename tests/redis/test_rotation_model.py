@@ -107,7 +107,7 @@ class Block:
             return self.generations[-1].items
         return set().union(*(generation.items for generation in self.generations))
 
-    def claim(self, item: str) -> bool:
+    def add(self, item: str) -> bool:
         if item in self.remembered:
             return False
         for generation in self.generations if self.write_all else self.generations[:1]:
@@ -287,7 +287,7 @@ class RotationMachine(RuleBasedStateMachine):
         return self.hasher.hashes(item.encode())[0]
 
     def _expected_claim(self, batch: Sequence[str]) -> list[bool]:
-        return [self.blocks[self._block(item)].add_many(item) for item in batch]
+        return [self.blocks[self._block(item)].add(item) for item in batch]
 
     def _seen(self, batch: Sequence[str]) -> list[bool]:
         return [item in self.blocks[self._block(item)].remembered for item in batch]
@@ -299,7 +299,7 @@ class RotationMachine(RuleBasedStateMachine):
     # -- rules --
 
     @rule(who=clients, batch=batches)
-    def claim(self, who: int, batch: list[str]) -> None:
+    def add_many(self, who: int, batch: list[str]) -> None:
         assert self.filters[who].add_many(batch) == self._expected_claim(batch)
 
     @rule(who=clients, item=items)

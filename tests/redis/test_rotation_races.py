@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 from support.clock import MovedServer
+from support.matrix import mostly_slow
 from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
 
 from scrapy_bloom import BloomFilter
@@ -69,6 +70,7 @@ def claim_for_ever(number: int, url: str, shared: tuple[Any, ...], options: dict
             passes[number] += 1
 
 
+@pytest.mark.each_server(others="slow")
 @pytest.mark.parametrize(
     ("options", "new_in"),
     [
@@ -250,8 +252,14 @@ def nursery() -> Iterator[Connection]:
     process.join()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.each_server(others="slow")
+@pytest.mark.parametrize(
+    ("name", "order"),
+    mostly_slow(
+        product(CASES, ORDERS),
+        lambda name, order: (list(CASES).index(name) + ORDERS.index(order)) % 2,
+    ),
+)
 def test_kill_nine_between_any_two_calls_leaves_nothing_half_done(
     moved: MovedServer, client: redis.Redis, nursery: Connection, name: str, order: str
 ) -> None:
@@ -382,8 +390,13 @@ DUELS = {
 FORGETFUL = {lose_active_layer, lose_ring, lose_all, lose_header_and_ring}
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", DUELS)
+@pytest.mark.parametrize(
+    ("name", "order"),
+    mostly_slow(
+        product(DUELS, ORDERS),
+        lambda name, order: (list(DUELS).index(name) + ORDERS.index(order)) % 2,
+    ),
+)
 def test_two_clients_at_once_end_with_one_ring_and_no_bitmap_too_many(
     moved: MovedServer, client: redis.Redis, name: str, order: str
 ) -> None:

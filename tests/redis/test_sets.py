@@ -59,7 +59,7 @@ def test_a_filter_that_is_like_another_one_has_its_seeds_and_settings(client: re
     assert two.seeds == one.seeds
     assert two.config == one.config
     assert two.header is not None
-    assert two.header.id != one.header.id  # type: ignore[union-attr]
+    assert two.header.id != one.header.id
     assert (two.blocks, two.header.stagger) == (3, True)
 
 

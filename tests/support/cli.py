@@ -25,7 +25,7 @@ class Shop(Spider):
 
 class Own(Spider):
     name = "own"
-    custom_settings: ClassVar = {"BLOOM_KEY": "special"}
+    custom_settings: ClassVar = {"BLOOM_KEY": "special"}  # type: ignore[misc]
 
 
 @dataclass
@@ -50,7 +50,10 @@ def fingerprints(urls: list[str]) -> list[bytes]:
 
 
 def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
-    return {key: (value, client.expiretime(key)) for key, value in contents(client).items()}
+    return {
+        key: (value, int(client.expiretime(key.decode())))
+        for key, value in contents(client).items()
+    }
 
 
 def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

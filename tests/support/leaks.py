@@ -1,6 +1,7 @@
 """What a test leaves running: threads, child processes, servers that have detached themselves."""
 
 import threading
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 from support.nursery import SHARED
@@ -28,7 +29,16 @@ def children() -> set[int]:
             found |= {int(pid) for pid in task.read_text().split()}
         except OSError:  # the thread has ended
             continue
-    return found - {nursery.pid for nursery in SHARED}
+    return found - {nursery.pid for nursery in SHARED} - _of_multiprocessing()
+
+
+def _of_multiprocessing() -> set[int]:
+    """Return the ids of the processes that multiprocessing keeps for all others to come."""
+    kept = (
+        getattr(resource_tracker, "_resource_tracker")._pid,  # noqa: B009 - typeshed knows none
+        getattr(forkserver, "_forkserver")._forkserver_pid,  # noqa: B009
+    )
+    return {pid for pid in kept if pid is not None}
 
 
 def describe(pid: int) -> str:

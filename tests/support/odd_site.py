@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urljoin
 
 import redis
@@ -255,13 +255,19 @@ class OddSpider(Spider):
 class StatsFile:
     """An extension that writes the stats to STATS_FILE at the very end."""
 
+    crawler: Crawler
+
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> "StatsFile":
-        file = Path(crawler.settings["STATS_FILE"])
         self = cls()
-        self.write = lambda: file.write_text(json.dumps(crawler.stats.get_stats(), default=str))
+        self.crawler = crawler
         crawler.signals.connect(self.write, engine_stopped)
         return self
+
+    def write(self) -> None:
+        assert self.crawler.stats
+        stats = json.dumps(self.crawler.stats.get_stats(), default=str)
+        Path(self.crawler.settings["STATS_FILE"]).write_text(stats)
 
 
 # -- crawls --
@@ -488,7 +494,7 @@ class Lab:
 
     def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
         """The entries of workers, as in ``Done``."""
-        return self.client.hgetall(Keys(key).workers())
+        return cast("dict[bytes, bytes]", self.client.hgetall(Keys(key).workers()))
 
     def now(self) -> int:
         """The server's clock."""

@@ -71,7 +71,8 @@ class Proxy:
         self.port = 0
         #: Connections accepted, requests begun, and those struck by a fault.
         self.connections = self.requests = self.struck = 0
-        self._fault, self._left = PASS, None
+        self._fault = PASS
+        self._left: int | None = None
         self._rng = rng or random.Random(0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()

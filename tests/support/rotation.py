@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection
 from datetime import datetime, timezone
+from typing import Any
 
 import redis
 
@@ -21,7 +22,7 @@ GOING = 60
 
 
 def at(year: int, month: int, day: int, *rest: int) -> datetime:
-    return datetime(year, month, day, *rest, tzinfo=timezone.utc)
+    return datetime(year, month, day, *rest, tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
 
 
 def stored_rings(client: redis.Redis, key: str = KEY) -> dict[int, Ring]:
@@ -80,7 +81,7 @@ def assert_ttls(client: redis.Redis, key: str = KEY, *, left: Collection[str] = 
         assert ends.pop(keys.header()) > max(ends.values())
 
 
-def connect(client: redis.Redis, window: object = None, **options: object) -> BloomFilter:
+def connect(client: redis.Redis, window: object = None, **options: Any) -> BloomFilter:
     options = {"capacity": 500, "error_rate": ERROR_RATE, "seeds": SEEDS, "blocks": 2, **options}
     if "run" in str(window):
         options = {"run": "first", **options}
@@ -90,3 +91,34 @@ def connect(client: redis.Redis, window: object = None, **options: object) -> Bl
 def layer_names(client: redis.Redis, block: int = 0) -> list[str]:
     ring = stored_rings(client)[block]
     return [layer.name for layer in ring.layers]
+
+
+ORDERS = ["write-newest", "write-all"]
+#: Enough that each of 16 blocks has some.
+URLS = [f"https://example.com/{i}" for i in range(200)]
+Notes = list[tuple[str, int]]
+
+
+def first_of(months: int) -> datetime:
+    """Return the start of a month, counted from January 2027."""
+    return at(2027 + months // 12, months % 12 + 1, 1)
+
+
+OPERATIONS = [
+    lambda bloom: sum(bloom.add_many(URLS)) == len(URLS),
+    lambda bloom: bloom.add("a") is True,
+    lambda bloom: not any(bloom.contains(URLS)),
+    lambda bloom: len(bloom) == 0,
+    lambda bloom: bloom.find(URLS[0]).seen is False,
+    lambda bloom: bloom.clear() is None,
+    lambda bloom: bloom.rotate() is None,
+    lambda bloom: bloom.open() is not None,
+]
+
+
+#: Seconds before a boundary, more than a test takes to say what it has to say.
+SHORTLY = 5
+
+
+def unix(when: datetime) -> int:
+    return int(when.timestamp())

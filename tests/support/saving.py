@@ -53,5 +53,11 @@ def stored(client: redis.Redis) -> Content:
         ring = ring_codec.parse(fields[b"state"].decode())
         names = [layer.name for layer in ring.layers]
         counts = {name: int(fields[f"n:{name}".encode()]) for name in names}
-        found.append((ring, counts, [client.get(KEYS.layer(block, name)) or b"" for name in names]))
+        found.append((ring, counts, [bytes_of(client, KEYS.layer(block, name)) for name in names]))
     return found
+
+
+def bytes_of(client: redis.Redis, key: str) -> bytes:
+    value = client.get(key) or b""
+    assert isinstance(value, bytes)
+    return value

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -87,7 +88,7 @@ class Server:
             except redis.RedisError:
                 return False
 
-    def client(self, **kwargs: object) -> redis.Redis:
+    def client(self, **kwargs: Any) -> redis.Redis:
         return redis.Redis.from_url(self.unix_url, **kwargs)
 
     def kill(self) -> None:

@@ -14,6 +14,23 @@ import scrapy_bloom
 from scrapy_bloom.bloom.protocol.scripts import _ON_FULL_SERVER, load, on_full_server
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
+TESTS = Path(__file__).parents[1]
+#: Lines of a file of tests, at most; and those that are longer until they are split.
+MAX_TEST_LINES = 600
+TO_SPLIT = {
+    "crawl/test_crawled.py",
+    "crawl/test_dupefilter.py",
+    "crawl/test_outage.py",
+    "crawl/test_outputs_crawl.py",
+    "crawl/test_writer.py",
+    "redis/test_cli.py",
+    "redis/test_cli_migrate.py",
+    "redis/test_filter.py",
+    "redis/test_installing.py",
+    "unit/test_outputs.py",
+    "unit/test_request_json.py",
+    "unit/test_ring.py",
+}
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
 #: directory without the directories in it; a file of the top directory stands for itself.
 ORDER = [
@@ -139,6 +156,28 @@ def classes() -> list[tuple[str, ast.ClassDef]]:
 def test_no_two_classes_have_one_name() -> None:
     counts = Counter(node.name.strip("_") for _, node in classes())
     assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_files_of_tests_are_short() -> None:
+    long = {
+        path.relative_to(TESTS).as_posix()
+        for path in TESTS.rglob("*.py")
+        if path.read_text().count("\n") > MAX_TEST_LINES
+    }
+    assert long == TO_SPLIT
+
+
+def test_no_test_imports_from_another_test() -> None:
+    """What several need is in tests/support."""
+    for path in TESTS.rglob("*.py"):
+        found = {
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in [getattr(node, "module", None), *(alias.name for alias in node.names)]
+            if name and name.rpartition(".")[2].startswith(("test_", "conftest"))
+        }
+        assert not found, f"{path.name} imports {found}"
 
 
 def test_files_are_short() -> None:

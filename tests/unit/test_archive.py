@@ -278,12 +278,12 @@ ONE = replace(FILTER, blocks=1)
 ONE_RING = ring_of(0, (100,), ONE)
 
 
-def header_frame(**changes: object) -> tuple[int, bytes]:
+def header_frame(**changes: Any) -> tuple[int, bytes]:
     value = {"header": ONE.to_fields(), "saved": NOW, "memory": 100, **changes}
     return HEADER, json.dumps(value).encode()
 
 
-def ring_frame(of: Ring = ONE_RING, **changes: object) -> tuple[int, bytes]:
+def ring_frame(of: Ring = ONE_RING, **changes: Any) -> tuple[int, bytes]:
     counts = {layer.name: 1 for layer in of.layers}
     return RING, json.dumps({"ring": ring_codec.dump(of), "counts": counts, **changes}).encode()
 
@@ -383,7 +383,7 @@ def test_secrets_are_in_no_error() -> None:
         {"counts": ["8.0"]},
     ],
 )
-def test_a_forged_ring_is_refused(ring: dict[str, object]) -> None:
+def test_a_forged_ring_is_refused(ring: dict[str, Any]) -> None:
     with pytest.raises(ArchiveError, match="block 0 is not usable: "):
         drain(without(1, ring_frame(**ring)))
 

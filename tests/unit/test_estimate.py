@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.extras.estimate import (
 
 def fill(num_bits: int, num_hashes: int, items: range, seed: int = 0) -> set[int]:
     """Return the places that are set in a bitmap of so many items."""
-    places = set()
+    places = set[int]()
     for item in items:
         draw = random.Random(f"{seed} {item}")
         places.update(draw.randrange(num_bits) for _ in range(num_hashes))

@@ -332,7 +332,7 @@ class OddPoint(NamedTuple):
     __hash__ = tuple.__hash__
 
 
-def made(cls: Any, **state: object) -> Any:
+def made(cls: Any, **state: Any) -> Any:
     value = object.__new__(cls)
     for name, item in state.items():
         object.__setattr__(value, name, item)
@@ -391,7 +391,7 @@ def assert_refused(request: Request, reason: str, spider: Spider | None = SPIDER
     assert len(str(caught.value)) <= 200
 
 
-def stored(**fields: object) -> str:
+def stored(**fields: Any) -> str:
     return json.dumps({"url": URL, **fields})
 
 

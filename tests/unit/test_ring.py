@@ -6,7 +6,9 @@ that a ring promises; a second, much simpler model says what it has to remember.
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -35,7 +37,7 @@ def schedule(window: int, period: int, unit: str = SECONDS) -> Schedule:
     return Schedule(Span(window, unit), Span(period, unit))
 
 
-def fresh(order: str = WRITE_NEWEST, now: int = NOW, **config: object) -> Ring:
+def fresh(order: str = WRITE_NEWEST, now: int = NOW, **config: Any) -> Ring:
     config = {"capacity": 1_000, "error_rate": 1e-3, **config}
     return Ring.fresh(replace(HEADER, order=order), Config(**config), now)
 
@@ -478,7 +480,9 @@ def test_rotation_while_the_clock_is_a_little_back_keeps_what_is_newer(order: st
 
 
 @pytest.mark.parametrize("change", [Ring.rotate, Ring.grow])
-def test_a_rotation_that_comes_a_moment_too_late_forgets_what_is_due(change: object) -> None:
+def test_a_rotation_that_comes_a_moment_too_late_forgets_what_is_due(
+    change: Callable[..., Ring],
+) -> None:
     """A ring was up to date when it was asked for a rotation, and a period ended just then."""
     ring = fresh(growth=0, schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
     rotated = change(ring, NOW + 2 * DAY, all_full(ring))
@@ -693,7 +697,7 @@ def test_memory_is_kept_for_the_generations_to_come() -> None:
 def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
     needed = 3 * 4 * fresh(schedule=schedule(3 * DAY, DAY)).memory
     message = f"`max_memory` = .* is less than the {needed:,} bytes .* in 3 generation"
-    config = {"schedule": schedule(3 * DAY, DAY), "max_memory": needed - 1}
+    config: dict[str, Any] = {"schedule": schedule(3 * DAY, DAY), "max_memory": needed - 1}
     with pytest.raises(ConfigurationError, match=message):
         fresh(**config)
     with pytest.raises(ConfigurationError, match=message):
@@ -824,7 +828,7 @@ def test_growth_that_is_impossible_is_found_out_at_once(monkeypatch: pytest.Monk
     steps = 0
     make_room = Ring._make_room
 
-    def counted(*args: object) -> Ring:
+    def counted(*args: Any) -> Ring:
         nonlocal steps
         steps += 1
         return make_room(*args)

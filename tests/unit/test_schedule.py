@@ -373,7 +373,7 @@ def test_whole_multiples_up_to_64_go_together(schedule: Schedule) -> None:
 def test_what_does_not_go_together_and_what_would(
     window: str, period: str | None, problem: str
 ) -> None:
-    message, *_ = advice(parse_span(NAME, window), period and parse_span(NAME, period))
+    message, *_ = advice(parse_span(NAME, window), parse_span(NAME, period) if period else None)
     assert message.endswith(problem)
 
 

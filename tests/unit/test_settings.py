@@ -1,6 +1,7 @@
 """Settings: every one of them parses what people write and refuses the rest by name."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from scrapy.settings import Settings
@@ -10,7 +11,7 @@ from scrapy_bloom.bloom.model.schedule import MONTHS, SECONDS, Span
 from scrapy_bloom.settings import SETTINGS, BloomSettings, NamedWindow
 
 
-def parse(**settings: object) -> BloomSettings:
+def parse(**settings: Any) -> BloomSettings:
     return BloomSettings.from_scrapy(Settings(settings), "shop")
 
 
@@ -237,7 +238,7 @@ def test_garbage_is_refused_or_taken_and_never_another_error(name: str, garbage:
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
-    settings: dict[str, object], message: str
+    settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse(**settings)

@@ -132,7 +132,9 @@ def test_counters_take_four_times_the_memory() -> None:
 
 
 def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
-    bits, counters = (default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (0, 1))
+    bits, counters = (
+        default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (False, True)
+    )
     assert counters == 4 * bits
     assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
     assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ CONFIG = Config(100_000, 1e-3, SCHEDULE, growth=1.5, max_memory=1 << 30)
 RING = Ring.fresh(HEADER, CONFIG, NOW, block=3, run="monday")
 
 
-def stored(**damage: object) -> str:
+def stored(**damage: Any) -> str:
     return json.dumps({**json.loads(ring_codec.dump(RING)), **damage})
 
 
@@ -241,7 +242,7 @@ def test_damaged_generation_is_refused(name: str, value: object) -> None:
         {"runs": ["x"] * (RUNS_KEPT + 1)},
     ],
 )
-def test_damaged_ring_is_refused(damage: dict[str, object]) -> None:
+def test_damaged_ring_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"damaged|format"):
         ring_codec.parse(stored(**damage))
 
@@ -262,11 +263,11 @@ def test_a_ring_has_as_many_generations_and_layers_as_calls_can_name() -> None:
         ring_codec.parse(stored(generations=many))
 
 
-def generation(number: int) -> dict:
+def generation(number: int) -> dict[str, Any]:
     return {**BARE, "number": number, "layers": layers_of(number, 1)}
 
 
-def layers_of(number: int, count: int) -> list[dict]:
+def layers_of(number: int, count: int) -> list[dict[str, Any]]:
     return [{**LAYER, "generation": number, "index": index} for index in range(count)]
 
 

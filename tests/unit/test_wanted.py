@@ -1,6 +1,7 @@
 """What a user asks for beside what is stored: unset is as stored, given is what is meant."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ def test_what_is_unset_is_as_stored() -> None:
     ("name", "value"),
     [("capacity", 7), ("error_rate", 0.5), ("growth", 0), ("growth", 1.5), ("max_memory", 9)],
 )
-def test_what_is_given_counts_and_the_rest_is_as_stored(name: str, value: float) -> None:
+def test_what_is_given_counts_and_the_rest_is_as_stored(name: str, value: Any) -> None:
     assert FilterOptions(**{name: value}).config(STORED) == replace(STORED, **{name: value})
 
 
@@ -114,9 +115,7 @@ def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
         ({"counting": True}, "`counting` = False, but `counting` is True: remove"),
     ],
 )
-def test_another_filter_than_the_stored_one_is_refused(
-    asked: dict[str, object], message: str
-) -> None:
+def test_another_filter_than_the_stored_one_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(FilterMismatchError, match=message):
         FilterOptions(**asked).check(HEADER, "k")
 
@@ -132,7 +131,7 @@ def test_another_filter_than_the_stored_one_is_refused(
         {"capacity": 1, "error_rate": 0.9, "growth": 0, "max_memory": 1, "window": NEVER},
     ],
 )
-def test_what_may_change_or_is_as_stored_is_no_mismatch(asked: dict[str, object]) -> None:
+def test_what_may_change_or_is_as_stored_is_no_mismatch(asked: dict[str, Any]) -> None:
     FilterOptions(**asked).check(HEADER, "k")
 
 

@@ -83,7 +83,9 @@ def test_this_process_is_near_and_not_gone() -> None:
 @linux
 def test_a_process_that_ended_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        process = replace(Process.own(), pid=child.pid, started=workers._started(child.pid))
+        started = workers._started(child.pid)
+        assert started is not None
+        process = replace(Process.own(), pid=child.pid, started=started)
         assert not process.is_gone
         child.kill()
         child.wait()
@@ -93,7 +95,9 @@ def test_a_process_that_ended_is_gone() -> None:
 @linux
 def test_a_zombie_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        process = replace(Process.own(), pid=child.pid, started=workers._started(child.pid))
+        started = workers._started(child.pid)
+        assert started is not None
+        process = replace(Process.own(), pid=child.pid, started=started)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert process.is_gone

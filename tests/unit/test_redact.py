@@ -1,0 +1,60 @@
+"""Addresses in messages: they name the server and never show a password."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.client.addresses import redact
+
+SECRET = "S3CRET"
+#: Passwords as people paste them, with or without percent-encoding; the marks make them findable.
+passwords = st.text(max_size=8).map(lambda middle: f"{SECRET}{middle}{SECRET}")
+schemes = st.sampled_from(["redis://", "rediss://", "unix://", "redis:", "http://", "//", ""])
+hosts = st.sampled_from(["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?db=0", "@h@i"])
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:pw@h", "redis://:***@h"),
+        ("redis://u:pw@h:1/2?db=2", "redis://u:***@h:1/2?db=2"),
+        ("redis://token@h", "redis://***@h"),
+        ("redis://h?db=1&password=pw&x=y", "redis://h?db=1&***&***"),
+        ("unix://u:pw@/a/s?password=pw", "unix://u:***@/a/s?***"),
+        ("redis://u:pw", "redis://***"),
+        ("redis://h:99999", "redis://***"),
+        ("u:pw@h", "***"),
+        ("redis://u:pw/?@pw", "redis://***"),
+        ("embedded:/some/dir", "embedded:/some/dir"),
+        ("", "***"),
+    ],
+)
+def test_redact(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+@given(scheme=schemes, user=st.sampled_from(["", "u"]), password=passwords, host=hosts)
+def test_a_password_before_the_host_never_survives(
+    scheme: str, user: str, password: str, host: str
+) -> None:
+    if "@" not in host:
+        password = password.replace("@", "")  # else its end is the host, for every reader
+    assert SECRET not in redact(f"{scheme}{user}:{password}{host}")
+
+
+@given(
+    address=st.sampled_from(["redis://h", "redis://u@h:1/0", "unix:///s", "unix://", "h", ""]),
+    name=st.sampled_from(["password", "pass%77ord", "PASSWORD", "ssl_password", "token", ""]),
+    before=st.sampled_from(["", "db=1&", "&&", "@", "db=1;"]),
+    password=passwords,
+)
+def test_a_password_in_the_query_never_survives(
+    address: str, name: str, before: str, password: str
+) -> None:
+    assert SECRET not in redact(f"{address}?{before}{name}={password}")
+
+
+@given(st.text())
+def test_redact_takes_anything(text: str) -> None:
+    assert isinstance(redact(text), str)
