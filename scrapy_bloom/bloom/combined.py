@@ -2,9 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy_bloom.bloom.base import BaseFilter
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
@@ -15,6 +13,9 @@ from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CombinedFilter")
@@ -38,7 +39,7 @@ class CombinedFilter(BaseFilter):
         """
         return self.run(lambda _: self._approx_len(), on_all_blocks=True)
 
-    def approx_union_len(self, other: Self) -> int:
+    def approx_union_len(self, other: "Self") -> int:
         """Return how many items there are in this filter or another one, estimated from the bits.
 
         Raises:
@@ -48,14 +49,14 @@ class CombinedFilter(BaseFilter):
         """
         return round(self._together(self._overlap(other), other).union)
 
-    def approx_intersection_len(self, other: Self) -> int:
+    def approx_intersection_len(self, other: "Self") -> int:
         """Return how many items this filter and another one have in common, estimated.
 
         Raises as ``approx_union_len``.
         """
         return round(self._together(self._overlap(other), other).intersection)
 
-    def union(self, *others: Self, key: str) -> Self:
+    def union(self, *others: "Self", key: str) -> "Self":
         """Create a filter with all items of this one and others, and return it.
 
         It has each item as long as they have it; its error rate is at most the sum of theirs.
@@ -74,7 +75,7 @@ class CombinedFilter(BaseFilter):
         self._together(self._union(others, key), *others, made)
         return made
 
-    def intersection(self, *others: Self, key: str) -> Self:
+    def intersection(self, *others: "Self", key: str) -> "Self":
         """Create a filter that says "seen" where this one and all others do, and return it.
 
         It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
@@ -87,7 +88,7 @@ class CombinedFilter(BaseFilter):
         self._together(self._intersection(others, key), *others, made)
         return made
 
-    def copy(self, key: str, *, client: Any = None) -> Self:
+    def copy(self, key: str, *, client: Any = None) -> "Self":
         """Create a copy of this filter as it is now, and return it.
 
         Args:
@@ -102,26 +103,26 @@ class CombinedFilter(BaseFilter):
         self._together(self._copy(key), made)
         return made
 
-    def update(self, *others: Self) -> None:
+    def update(self, *others: "Self") -> None:
         """Record all that others have, while this filter is in use. Raises as ``union`` does.
 
         If it fails midway a part is recorded; it can be done again.
         """
         self._together(self._update(others), *others)
 
-    def __or__(self, other: Self) -> Self:
+    def __or__(self, other: "Self") -> "Self":
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
         if not isinstance(other, CombinedFilter):
             return NotImplemented
         return self.union(other, key=f"{self.key}|{other.key}")
 
-    def __and__(self, other: Self) -> Self:
+    def __and__(self, other: "Self") -> "Self":
         """``a & b``: ``intersection`` under the key ``"<key>&<other key>"``."""
         if not isinstance(other, CombinedFilter):
             return NotImplemented
         return self.intersection(other, key=f"{self.key}&{other.key}")
 
-    def __ior__(self, other: Self) -> Self:
+    def __ior__(self, other: "Self") -> "Self":
         """``a |= b``: see ``update``."""
         if not isinstance(other, CombinedFilter):
             return NotImplemented
@@ -161,7 +162,7 @@ class CombinedFilter(BaseFilter):
         max_memory: int | None = None,
         progress: Progress | None = None,
         timeout: float | None = None,
-    ) -> Self:
+    ) -> "Self":
         """Load a filter from a file, whole or not at all, and return it.
 
         Args:

@@ -30,7 +30,7 @@ from support.crawling import (
 )
 from support.polling import until
 
-from scrapy_bloom.crawl.local_state import FRESH
+from scrapy_bloom.crawl.local_state import FRESH_SECONDS
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_a_worker_looks_at_the_listings_again_after_an_hour(
 
         truth = site.publish(3).truth()
         moved.move(3600)
-        time.sleep(FRESH)  # what the worker was told counts for so long, by its own clock
+        time.sleep(FRESH_SECONDS)  # what the worker was told counts for so long, by its own clock
         client.rpush("queue:start_urls", start)
         pages += Counter(truth.hubs | truth.lasting - known.lasting) + Counter(["/"])
         wait_for(web, pages)

@@ -704,7 +704,8 @@ def test_links_are_new_again_after_another_process_has_cleared_the_filter(
     lab = lab_of(
         {"/": page("/a", "/late"), "/a": page(), "/late": page("/slow"), "/slow": page("/a")}
     )
-    code = "from scrapy_bloom.crawl import deduplicator\ndeduplicator.FRESH_SECONDS = 0.2\n" + spider("""
+    impatient = "from scrapy_bloom.crawl import deduplicator\ndeduplicator.FRESH_SECONDS = 0.2\n"
+    code = impatient + spider("""
 async def parse(self, response):
     if response.url.endswith("/late"):
         await asyncio.sleep(0.4)
