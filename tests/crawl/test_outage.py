@@ -207,7 +207,7 @@ async def outlive(
             assert worker.sees(10), "although the server was looked for"
         await back(worker)
         await until(lambda: worker.stat("recorded_late") == 10)
-        assert "the server is back" in caplog.text
+        assert "reconnected" in caplog.text
         assert worker.stat("outages") == worker.stat("unknown") == 1
         assert all(worker.sees(number) for number in range(1, 11))
         assert not worker.sees(11)
