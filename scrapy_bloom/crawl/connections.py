@@ -8,7 +8,6 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
-from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
 from scrapy_bloom.crawl.opening import Opening, claims_left, count_claims, open_filters
@@ -111,12 +110,6 @@ class Connections:
         """
         notify: Notify = lambda *what: in_main(partial(self._report.happened, *what))  # noqa: E731
         return lambda: self._connect(notify, left=self._left)
-
-    def forget(self, key: Key) -> None:
-        """Look a URL up the next time."""
-        if self.filters is not None:
-            block = self.filters.by_window[key[0]].session.hasher.block(key[1])
-            self._local.discard(key, block)
 
     async def close_lookups(self) -> None:
         """Wait for the round that is under way, and close the connections that do not block."""

@@ -100,7 +100,7 @@ class Failover:
         if jobs[0].kind in REPLAYED:
             self._report.count("recorded_late", count=len(jobs))
             self._replayed += len(jobs)
-        self._local.recorded((job.item for job in jobs), is_up=self.is_up)
+        self._local.recorded([(job.window, job.item) for job in jobs], is_up=self.is_up)
         self._local.keep(unrecorded)
         if unrecorded:
             self._report.count("unrecorded", jobs[0].window, count=len(unrecorded))

@@ -71,7 +71,7 @@ class Lifecycle:
             self.local,
             settings.on_redis_error,
             use=self._use,
-            forget=self.connections.forget,
+            forget=self.local.discard,
         )
         self.write_behind: WriteBehind | None = None
         self.answered: Callable[[Sequence[Lookup]], None]
@@ -118,7 +118,7 @@ class Lifecycle:
             failover=self.failover,
             report=self._report,
             take=self.local.take,
-            forget=self.connections.forget,
+            forget=self.local.discard,
             in_main=in_main,
             runtime=self.runtime,
         )

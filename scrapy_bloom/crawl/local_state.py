@@ -3,8 +3,9 @@
 import random
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from itertools import cycle
 
 from scrapy_bloom.bloom.protocol.commands import CachedRing
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
@@ -15,8 +16,9 @@ from scrapy_bloom.crawl.identity import Key
 FRESH_SECONDS = 5.0
 #: For the time without a server: whatever the block has not been found to have forgotten.
 ANY_AGE = float("inf")
-#: Slots that an entry may be in.
-WAYS = 2
+#: Slots that an entry may be in, and bits of its stamp.
+WAYS, STAMP_BITS = 2, 16
+STAMP_MASK = (1 << STAMP_BITS) - 1
 #: Verdicts kept for requests that the scheduler has not been offered yet.
 MAX_RESERVED = 100_000
 
@@ -32,13 +34,13 @@ class _KnownBlock:
         version: nonce of the ring under which it replied.
         ends: when that ring ends, on the local clock.
         replied: when the last call that it replied to was sent.
-        salt: is hashed with its items. A new one makes all entries of the block void.
+        stamp: of its entries, 1 to 65,535. A new one makes those it has void.
     """
 
     version: str
     ends: float
     replied: float
-    salt: int = field(default_factory=lambda: random.getrandbits(62))
+    stamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,11 @@ _TAKEN = Reserved(Verdict.SEEN, 0)
 class LocalState:
     """The cache of verdicts, the URLs recorded only here, and the verdicts not used yet.
 
-    The cache has a fixed size, 8 bytes an entry. An entry is a 64-bit hash, salted for each ring
-    and keyed in each process, in one of two slots, where later ones replace earlier ones: of a
-    million lookups, one is wrong with a probability of 1e-13. Entries are good until their ring
-    ends, and for ``FRESH_SECONDS`` after their block last replied under the same ring.
+    The cache has a fixed size, 8 bytes an entry, in one of two slots, where later ones replace
+    earlier ones. An entry is 48 bits of a hash, keyed in each process, and the 16-bit stamp of its
+    block's ring, 0 for none: of a million lookups, one is wrong with a probability of 1e-8. Entries
+    are good until their ring ends, and for ``FRESH_SECONDS`` after their block last replied under
+    the same ring. Without a server, all count.
 
     Args:
         capacity: entries of the cache, 0 for none.
@@ -80,6 +83,8 @@ class LocalState:
         self._slots = array("Q", bytes(8 * WAYS * self._sets))
         self._forget_after = forget_after
         self._clock = clock
+        self._salt = random.getrandbits(62)
+        self._stamps = cycle(range(1, 1 << STAMP_BITS))
         self._blocks: dict[BlockId, _KnownBlock] = {}
         #: Per window, offset from server time to the local clock, at most 1 s too early.
         self._offsets: dict[str, float] = {}
@@ -101,9 +106,11 @@ class LocalState:
         self._taken.add(item)
         return is_new
 
-    def recorded(self, items: Iterable[bytes], *, is_up: bool) -> None:
+    def recorded(self, keys: Collection[Key], *, is_up: bool) -> None:
         """Note URLs that a filter has recorded; forget them here once lookups use the filter."""
-        self._recorded.update(items)
+        for key in keys:
+            self._add(key, 0)
+        self._recorded.update(item for _, item in keys)
         if is_up:
             self.server_is_used()
 
@@ -149,12 +156,11 @@ class LocalState:
             max_age: seconds since the block's last reply; ANY_AGE without a server: then URLs
                 count that were claimed by anyone, and whatever their ring has become.
         """
+        stamp = self._find(key)
+        if stamp is None or max_age == ANY_AGE:
+            return stamp is not None
         known = self._blocks.get((key[0], block))
-        if known is None or not self._sets:
-            return False
-        if max_age == ANY_AGE:
-            return self._has(known.salt, key[1]) or self._has(~known.salt, key[1])
-        if not self._has(known.salt, key[1]):
+        if known is None or known.stamp != stamp:
             return False
         now = self._clock()
         return now < known.ends and now - known.replied <= max_age
@@ -174,47 +180,50 @@ class LocalState:
         """
         if held is None:
             return
-        window, item = key
+        window, _ = key
         ends = self._offsets[window] + held.ends if held.ends else ANY_AGE
         block = self._replied((window, held.ring.block), held.version, ends, sent)
-        if self._sets:
-            self._add(block.salt if is_certain else ~block.salt, item)
+        self._add(key, block.stamp if is_certain else 0)
 
-    def discard(self, key: Key, block: int) -> None:
+    def discard(self, key: Key) -> None:
         """Forget a URL."""
-        known = self._blocks.get((key[0], block))
-        if known is None or not self._sets:
-            return
-        for salt in (known.salt, ~known.salt):
-            start, entry = self._find(salt, key[1])
-            for slot in range(start, start + WAYS):
-                if self._slots[slot] == entry:
-                    self._slots[slot] = 0
+        start, tag = self._place(key)
+        for slot in range(start, start + WAYS if self._sets else start):
+            if self._slots[slot] >> STAMP_BITS == tag:
+                self._slots[slot] = 0
 
     def clear(self) -> None:
-        """Empty the cache."""
+        """Make all entries void: they count without a server only."""
         self._blocks.clear()
 
     def _replied(self, place: BlockId, version: str, ends: float, sent: float) -> _KnownBlock:
         block = self._blocks.get(place)
         if block is None or block.version != version or sent - block.replied > self._forget_after:
-            block = self._blocks[place] = _KnownBlock(version, ends, sent)
+            block = self._blocks[place] = _KnownBlock(version, ends, sent, next(self._stamps))
         elif sent > block.replied:
             block.replied = sent
         return block
 
-    def _has(self, salt: int, item: bytes) -> bool:
-        start, entry = self._find(salt, item)
-        return entry in self._slots[start : start + WAYS]
-
-    def _add(self, salt: int, item: bytes) -> None:
-        start, entry = self._find(salt, item)
+    def _add(self, key: Key, stamp: int) -> None:
+        if not self._sets:
+            return
+        start, tag = self._place(key)
         slots = self._slots
-        if slots[start] != entry:
+        if slots[start] >> STAMP_BITS != tag:
             slots[start + 1] = slots[start]
-            slots[start] = entry
+        slots[start] = tag << STAMP_BITS | stamp
 
-    def _find(self, salt: int, item: bytes) -> tuple[int, int]:
-        """Return the first of an item's slots, and its entry."""
-        entry = hash((salt, item)) & 0xFFFF_FFFF_FFFF_FFFF
-        return entry % self._sets * WAYS, entry
+    def _find(self, key: Key) -> int | None:
+        """Return the stamp of a URL's entry; None if it has none."""
+        if not self._sets:
+            return None
+        start, tag = self._place(key)
+        for entry in self._slots[start : start + WAYS]:
+            if entry >> STAMP_BITS == tag:
+                return entry & STAMP_MASK
+        return None
+
+    def _place(self, key: Key) -> tuple[int, int]:
+        """Return the first of a URL's slots, and the 48 bits that stand for it there."""
+        number = hash((self._salt, key)) & 0xFFFF_FFFF_FFFF_FFFF
+        return number % max(1, self._sets) * WAYS, number >> STAMP_BITS or 1

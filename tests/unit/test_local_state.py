@@ -33,18 +33,18 @@ class Known:
         self._slots = self.state._slots
 
     def answered(self, place: BlockId, version: str, ends: float, sent: float) -> None:
-        self.state._replied(place, version, ends, sent)
+        self.state._replied((f"{place}", 0), version, ends, sent)
 
     def add(self, place: BlockId, item: bytes, *, is_certain: bool = True) -> None:
-        block = self.state._blocks.get(place)
-        if block is not None and self._slots:
-            self.state._add(block.salt if is_certain else ~block.salt, item)
+        block = self.state._blocks.get((f"{place}", 0))
+        if block is not None:
+            self.state._add((f"{place}", item), block.stamp if is_certain else 0)
 
     def is_seen(self, place: BlockId, item: bytes, max_age: float = FRESH) -> bool:
-        return self.state.get((place[0], item), place[1], max_age)
+        return self.state.get((f"{place}", item), 0, max_age)
 
     def discard(self, place: BlockId, item: bytes) -> None:
-        self.state.discard((place[0], item), place[1])
+        self.state.discard((f"{place}", item))
 
     def clear(self) -> None:
         self.state.clear()
@@ -209,15 +209,16 @@ def test_what_is_taken_is_new_once(state: LocalState) -> None:
 
 def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
     state.take(b"a")
-    state.recorded([b"a"], is_up=False)
+    state.recorded([("lasting", b"a")], is_up=False)
     assert state.has_taken(b"a")
     state.server_is_used()
     assert not state.has_taken(b"a")
+    assert state.get(("lasting", b"a"), 0, ANY_AGE), "for the next outage"
 
 
 def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
     state.take(b"a")
-    state.recorded([b"a", b"b"], is_up=False)
+    state.recorded([("lasting", b"a"), ("lasting", b"b")], is_up=False)
     state.keep([b"a", b"b"])
     state.server_is_used()
     assert state.has_taken(b"a")
