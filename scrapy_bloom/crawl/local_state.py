@@ -16,6 +16,8 @@ from scrapy_bloom.crawl.identity import Key
 FRESH_SECONDS = 5.0
 #: For the time without a server: whatever the block has not been found to have forgotten.
 ANY_AGE = float("inf")
+#: Entries for the time without a server, if there is no cache: 1.6 MB.
+OUTAGE_CAPACITY = 200_000
 #: Slots that an entry may be in, and bits of its stamp.
 WAYS, STAMP_BITS = 2, 16
 STAMP_MASK = (1 << STAMP_BITS) - 1
@@ -70,7 +72,7 @@ class LocalState:
     the same ring. Without a server, all count.
 
     Args:
-        capacity: entries of the cache, 0 for none.
+        capacity: entries of the cache; 0 for none but those that count without a server.
         forget_after: seconds without a reply after which all entries of a block are void: other
             workers may have taken over what is claimed.
         clock: returns seconds.
@@ -79,7 +81,8 @@ class LocalState:
     def __init__(
         self, capacity: int, forget_after: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._sets = -(-capacity // WAYS)
+        self._is_cache = capacity > 0
+        self._sets = -(-(capacity or OUTAGE_CAPACITY) // WAYS)
         self._slots = array("Q", bytes(8 * WAYS * self._sets))
         self._forget_after = forget_after
         self._clock = clock
@@ -160,7 +163,7 @@ class LocalState:
         if stamp is None or max_age == ANY_AGE:
             return stamp is not None
         known = self._blocks.get((key[0], block))
-        if known is None or known.stamp != stamp:
+        if known is None or known.stamp != stamp or not self._is_cache:
             return False
         now = self._clock()
         return now < known.ends and now - known.replied <= max_age
@@ -188,7 +191,7 @@ class LocalState:
     def discard(self, key: Key) -> None:
         """Forget a URL."""
         start, tag = self._place(key)
-        for slot in range(start, start + WAYS if self._sets else start):
+        for slot in range(start, start + WAYS):
             if self._slots[slot] >> STAMP_BITS == tag:
                 self._slots[slot] = 0
 
@@ -205,8 +208,6 @@ class LocalState:
         return block
 
     def _add(self, key: Key, stamp: int) -> None:
-        if not self._sets:
-            return
         start, tag = self._place(key)
         slots = self._slots
         if slots[start] >> STAMP_BITS != tag:
@@ -215,8 +216,6 @@ class LocalState:
 
     def _find(self, key: Key) -> int | None:
         """Return the stamp of a URL's entry; None if it has none."""
-        if not self._sets:
-            return None
         start, tag = self._place(key)
         for entry in self._slots[start : start + WAYS]:
             if entry >> STAMP_BITS == tag:
@@ -226,4 +225,4 @@ class LocalState:
     def _place(self, key: Key) -> tuple[int, int]:
         """Return the first of a URL's slots, and the 48 bits that stand for it there."""
         number = hash((self._salt, key)) & 0xFFFF_FFFF_FFFF_FFFF
-        return number % max(1, self._sets) * WAYS, number >> STAMP_BITS or 1
+        return number % self._sets * WAYS, number >> STAMP_BITS or 1

@@ -556,7 +556,7 @@ class Liar:
             one.close()
 
 
-NO_REDIS = "is no Redis|a script answered"
+NO_REDIS = "is not a Redis server|a script (answered|returned)"
 ANSWERS = {
     "moved": (b"-MOVED 7 127.0.0.1:1\r\n", "node of a cluster that cannot serve this"),
     "ask": (b"-ASK 7 127.0.0.1:1\r\n", "node of a cluster that cannot serve this"),
