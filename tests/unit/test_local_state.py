@@ -1,5 +1,7 @@
 """What one process knows: the cache, what is recorded only here, verdicts not used yet."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -382,7 +384,7 @@ STEPS = st.one_of(
     steps=st.lists(STEPS, max_size=60),
 )
 def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
-    capacity: int, steps: list[tuple]
+    capacity: int, steps: list[tuple[Any, ...]]
 ) -> None:
     clock, model = Clock(), Model()
     known = Known(capacity, FORGET_AFTER, clock)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
-from scrapy_bloom.bloom.options import NEVER, FilterOptions
+from scrapy_bloom.bloom.model.schedule import MONTHS, NEVER, RUNS, Schedule, Span
+from scrapy_bloom.bloom.options import FilterOptions
 
 SIX_MONTHS = Schedule(Span(6, MONTHS), Span(2, MONTHS))
 STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)
