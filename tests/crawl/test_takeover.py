@@ -8,6 +8,7 @@ import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.claims import RetryPolicy, StoredClaim
 from scrapy_bloom.crawl.claims import workers
@@ -187,7 +188,7 @@ def leave(bloom: BloomFilter, owner: str, count: int = 10, request: str = "{}") 
     """Claim something for an owner; return the fields."""
     items = [f"{owner} {number}".encode()[-30:] for number in range(count)]
     bloom.run(lambda session: claim_protocol.claim(session, items, [request] * count, owner, "n"))
-    return {claim_protocol.field_of(item) for item in items}
+    return {field_of(item) for item in items}
 
 
 def enter(bloom: BloomFilter, entry: Worker, life: int) -> None:

@@ -422,20 +422,20 @@ blocks = st.lists(
 def test_the_earliest_end_counts(nested: list[tuple[int | None, bool, int]]) -> None:
     ends: list[float] = []
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(deadline._here, "waited", 100.0)
+        patch.setattr(deadline.here, "waited", 100.0)
         stack.callback(check, [], [])
         for depth, (seconds, connects, waited) in enumerate(nested, 1):
             outer = list(ends), [connect for _, connect, _ in nested[: depth - 1]]
             stack.callback(check, *outer)
             stack.enter_context(within(seconds, connect=connects))
-            ends += [] if seconds is None else [deadline._here.waited + seconds]
+            ends += [] if seconds is None else [deadline.here.waited + seconds]
             spend(waited)
             check(ends, [connect for _, connect, _ in nested[:depth]])
 
 
 def check(ends: list[float], connects: list[bool]) -> None:
     assert may_connect() == all(connects)
-    waited = deadline._here.waited
+    waited = deadline.here.waited
     if not ends:
         assert remaining() is None
     elif min(ends) > waited:

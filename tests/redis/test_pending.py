@@ -7,6 +7,7 @@ import redis
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.claims import (
     KEPT,
@@ -14,7 +15,6 @@ from scrapy_bloom.bloom.protocol.claims import (
     OTHERS,
     RetryPolicy,
     StoredClaim,
-    field_of,
 )
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
 from scrapy_bloom.bloom.protocol.ring_store import Operation

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scrapy_bloom.bloom.protocol.claims import field_of
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims.in_flight import InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind

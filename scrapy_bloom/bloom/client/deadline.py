@@ -34,7 +34,7 @@ class _Here(threading.local):
     waited = 0.0
 
 
-_here = _Here()
+here = _Here()
 
 
 class within:  # noqa: N801 - it reads as a statement: with within(2.0):
@@ -55,14 +55,14 @@ class within:  # noqa: N801 - it reads as a statement: with within(2.0):
         self._connect = connect
 
     def __enter__(self) -> None:
-        self._outer = end, connect = _here.limits
+        self._outer = end, connect = here.limits
         if self._seconds is not None:
-            own = _here.waited + self._seconds
+            own = here.waited + self._seconds
             end = own if end is None or own < end else end
-        _here.limits = end, connect and self._connect
+        here.limits = end, connect and self._connect
 
     def __exit__(self, *error: object) -> None:
-        _here.limits = self._outer
+        here.limits = self._outer
 
 
 def remaining() -> float | None:
@@ -71,10 +71,10 @@ def remaining() -> float | None:
     Raises:
         TimeoutError: none are left.
     """
-    end = _here.limits[0]
+    end = here.limits[0]
     if end is None:
         return None
-    left = end - _here.waited
+    left = end - here.waited
     if left <= 0:
         raise TimeoutError(TOO_LATE)
     return left
@@ -87,14 +87,14 @@ def at_most(seconds: float, *, but: float = 0.0) -> float:
         seconds: the time-out where there is no deadline, or a later one.
         but: seconds that have been waited and are not counted yet.
     """
-    end = _here.limits[0]
-    left = seconds if end is None else min(seconds, end - _here.waited)
+    end = here.limits[0]
+    left = seconds if end is None else min(seconds, end - here.waited)
     return max(left - but, MIN_TIMEOUT_SECONDS)
 
 
 def spend(seconds: float) -> None:
     """Count time that this thread waited for a server."""
-    _here.waited += seconds
+    here.waited += seconds
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def waiting() -> Iterator[None]:
 
 def may_connect() -> bool:
     """Return whether new connections may be made here."""
-    return _here.limits[1]
+    return here.limits[1]
 
 
 class BoundedSocket:
@@ -166,10 +166,10 @@ class BoundedSocket:
         """
         if not self._step:
             return call(*args)
-        end = _here.limits[0]
+        end = here.limits[0]
         if end is None:
-            end = _here.waited + self._timeout
-        while (left := end - _here.waited) > 0:
+            end = here.waited + self._timeout
+        while (left := end - here.waited) > 0:
             if self._step != self._longest_step or left < self._step:
                 # It costs a system call, and only the last step is a short one.
                 self._step = min(left, self._longest_step)
@@ -179,10 +179,10 @@ class BoundedSocket:
                 result = call(*args)
             except TimeoutError:
                 # The kernel looks again when a time-out is over: there was nothing.
-                _here.waited += self._step
+                here.waited += self._step
             else:
                 took = time.monotonic() - begin
                 if took < self._step:
-                    _here.waited += took
+                    here.waited += took
                 return result
         raise TimeoutError(TOO_LATE)

@@ -12,7 +12,7 @@ import redis.asyncio.cluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.bloom.client.deadline import remaining, waiting, within
+from scrapy_bloom.bloom.client.deadline import here, remaining, waiting, within
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
@@ -120,14 +120,21 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
+        # As ``within`` does, without its calls: each new URL passes here.
+        outer = end, connect = here.limits
+        if self._timeout is not None:
+            own = here.waited + self._timeout
+            end = own if end is None or own < end else end
+        here.limits = end, connect and self.may_connect
         try:
-            with within(self._timeout, connect=self.may_connect):
-                return Reply.parse(self._send_one(call))
+            return Reply.parse(self._send_one(call))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
             raise self._explain(error) from showable(error)
         except BloomError as error:
             reword(error, self._words)
             raise
+        finally:
+            here.limits = outer
 
     def eviction_policy(self) -> str:
         """Return the server's ``maxmemory-policy``; "" if unknown.

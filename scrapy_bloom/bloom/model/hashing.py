@@ -12,10 +12,13 @@ to 8) depends on seed XOR n only, so 0 and 1 of them share offsets under the see
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from struct import Struct
 
 from mmh3 import mmh3_x64_128_utupledigest as murmur3
 
+#: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
+MAX_FIELD_BYTES = 32
 #: Name of the scheme as stored in a filter's header.
 SCHEME = "mmh3-x64-128/1"
 #: Seeds of MurmurHash3 are unsigned 32-bit integers.
@@ -85,3 +88,10 @@ def offsets(hashes: Sequence[int], num_bits: int) -> list[int]:
 def offset_packer(num_hashes: int) -> Struct:
     """Return the packer of one item's offsets as the scripts read them: little-endian uint32."""
     return Struct(f"<{num_hashes}I")
+
+
+def field_of(fingerprint: bytes) -> str:
+    """Return the field of a fingerprint's claim."""
+    if len(fingerprint) <= MAX_FIELD_BYTES:
+        return fingerprint.hex()
+    return "h" + blake2b(fingerprint, digest_size=20).hexdigest()

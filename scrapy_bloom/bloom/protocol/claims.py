@@ -7,11 +7,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
-    MakeOneCall,
     ask,
     is_answer,
     to_verdicts,
@@ -25,8 +24,6 @@ MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
 UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT
 #: Claims ended in one call.
 MAX_ENDED_PER_CALL = 256
-#: Fingerprints up to so many bytes are written out in the field; longer ones are hashed.
-MAX_FIELD_BYTES = 32
 #: Fingerprints of requests that are kept, but not remembered, begin so.
 KEPT = b"kept:"
 
@@ -101,13 +98,6 @@ class ClaimPage:
     now: int
 
 
-def field_of(fingerprint: bytes) -> str:
-    """Return the field of a fingerprint's claim."""
-    if len(fingerprint) <= MAX_FIELD_BYTES:
-        return fingerprint.hex()
-    return "h" + blake2b(fingerprint, digest_size=20).hexdigest()
-
-
 def claim(
     session: FilterSession,
     items: Sequence[bytes],
@@ -140,15 +130,6 @@ def claim(
 
     fields = [field_of(item) for item in items]
     return to_verdicts((yield from ask(session, items, make_call)))
-
-
-def claim_call(
-    session: FilterSession, item: bytes, request: str, owner: str, nonce: str, *, memory: int
-) -> MakeOneCall:
-    """Return what makes the call that claims one item: see ``BloomFilter.run_one``."""
-    claim_of_it = field_of(item), request
-    room = _room(session, memory)
-    return lambda held, packed: held.claim(packed, owner, nonce, claim_of_it, room=room)
 
 
 def _room(session: FilterSession, memory: int) -> int:

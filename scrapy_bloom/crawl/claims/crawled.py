@@ -11,6 +11,7 @@ from itertools import count, repeat
 from scrapy import Request, Spider
 
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claims as claim_protocol
 from scrapy_bloom.bloom.protocol.claims import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
@@ -140,9 +141,11 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         item, text = key[1], self._mark(request, key)
         owner, nonce, memory = self._owner, next(self._nonces), self._settings.pending_memory
+        claim_of_it, header = (field_of(item), text), bloom.session.header
+        room = memory // header.blocks if header else 0
         verdict = bloom.run_one(
             item,
-            claim_protocol.claim_call(bloom.session, item, text, owner, nonce, memory=memory),
+            lambda held, packed: held.claim(packed, owner, nonce, claim_of_it, room=room),
             lambda session: claim_protocol.claim(
                 session, [item], [text], owner, nonce, memory=memory
             ),

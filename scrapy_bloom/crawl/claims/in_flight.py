@@ -8,7 +8,7 @@ cannot be kept leads up to a start request, which the next run makes anyway.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.protocol.claims import field_of
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
 

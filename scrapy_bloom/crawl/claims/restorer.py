@@ -6,7 +6,7 @@ from functools import partial
 
 from scrapy import Request, Spider
 
-from scrapy_bloom.bloom.protocol.claims import field_of
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus

@@ -1,0 +1,66 @@
+"""How far a reader has to go: files, and calls between them, on the way of one new URL."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+from support.servers import Server
+
+import scrapy_bloom
+from scrapy_bloom import BloomDupeFilter
+
+PACKAGE = str(Path(scrapy_bloom.__file__).parent)
+
+
+def profile(function: Callable[[], object]) -> tuple[set[str], int]:
+    """Return the files of the package that a call passes, and its calls from file to file."""
+    files, hops = set[str](), 0
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal hops
+        name = frame.f_code.co_filename
+        if event != "call" or not name.startswith(PACKAGE):
+            return
+        files.add(name)
+        caller = frame.f_back.f_code.co_filename if frame.f_back else ""
+        hops += caller.startswith(PACKAGE) and caller != name
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return files, hops
+
+
+@pytest.mark.parametrize(
+    ("remember", "files", "hops"), [("scheduled", 12, 20), ("crawled", 14, 26)]
+)
+def test_one_new_url_passes_few_files(
+    server: Server, client: redis.Redis, remember: str, files: int, hops: int
+) -> None:
+    settings = {"BLOOM_REDIS_URL": server.url, "BLOOM_REMEMBER": remember}
+    crawler = get_crawler(Spider, settings)
+    crawler.spider = crawler._create_spider("shop")
+
+    async def crawl() -> tuple[set[str], int]:
+        dupefilter = BloomDupeFilter.from_crawler(crawler)
+        dupefilter.open()
+        dupefilter.request_seen(Request("https://example.com/first"))
+        new = Request("https://example.com/")
+        result = profile(lambda: dupefilter.request_seen(new))
+        closing = dupefilter._close()
+        if closing is not None:
+            await closing
+        return result
+
+    passed, calls = asyncio.run(crawl())
+    assert len(passed) <= files, sorted(passed)
+    assert calls <= hops
