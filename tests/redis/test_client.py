@@ -170,7 +170,7 @@ def exhausted(pool: redis.ConnectionPool) -> Iterator[redis.Redis]:
 def test_an_exhausted_pool_is_not_the_server_s_fault(
     server: Server, client: redis.Redis, make: Callable[[str], redis.ConnectionPool]
 ) -> None:
-    message = "client's pool are in use; raise its max_connections"
+    message = "connections of the pool are in use; raise its max_connections"
     with exhausted(make(server.url)) as busy, pytest.raises(StorageError, match=message):
         BloomFilter(busy, "k").open()
 
@@ -183,7 +183,7 @@ def test_an_exhausted_pool_of_asyncio_is_not_the_server_s_fault(
         connection = await pool.get_connection(*COMMAND)
         try:
             bloom = AsyncBloomFilter(redis.asyncio.Redis(connection_pool=pool), "k")
-            with pytest.raises(StorageError, match="client's pool are in use"):
+            with pytest.raises(StorageError, match="connections of the pool are in use"):
                 await bloom.open()
         finally:
             await pool.release(connection)
