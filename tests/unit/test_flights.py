@@ -126,3 +126,32 @@ def test_a_page_yields_a_request_again_that_is_lost() -> None:
     assert unkept.find("daily", [field_of(claim(2)[1])]) == []
     assert unkept.settle(claim(2), REPEAT) is page
     assert page.end() == REPEAT
+
+
+def test_a_page_does_not_wait_for_what_is_settled() -> None:
+    """The server may know the claim for a moment longer."""
+    unkept, first, second = UnkeptRequests(), flight(1), flight(2)
+    unkept.add(claim(3), first)
+    first.kind = CONFIRM
+    assert unkept.settle(claim(3), CONFIRM) is first
+    assert unkept.adopt(claim(3), second) == []
+    assert not second.unkept
+    assert len(unkept) == 0
+
+
+def test_a_page_adopts_what_no_page_waits_for() -> None:
+    """Such as what the spider schedules when it is idle: nothing else would bring it back."""
+    unkept, page = UnkeptRequests(), flight(2, CONFIRM)
+    unkept.add(claim(3), None)
+    unkept.adopt(claim(3), page)
+    assert page.unkept == 1
+    assert unkept.settle(claim(3), CONFIRM) is page
+    assert unkept.adopt(claim(3), flight(4)) == []
+
+
+def test_a_page_that_yields_what_another_waits_for_does_not_wait() -> None:
+    unkept, first, second = UnkeptRequests(), flight(1), flight(2)
+    unkept.add(claim(3), first)
+    unkept.adopt(claim(3), second)
+    unkept.add(claim(3), second)
+    assert (first.unkept, second.unkept) == (1, 0)

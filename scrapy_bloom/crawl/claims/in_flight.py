@@ -84,20 +84,32 @@ class UnkeptRequests:
     def __init__(self, limit: int = MAX_UNKEPT) -> None:
         self._limit = limit
         self._parents: dict[Key, InFlightRequest] = {}
+        #: Those that no page waits for: start requests, and what the spider schedules by itself.
+        self._orphans: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._parents)
 
-    def add(self, claim: Key, parent: InFlightRequest) -> list[InFlightRequest]:
+    def add(self, claim: Key, parent: InFlightRequest | None) -> list[InFlightRequest]:
         """Make a page wait for a request it yielded; return the pages given up for want of room."""
         if claim in self._parents:
             return []  # the page that yielded it first waits for it
+        if parent is None:
+            if len(self._orphans) < self._limit:
+                self._orphans.add(claim)
+            return []
+        self._orphans.discard(claim)
         self._parents[claim] = parent
         parent.unkept += 1
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
+    def adopt(self, claim: Key, parent: InFlightRequest) -> list[InFlightRequest]:
+        """Make a page wait for a request that no page waits for, if it is not settled."""
+        return self.add(claim, parent) if claim in self._orphans else []
+
     def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
         """Note how a claim is settled; return the page that can be settled now, if one can."""
+        self._orphans.discard(claim)
         parent = self._parents.pop(claim, None)
         if parent is None:
             return None

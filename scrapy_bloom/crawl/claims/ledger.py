@@ -1,6 +1,6 @@
 """The claims that this worker has: made, settled, waited for."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from scrapy_bloom.bloom.protocol.claims import KEPT
@@ -111,9 +111,16 @@ class ClaimLedger:
 
     # -- requests that are not stored: see in_flight.py --
 
-    def wait_for(self, claim: Key, page: InFlightRequest) -> None:
+    def wait_for(self, claim: Key, page: InFlightRequest | None) -> None:
         """Settle a page only after a request that it yielded, and that is not stored."""
-        for given_up in self._unkept.add(claim, page):
+        self._give_up(self._unkept.add(claim, page))
+
+    def adopt(self, claim: Key, page: InFlightRequest) -> None:
+        """Do so with a request that no page waits for, as one of them has yielded it now."""
+        self._give_up(self._unkept.adopt(claim, page))
+
+    def _give_up(self, pages: Iterable[InFlightRequest]) -> None:
+        for given_up in pages:
             if given_up.kind is not None:
                 self.leave(given_up)
             self._report.warn_once(

@@ -173,7 +173,7 @@ class ClaimTracker:
         parent, claims = self._parents.get(request), self.claims_of(request)
         self._forget_offer(request)
         if offer.unkept is not None and parent is not None:
-            self._ledger.wait_for(offer.unkept, parent)
+            self._ledger.adopt(offer.unkept, parent)
         if offer.is_seen:
             self._settle_redirected(offer.inherited)
         else:  # dropped by a scheduler of the user's
@@ -261,8 +261,7 @@ class ClaimTracker:
             "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
             "them)",
         )
-        if parent is not None:  # else it is a start request, which the next run makes again
-            self._ledger.wait_for(claim, parent)
+        self._ledger.wait_for(claim, parent)
 
     def _forget_offer(self, request: Request) -> None:
         self._parents.pop(request, None)
