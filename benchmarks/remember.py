@@ -19,7 +19,7 @@ from scrapy import Request, Spider
 from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, met, progress, server_name
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.tracker import META
 

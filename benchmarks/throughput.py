@@ -26,7 +26,7 @@ from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Hasher, offset_packer
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
 #: Client CPU of a batched claim that is accepted, in that of the fingerprint of its request.

@@ -8,11 +8,11 @@ from typing import IO, Any, ClassVar, NoReturn, TypeVar
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, shown
-from scrapy_bloom.bloom.extras import sets
+from scrapy_bloom.bloom.extras import set_algebra
 from scrapy_bloom.bloom.extras.archive import ArchiveWriter
 from scrapy_bloom.bloom.extras.multi import MultiOperation
 from scrapy_bloom.bloom.extras.saver import Progress, Saved, save
-from scrapy_bloom.bloom.extras.sets import Overlap
+from scrapy_bloom.bloom.extras.set_algebra import Overlap
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
@@ -150,23 +150,23 @@ class BaseFilter(ABC):
         return was_there
 
     def _approx_len(self) -> Operation[int]:
-        return sets.approx_len(self._session)
+        return set_algebra.approx_len(self._session)
 
     def _overlap(self, other: "BaseFilter") -> MultiOperation[Overlap]:
-        return sets.overlap(*self._views([other]))
+        return set_algebra.overlap(*self._views([other]))
 
     def _union(self, others: Sequence["BaseFilter"], key: str) -> MultiOperation[None]:
-        return sets.union(self._views(others), Keys(key))
+        return set_algebra.union(self._views(others), Keys(key))
 
     def _intersection(self, others: Sequence["BaseFilter"], key: str) -> MultiOperation[None]:
-        return sets.intersection(self._views(others), Keys(key))
+        return set_algebra.intersection(self._views(others), Keys(key))
 
     def _copy(self, key: str) -> MultiOperation[None]:
-        return sets.copy(self._session, Keys(key))
+        return set_algebra.copy(self._session, Keys(key))
 
     def _update(self, others: Sequence["BaseFilter"]) -> MultiOperation[None]:
         first, *rest = self._views(others)
-        return sets.update(first, rest)
+        return set_algebra.update(first, rest)
 
     def _views(self, others: Sequence["BaseFilter"]) -> list[FilterSession]:
         for other in others:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 
 from scrapy_bloom.bloom.base import chunks
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.combined import CombinedFilter
+from scrapy_bloom.bloom.combinable import CombinableFilter
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.options import FilterOptions
@@ -21,7 +21,7 @@ from scrapy_bloom.bloom.protocol.verdicts import Verdict
 T = TypeVar("T")
 
 
-class BloomFilter(CombinedFilter):
+class BloomFilter(CombinableFilter):
     """A set in Redis that answers "new" or "seen" and, at a known rate, "seen" wrongly.
 
     All processes that use the same key share it, whatever their number. It is opened (and created

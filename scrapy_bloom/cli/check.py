@@ -20,7 +20,8 @@ from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.info import ItemInfo
 from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain, to_json
 from scrapy_bloom.crawl import advice
-from scrapy_bloom.crawl.identity import Windows
+from scrapy_bloom.crawl.identity import of_own_key
+from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.migrate.lines import Line, read_lines
 from scrapy_bloom.settings import LASTING, RUN
@@ -74,7 +75,7 @@ class Identifier:
             ConfigurationError: the text is no URL.
         """
         if kind == "bloom_key":
-            return Query(kind, text, self._default, bounded(b"bloom_key:" + to_bytes(text)))
+            return Query(kind, text, self._default, of_own_key(to_bytes(text)))
         if kind == "item":
             return Query(kind, text, self._default, to_bytes(text))
         try:

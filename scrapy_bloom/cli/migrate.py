@@ -12,7 +12,7 @@ from typing import Any
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.cli.check import Identifier
-from scrapy_bloom.cli.migrate_origin import on_kind, open_source
+from scrapy_bloom.cli.migrate_source import on_kind, open_source
 from scrapy_bloom.cli.migrate_target import Target
 from scrapy_bloom.cli.session import (
     CommandSession,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, in_words
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.plan import load, recrawl
+from scrapy_bloom.bloom.model.forecast import load, recrawl
 from scrapy_bloom.bloom.model.schedule import RUNS, Span
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot

@@ -14,8 +14,8 @@ from functools import partial
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import StoredClaim
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 from scrapy_bloom.bloom.protocol.session import FilterSession

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 
 from scrapy_bloom.bloom.errors import in_words
-from scrapy_bloom.bloom.model.plan import forecast
+from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.cli.session import CommandSession, ExitCode, print_json, to_json
 from scrapy_bloom.settings import ATTRIBUTES, WORDS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
-from scrapy_bloom.bloom.model.plan import Forecast, Load
+from scrapy_bloom.bloom.model.forecast import Forecast, Load
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement

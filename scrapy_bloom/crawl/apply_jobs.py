@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from scrapy_bloom.bloom.client.deadline import within
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import RetryPolicy
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession

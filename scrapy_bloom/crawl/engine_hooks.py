@@ -1,4 +1,4 @@
-"""The only file that touches Scrapy's engine: its private names, and hooks where it has no signals.
+"""Scrapy's engine: its private names, and hooks where it has no signals.
 
 There is a signal when a request is offered, and one when a response comes. There is none when a
 request is dropped by a middleware, fails, turns into another one, or when its callback has yielded

@@ -12,7 +12,7 @@ from scrapy.utils.project import data_path
 from scrapy_bloom.bloom.client.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Is told a filter's key, its window, what happened, and the ring it happened to.

@@ -1,17 +1,15 @@
-"""Which URL a request is for the filter, and which window remembers it: worked out once."""
+"""What identifies a request for the filters: its window and its fingerprint, worked out once."""
 
-import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.spiders import SitemapSpider
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, bounded
-from scrapy_bloom.settings import LASTING, RUN, BloomSettings
+from scrapy_bloom.settings import LASTING, BloomSettings
 
 #: A window, and a fingerprint: what is looked up, claimed and recorded.
 Key = tuple[str, bytes]
@@ -20,6 +18,11 @@ Key = tuple[str, bytes]
 def name_of(key: Key) -> str:
     """Return a key as text, for ``meta``."""
     return f"{key[0]}:{key[1].hex()}"
+
+
+def of_own_key(key: bytes) -> bytes:
+    """Return what filters hold of ``meta["bloom_key"]``: never equal to a fingerprint."""
+    return bounded(b"bloom_key:" + key)
 
 
 class Identity:
@@ -77,58 +80,7 @@ class Identity:
         if isinstance(key, str):
             key = key.encode("utf-8", "surrogatepass")
         if isinstance(key, bytes) and key:
-            return bounded(b"bloom_key:" + key)  # never equal to a fingerprint
+            return of_own_key(key)
         kind = "empty" if isinstance(key, bytes) else f"of type {type(key).__name__}"
         self._report.warn_once("key", f"meta['bloom_key'] is {kind} in {request}: its URL is used")
         return b""
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Which request has which window.
-
-    Args:
-        names: the windows that have a filter of their own.
-        start: window of start requests and sitemaps.
-        rules: patterns that are searched in the URL, and the windows they name; the first counts.
-    """
-
-    names: Collection[str]
-    start: str
-    rules: Sequence[tuple[re.Pattern[str], str]]
-
-    def of(self, request: Request, spider: Spider | None) -> str:
-        """Return the window of a request: by ``meta``, as a start request, by a rule, or LASTING.
-
-        Raises:
-            ValueError: ``meta["bloom_window"]`` names no window; the text lists those there are.
-        """
-        named = request.meta.get("bloom_window")
-        if named is not None:
-            if not isinstance(named, str) or named not in (RUN, LASTING, *self.names):
-                known = ", ".join(repr(name) for name in (RUN, LASTING, *self.names))
-                what = repr(named)[:60] if isinstance(named, str) else f"a {type(named).__name__}"
-                raise ValueError(f"is {what}, and there are {known}")
-            return named
-        if self.start != LASTING and _is_hub(request, spider):
-            return self.start
-        for pattern, name in self.rules:
-            if pattern.search(request.url):
-                return name
-        return LASTING
-
-
-def is_start(request: Request) -> bool:
-    """Whether it is a start request, which the next run makes again."""
-    # is_start_request travels along with meta=response.meta; depth tells the copies apart.
-    return bool(request.meta.get("is_start_request")) and not request.meta.get("depth")
-
-
-def _is_hub(request: Request, spider: Spider | None) -> bool:
-    """Whether it is a start request or, reached from one, a further sitemap.
-
-    Each run crawls these again to find what is new.
-    """
-    if is_start(request):
-        return True
-    return isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001

@@ -6,9 +6,9 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown
-from scrapy_bloom.crawl.claims.crawled import RecordWhenCrawled
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
 from scrapy_bloom.crawl.claims.queues import Queue
+from scrapy_bloom.crawl.claims.record_when_crawled import RecordWhenCrawled
 from scrapy_bloom.crawl.connections import Connections
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover

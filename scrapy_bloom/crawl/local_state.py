@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import cycle
 
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.identity import Key
 

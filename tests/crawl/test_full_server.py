@@ -10,8 +10,8 @@ from support.polling import until
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import ServerFullError
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import MINE, MINE_UNKEPT, UNKEPT
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import MINE, MINE_UNKEPT, UNKEPT
 from scrapy_bloom.bloom.protocol.membership import NEW
 
 #: Bytes of a request.

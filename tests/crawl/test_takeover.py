@@ -9,11 +9,11 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import RetryPolicy, StoredClaim
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
 from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
-from scrapy_bloom.crawl.claims.sweep import Reclaimed
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.filters import Filters

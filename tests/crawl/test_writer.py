@@ -17,7 +17,7 @@ from support.servers import Server
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl import apply_jobs, server_state, write_behind
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner

@@ -17,7 +17,7 @@ from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, S
 from scrapy_bloom.bloom.async_filter import AsyncBloomFilter
 from scrapy_bloom.bloom.errors import SaturatedError
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together, run_together_async
-from scrapy_bloom.bloom.extras.sets import (
+from scrapy_bloom.bloom.extras.set_algebra import (
     Overlap,
     approx_len,
     copy,

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.extras.block_bitmaps import Contents
 from scrapy_bloom.bloom.extras.builder import (
     CHUNK_BYTES,
     Builder,
@@ -17,12 +18,11 @@ from scrapy_bloom.bloom.extras.builder import (
     read_block,
     try_block,
 )
-from scrapy_bloom.bloom.extras.contents import Contents
 from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply
 

@@ -22,7 +22,7 @@ from support.matrix import mostly_slow
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.plan import forecast
+from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.model.schedule import parse_span
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli import check as lookup_module

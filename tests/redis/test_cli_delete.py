@@ -9,7 +9,7 @@ from support.cli import KEY, URLS, Call, everything, fingerprints
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.claims import claim
+from scrapy_bloom.bloom.protocol.claim_protocol import claim
 
 
 @pytest.fixture

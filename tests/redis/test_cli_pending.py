@@ -15,8 +15,8 @@ from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import RetryPolicy
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.cli import render
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.request_codec import dump

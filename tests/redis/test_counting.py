@@ -15,8 +15,7 @@ from support.crawling import crawl
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import SATURATED
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol import counting, membership
+from scrapy_bloom.bloom.protocol import claim_protocol, counting, membership
 from scrapy_bloom.bloom.protocol.membership import (
     NEW,
     SEEN,

@@ -30,7 +30,7 @@ from scrapy_bloom.bloom.extras.archive import ArchiveReader
 from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS, or_discard
 from scrapy_bloom.bloom.extras.loader import Loader, load, load_async
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, run_together, run_together_async
-from scrapy_bloom.bloom.extras.sets import copy
+from scrapy_bloom.bloom.extras.set_algebra import copy
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply

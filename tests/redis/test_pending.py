@@ -8,8 +8,8 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import (
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import (
     KEPT,
     MINE,
     OTHERS,

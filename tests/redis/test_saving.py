@@ -23,7 +23,7 @@ from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, RING, ArchiveWriter
 from scrapy_bloom.bloom.extras.saver import Saved, Saver, save
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.protocol.claims import claim
+from scrapy_bloom.bloom.protocol.claim_protocol import claim
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
 

@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 NOW, DAY = 1_700_000_000, 86_400

@@ -9,7 +9,7 @@ from support.bits import Block
 from support.examples import examples
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
-from scrapy_bloom.bloom.extras.combine import intersect, merge, unite, with_layers
+from scrapy_bloom.bloom.extras.combine_blocks import intersect, merge, unite, with_layers
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header

@@ -7,7 +7,7 @@ import pytest
 from support.bits import Block
 
 from scrapy_bloom.bloom.errors import FilterMismatchError
-from scrapy_bloom.bloom.extras.contents import (
+from scrapy_bloom.bloom.extras.block_bitmaps import (
     Contents,
     differences,
     estimated,

@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.extras.archive import CHUNK_BYTES, CHUNKS_PER_ROUND, Block
-from scrapy_bloom.bloom.extras.contents import Contents
+from scrapy_bloom.bloom.extras.block_bitmaps import Contents
 from scrapy_bloom.bloom.extras.installer import Installer
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.bloom.protocol.session import FilterSession

@@ -1,7 +1,7 @@
 """Loads a filter from a file into a server. No I/O with the server.
 
-It is a filter when the file has been read to its end: see ``installing``. So a file that turns out
-to be damaged leaves nothing.
+It is a filter when the file has been read to its end: see ``installer.py``. So a damaged file
+leaves nothing.
 """
 
 from collections.abc import Awaitable, Callable

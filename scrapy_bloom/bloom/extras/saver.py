@@ -188,5 +188,5 @@ class Saver(StoredFilter):
 
 
 def save(keys: Keys, writer: ArchiveWriter, progress: Progress | None = None) -> Operation[Saved]:
-    """Save a filter: see ``Saving``."""
+    """Save a filter: see ``Saver``."""
     return (yield from Saver(keys, writer, progress).run())

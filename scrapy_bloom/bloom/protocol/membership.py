@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import FilterSession

@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.model.timetable import SLACK_SECONDS
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
 
 S = TypeVar("S")

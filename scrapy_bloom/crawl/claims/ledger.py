@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from scrapy_bloom.bloom.protocol.claims import KEPT
+from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims.in_flight import (
     MAX_UNKEPT,
     Claims,

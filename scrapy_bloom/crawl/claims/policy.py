@@ -7,7 +7,7 @@ from functools import partial
 from scrapy import Request
 
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession

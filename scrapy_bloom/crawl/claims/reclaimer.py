@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.sweep import ClaimSweep, Reclaimed
+from scrapy_bloom.crawl.claims.claim_sweep import ClaimSweep, Reclaimed
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
@@ -24,14 +24,8 @@ from scrapy_bloom.crawl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-#: Claims looked at, and taken over, at once at most.
-PAGE = 128
-#: Claims of a block looked at in one call where only their heads are of interest.
-SCAN = 1_000
 #: Claims looked at when the crawl opens, in all blocks of a filter together, about.
 FEW = 2_048
-#: Characters of requests that are asked for at once, about.
-MAX_REPLY = 1 << 18
 #: Seconds between looks while the crawl is idle.
 IDLE_SECONDS = 0.5
 #: Seconds after which all claims are looked at again: failed URLs may be due.

@@ -8,9 +8,9 @@ from scrapy import Request, Spider
 
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import request_codec
+from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
-from scrapy_bloom.crawl.claims.sweep import Reclaimed
 from scrapy_bloom.crawl.claims.tracker import ClaimTracker, set_claims
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover

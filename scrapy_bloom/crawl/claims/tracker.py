@@ -22,7 +22,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.model.header import in_range
-from scrapy_bloom.bloom.protocol.claims import KEPT
+from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from scrapy_bloom.bloom.protocol.claims import StoredClaim
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Worker
 

@@ -1,6 +1,6 @@
 -- reassign: take over claims of one block from their owner.
 --
--- KEYS[1]    HASH  the block's claims, as in take.lua
+-- KEYS[1]    HASH  the block's claims, as in claim.lua
 -- ARGV[1]    the owner they are taken from; "" for any owner. Claims that failed have an
 --            owner too, and are only given away when they are due; not with ""
 -- ARGV[2]    the owner they go to

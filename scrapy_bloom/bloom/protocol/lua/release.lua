@@ -1,6 +1,6 @@
 -- release: end claims of one block.
 --
--- KEYS[1]    HASH  the block's claims, as in take.lua
+-- KEYS[1]    HASH  the block's claims, as in claim.lua
 -- ARGV[1]    owner whose claims to end; "" for any
 -- ARGV[2]    "" deletes the claims; else the URLs failed: this becomes their owner, until they are
 --            due again

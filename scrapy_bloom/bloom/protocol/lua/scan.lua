@@ -1,6 +1,6 @@
 -- scan: walk over the claims of one block, a few at a time; changes nothing.
 --
--- KEYS[1]  HASH  the block's claims, as in take.lua
+-- KEYS[1]  HASH  the block's claims, as in claim.lua
 -- ARGV[1]  cursor: "0" at first, then that of the last reply
 -- ARGV[2]  claims to return, about
 --

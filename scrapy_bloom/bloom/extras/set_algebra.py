@@ -1,6 +1,6 @@
 """Filters as sets: how many items are in one or in two, and filters that are made of others.
 
-Operations on several filters are generators as in ``together``: a filter's number is its place
+Operations on several filters are generators as in ``multi.py``: a filter's number is its place
 among the arguments. Filters may be in use: items recorded before an operation began are in its
 result, items recorded during it may be.
 """
@@ -12,15 +12,7 @@ from functools import partial
 from math import fsum, isinf
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError, SaturatedError
-from scrapy_bloom.bloom.extras.builder import (
-    Builder,
-    count_ones,
-    merge_bits,
-    read_block,
-    try_block,
-)
-from scrapy_bloom.bloom.extras.combine import intersect, merge, unite, with_layers
-from scrapy_bloom.bloom.extras.contents import (
+from scrapy_bloom.bloom.extras.block_bitmaps import (
     Contents,
     differences,
     estimated,
@@ -28,6 +20,14 @@ from scrapy_bloom.bloom.extras.contents import (
     shared,
     unlike,
 )
+from scrapy_bloom.bloom.extras.builder import (
+    Builder,
+    count_ones,
+    merge_bits,
+    read_block,
+    try_block,
+)
+from scrapy_bloom.bloom.extras.combine_blocks import intersect, merge, unite, with_layers
 from scrapy_bloom.bloom.extras.estimate import cardinality, largest
 from scrapy_bloom.bloom.extras.installer import or_discard
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, open_all
@@ -35,7 +35,7 @@ from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.commands import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 

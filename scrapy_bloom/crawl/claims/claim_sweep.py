@@ -7,8 +7,8 @@ from functools import partial
 
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import ClaimPage, StoredClaim
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters

@@ -12,8 +12,8 @@ from scrapy import Request, Spider
 
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claims as claim_protocol
-from scrapy_bloom.bloom.protocol.claims import KEPT, RetryPolicy
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
@@ -28,11 +28,12 @@ from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Key, is_start, name_of
+from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
+from scrapy_bloom.crawl.windows import is_start
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 

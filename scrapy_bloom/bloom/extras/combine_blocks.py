@@ -11,7 +11,14 @@ from itertools import product
 from math import ceil, isinf
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.extras.contents import Contents, Part, check_sizes, in_step, parts_of, reach
+from scrapy_bloom.bloom.extras.block_bitmaps import (
+    Contents,
+    Part,
+    check_sizes,
+    in_step,
+    parts_of,
+    reach,
+)
 from scrapy_bloom.bloom.extras.estimate import cardinality
 from scrapy_bloom.bloom.model.generations import Generation, Layer
 from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 T = TypeVar("T")
-S = TypeVar("S", bound="CombinedFilter")
+S = TypeVar("S", bound="CombinableFilter")
 
 
-class CombinedFilter(BaseFilter):
+class CombinableFilter(BaseFilter):
     """A filter that can be combined with others, saved and loaded: see ``BloomFilter``."""
 
     @abstractmethod
@@ -112,24 +112,24 @@ class CombinedFilter(BaseFilter):
 
     def __or__(self, other: "Self") -> "Self":
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
-        if not isinstance(other, CombinedFilter):
+        if not isinstance(other, CombinableFilter):
             return NotImplemented
         return self.union(other, key=f"{self.key}|{other.key}")
 
     def __and__(self, other: "Self") -> "Self":
         """``a & b``: ``intersection`` under the key ``"<key>&<other key>"``."""
-        if not isinstance(other, CombinedFilter):
+        if not isinstance(other, CombinableFilter):
             return NotImplemented
         return self.intersection(other, key=f"{self.key}&{other.key}")
 
     def __ior__(self, other: "Self") -> "Self":
         """``a |= b``: see ``update``."""
-        if not isinstance(other, CombinedFilter):
+        if not isinstance(other, CombinableFilter):
             return NotImplemented
         self.update(other)
         return self
 
-    def _together(self, operation: MultiOperation[T], *others: "CombinedFilter") -> T:
+    def _together(self, operation: MultiOperation[T], *others: "CombinableFilter") -> T:
         """Run an operation on this filter, number 0, and others."""
         filters = (self, *others)
         return run_together(
