@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.spiders import SitemapSpider
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.crawl.report import Report
@@ -37,6 +38,10 @@ class Identity:
     def __init__(self, crawler: Crawler, settings: BloomSettings, report: Report) -> None:
         self._crawler, self._report = crawler, report
         self._fingerprint: Callable[[Request], bytes] = crawler.request_fingerprinter.fingerprint
+        #: Whether a request's URL or callback may give it a window.
+        self._has_rules = bool(settings.window_rules) or issubclass(
+            crawler.spidercls, SitemapSpider
+        )
         self._windows = Windows(settings.windows, settings.start_window, settings.window_rules)
         #: Import path of the class that makes the fingerprints.
         self.fingerprinter = global_object_name(type(crawler.request_fingerprinter))
@@ -61,7 +66,9 @@ class Identity:
 
     def key(self, request: Request) -> Key:
         """Return a request's window and fingerprint. Raises as ``fingerprint`` does."""
-        item = self.fingerprint(request)
+        item, meta = self.fingerprint(request), request.meta
+        if not (self._has_rules or "bloom_window" in meta or meta.get("is_start_request")):
+            return LASTING, item  # as most requests
         try:
             return self._windows.of(request, self._crawler.spider), item
         except ValueError as error:
