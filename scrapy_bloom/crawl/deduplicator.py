@@ -1,6 +1,7 @@
 """The only entry of a crawl: decides which requests are new, one or many at a time."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from scrapy import Request
 
@@ -50,7 +51,8 @@ class Deduplicator:
             # A fault of this package: raised from here, it would cost the project the request.
             self._report.failed(request, error)
             is_new = self._local.take(key[1])
-            self._crawl.policy.let_pass(request)
+            with suppress(Exception):  # the same may be wrong with it
+                self._crawl.policy.let_pass(request)
             return Verdict.UNKNOWN if is_new else Verdict.SEEN
 
     def prepare(self, request: Request) -> Lookup | None:

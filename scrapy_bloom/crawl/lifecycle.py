@@ -89,7 +89,7 @@ class Lifecycle:
         filters = self.connections.open(opening)
         in_main = self.runtime.to_main()
         self.policy = self.failover.policy = self._make_policy(in_main)
-        self.write_behind = WriteBehind(
+        write_behind = WriteBehind(
             self.connections.connector(in_main),
             in_main,
             self.failover,
@@ -97,7 +97,12 @@ class Lifecycle:
             task=self.policy.task,
             runtime=self.runtime,
         )
-        self.policy.start(filters, self.write_behind, opening)
+        try:
+            self.policy.start(filters, write_behind, opening)
+        except BaseException:
+            write_behind.stop(self._settings.timeout)
+            raise
+        self.write_behind = write_behind
         self._use(filters)
         return filters
 

@@ -1,9 +1,12 @@
 """BloomDupeFilter through Scrapy's interface, on real servers, without a crawl."""
 
+import asyncio
 import logging
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -14,6 +17,7 @@ from scrapy.utils.test import get_crawler
 from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
 
 URL = "https://example.com/a?b=1&c=2"
 Make = Callable[..., BloomDupeFilter]
@@ -722,3 +726,21 @@ def test_requests_carry_nothing_of_the_filter(make: Make) -> None:
     make().request_seen(request)
     assert request.meta == {}
     assert pickle.loads(pickle.dumps(request)).url == URL
+
+
+def test_what_fails_after_the_filters_are_open_is_raised_and_leaves_no_thread(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*args: object) -> None:
+        raise StorageError("the server went away")
+
+    monkeypatch.setattr(Reclaimer, "begin", fail)
+
+    async def open_in_loop() -> None:
+        dupefilter = make(is_open=False, BLOOM_REMEMBER="crawled", JOBDIR=str(tmp_path))
+        with pytest.raises(StorageError, match="the server went away"):
+            dupefilter.open()
+        assert dupefilter.filters is None
+
+    asyncio.run(open_in_loop())
+    assert not any(thread.name == "scrapy-bloom" for thread in threading.enumerate())
