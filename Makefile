@@ -11,7 +11,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
-PARALLEL ?= --numprocesses 3 --dist worksteal
+PARALLEL ?= --numprocesses 4 --dist worksteal
 
 .PHONY: help demo test test-fast test-all test-lowest chaos lint lint-lua format dist bench bench-full clean
 

@@ -175,8 +175,9 @@ def _latin(name: str, value: object) -> str:
 
 def _extras(request: Request, packer: Packer) -> dict[str, object]:
     """Return what an instance holds and Request does not."""
-    if type(request) is Request and not getattr(request, "__dict__", None):
-        return {}  # it has slots, as in Scrapy 2.19
+    # It has slots from Scrapy 2.19 on.
+    if type(request) is Request and getattr(request, "__dict__", {}).keys() <= _OWN:
+        return {}
     state = held(request, Request)
     return packer.pack_each({name: state[name] for name in state if name not in _OWN})
 
