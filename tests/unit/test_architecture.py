@@ -22,13 +22,13 @@ TO_SPLIT = {
     "crawl/test_dupefilter.py",
     "crawl/test_outage.py",
     "crawl/test_outputs_crawl.py",
-    "crawl/test_writer.py",
+    "crawl/test_write_behind.py",
     "redis/test_cli.py",
     "redis/test_cli_migrate.py",
     "redis/test_filter.py",
-    "redis/test_installing.py",
+    "redis/test_installer.py",
     "unit/test_outputs.py",
-    "unit/test_request_json.py",
+    "unit/test_request_codec.py",
     "unit/test_ring.py",
 }
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
