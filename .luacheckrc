@@ -11,7 +11,8 @@ files["**/lua/*.lua"] = {
     -- prelude_ring
     "lost", "ring", "stale",
     -- prelude_layers
-    "bits", "call", "capacity", "groups", "has", "k", "keys", "layers", "now", "offsets_in", "others",
+    "bits", "call", "capacity", "groups", "has", "is_claimed", "k",
+    "keys", "layers", "now", "offsets_in", "others",
     "packed", "sizes", "width", "written",
   },
   globals = {"at", "count", "unpacked"},

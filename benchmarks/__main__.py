@@ -12,6 +12,7 @@ from benchmarks import (
     collisions,
     crawl,
     growth,
+    items,
     latency,
     library,
     lockstep,
@@ -47,6 +48,7 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
     """
     return {
         "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
+        "items": items.run,
         "client": client.run,
         "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),

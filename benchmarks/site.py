@@ -50,18 +50,22 @@ def path_of(page: int) -> str:
 
 
 def generate(pages: int, links: int, seed: int) -> dict[str, bytes]:
-    """Return a site in which each page has so many links: path -> HTML.
+    """Return a site in which each page has so many links: path -> HTML."""
+    targets = enumerate(linked_pages(pages, links, seed))
+    return {path_of(page): _html(page, linked) for page, linked in targets}
+
+
+def linked_pages(pages: int, links: int, seed: int) -> Iterator[list[int]]:
+    """Yield the numbers of the pages that page 0, 1, ... links to.
 
     Page N links to 5N + 1, ..., 5N + 5, if there are such pages; its other links are random.
     """
     rng = random.Random(seed)
-    site = {}
     for page in range(pages):
         targets = list(range(page * BRANCHES + 1, min((page + 1) * BRANCHES + 1, pages)))
         targets += [rng.randrange(pages) for _ in range(links - len(targets))]
         rng.shuffle(targets)
-        site[path_of(page)] = _html(page, targets)
-    return site
+        yield targets
 
 
 def _html(page: int, targets: list[int]) -> bytes:
