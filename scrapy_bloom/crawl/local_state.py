@@ -208,6 +208,8 @@ class LocalState:
         return block
 
     def _add(self, key: Key, stamp: int) -> None:
+        if not stamp and self._find(key) is not None:
+            return  # two pages may look a URL up in one call: the first has the certain verdict
         start, tag = self._place(key)
         slots = self._slots
         if slots[start] >> STAMP_BITS != tag:

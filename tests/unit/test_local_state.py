@@ -192,6 +192,15 @@ def test_what_is_not_certain_counts_without_a_server_only(known: Known) -> None:
     assert not known.is_seen(HERE, b"a", ANY_AGE)
 
 
+def test_an_uncertain_verdict_does_not_replace_a_certain_one(known: Known) -> None:
+    known.add(HERE, b"a")
+    known.add(HERE, b"a", is_certain=False)  # another page looked it up in the same call
+    assert known.is_seen(HERE, b"a")
+    known.discard(HERE, b"a")
+    known.add(HERE, b"a", is_certain=False)
+    assert not known.is_seen(HERE, b"a")
+
+
 # -- recorded here only --
 
 
