@@ -22,8 +22,8 @@ NOTES = (
     (
         "Resident memory of a process with Scrapy, a crawler and a dupefilter that is asked about "
         "so many different URLs; nothing is crawled. `more` is what a row adds to the one before. "
-        "scrapy-bloom keeps a table of answers of fixed size, and for outages hashes of the last "
-        "200,000 to 400,000 answers; Scrapy's own filter keeps all fingerprints."
+        "scrapy-bloom keeps a cache of fixed size (`BLOOM_CACHE_SIZE`); Scrapy's own filter keeps "
+        "all fingerprints."
     ),
 )
 

@@ -32,7 +32,7 @@ DOCUMENTATION = "the documentation of Python"
 ROUNDS = 3
 QUICK_PAGES = 300
 #: Milliseconds of a round trip to the server, besides what loopback takes.
-LATENCIES = (0, 1, 5)
+LATENCIES, FULL_LATENCIES = (0, 1), (0, 1, 5)
 #: A crawl that takes longer hangs.
 TIMEOUT = 3600.0
 #: Milliseconds that a peer may wait for each link: with more it takes part in --full only, ...
@@ -117,12 +117,12 @@ REDISBLOOM = Contestant(
     needs_module=True,
 )
 CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, UNBATCHED, SET, BITS, REDISBLOOM)
-#: Those that crawl the large site, unless all are to.
-FEW = (MEMORY, SCHEDULED, CRAWLED, SET)
+#: Those that crawl the large site, and how far away the server is then, without --full.
+FEW, FEW_LATENCIES = (MEMORY, SCHEDULED, CRAWLED), (1,)
 #: Under scrapy-redis's scheduler, which keeps the queue on the same server.
 SHARED_MEMORY = _under_redis(MEMORY, DUPEFILTER_CLASS="benchmarks.peers.MemoryDupeFilter")
 SHARED = (SHARED_MEMORY, *(_under_redis(one) for one in (SCHEDULED, CRAWLED, SET)))
-SHARED_LATENCIES = (0, 1)
+SHARED_LATENCIES, FULL_SHARED_LATENCIES = (1,), (0, 1)
 
 #: (contestant, latency) -> of the time in memory, at most.
 TARGETS = {(SCHEDULED, 0): 0.95, (SCHEDULED, 1): 0.95, (SCHEDULED, 5): 1.1, (CRAWLED, 1): 1.1}
@@ -262,16 +262,20 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
         f"a generated site of {pages:,} pages with {LINKS} links each",
         ("--pages", str(pages), "--links", str(LINKS)),
     )
+    latencies = FULL_LATENCIES if full else LATENCIES
     notes = []
     with _Runner(quick=quick, full=full) as runner:
-        groups = runner.crawl_site(generated, CONTESTANTS, LATENCIES)
+        groups = runner.crawl_site(generated, CONTESTANTS, latencies)
         if not quick:
             try:
                 real = Site(DOCUMENTATION, ("--directory", str(documentation())))
-                groups += runner.crawl_site(real, CONTESTANTS if full else FEW, LATENCIES)
+                some = (CONTESTANTS, latencies) if full else (FEW, FEW_LATENCIES)
+                groups += runner.crawl_site(real, *some)
             except NoDocumentationError as error:
                 notes.append(f"The documentation of Python was not crawled: {error}.")
-        shared = runner.crawl_site(generated, SHARED, SHARED_LATENCIES)
+        shared = runner.crawl_site(
+            generated, SHARED, FULL_SHARED_LATENCIES if full else SHARED_LATENCIES
+        )
         notes += runner.notes
     tables = [
         _table(f"Crawling {site}", list(some))
@@ -282,7 +286,7 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
     return Outcome(
         [*tables, _shared_table(shared)],
         _verdict(groups),
-        _headline(groups[: len(LATENCIES)]),
+        _headline(groups[: len(latencies)]),
         plot,
         failures=[failure for group in (*groups, *shared) for failure in _failures(group)],
     )
@@ -371,7 +375,7 @@ class _Runner:
         waits = contestant.trips * latency
         if waits > patience:
             return 0
-        is_slow = waits > PATIENCE or (not self.full and (waits or contestant.trips > 1))
+        is_slow = waits > PATIENCE or (contestant.trips > 0 and not self.full)
         return 1 if is_slow else self.rounds
 
     @contextlib.contextmanager
@@ -521,8 +525,9 @@ def _verdict(groups: Sequence[Group]) -> str:
     parts = []
     for (one, latency), target in TARGETS.items():
         there = [group for group in groups if group.latency == latency]
-        ratio = max(group.ratio(one, MEMORY) for group in there)
-        parts.append(_compared(f"{one.name}, {_where(latency)}", target, ratio))
+        if there:
+            ratio = max(group.ratio(one, MEMORY) for group in there)
+            parts.append(_compared(f"{one.name}, {_where(latency)}", target, ratio))
     verdict = (
         "A crawl takes at most so much of the time that it takes with the dupefilter in memory "
         f"(the worst of the sites): {'; '.join(parts)}."

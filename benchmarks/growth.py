@@ -1,8 +1,8 @@
 """A filter that is given many times its capacity: what it grows to, what it costs, how it errs.
 
 Two processes fill one filter that is made with the default settings. At some numbers of URLs they
-rest, and what a claim takes is measured by a single client. The geometry, which follows from the
-settings alone, is also computed for numbers that are not measured.
+rest, and what an addition takes is measured by a single client. The geometry, which follows from
+the settings alone, is also computed for numbers that are not measured.
 """
 
 import multiprocessing
@@ -41,7 +41,7 @@ ABSENT = 1 << 40
 
 MEASURED = (
     "URLs",
-    "claim µs",
+    "add µs",
     "server µs",
     "layers",
     "largest MiB",
@@ -53,7 +53,7 @@ MEASURED = (
 COMPUTED = ("URLs", "layers", "largest MiB", "bits per URL", "at most", "error bound")
 NOTES = (
     (
-        f"All with the default settings. `claim` is the time per new URL in batches of {BATCH:,}, "
+        f"All with the default settings. `add` is the time per new URL in batches of {BATCH:,}, "
         "and `server` the part of it that the server spends in the script; medians. `layers` are "
         "those of the block that has most of them, `bits per URL` those of all bitmaps, "
         "`used bits` the `MEMORY USAGE` of all keys. The error rate asked for is "
@@ -115,7 +115,7 @@ def _room(ring: Ring) -> int:
 
 def run(*, quick: bool = False, full: bool = False) -> Outcome:
     """Measure on the first server there is; return the tables and how they compare."""
-    most, probes = (2, 200_000) if quick else (50, 4_000_000) if full else (5, 500_000)
+    most, probes = (2, 200_000) if quick else (50, 4_000_000) if full else (2, 500_000)
     stages = [stage * MILLION for stage in STAGES if stage <= most]
     with Server(next(iter(found_servers().values()))) as server:
         measured = _measure(server, stages, probes)
@@ -134,7 +134,7 @@ def _measure(server: Server, stages: list[int], probes: int) -> Table:
         for start, stop in pairwise([0, *stages]):
             rest = stop - ROUNDS * BATCH
             _work(pool, _extend, (start, rest), f"{stop:,} URLs")
-            table.add(f"{stop:,}", *_claims(bloom, client, rest), *_found(bloom, client), "")
+            table.add(f"{stop:,}", *_additions(bloom, client, rest), *_found(bloom, client), "")
         wrong = _work(pool, _probe, (ABSENT, ABSENT + probes), f"{probes:,} new URLs")
     rate = f"{wrong / probes:.1e} ({wrong:,} of {probes:,})"
     table.rows[-1] = (*table.rows[-1][:-1], rate)
@@ -165,7 +165,7 @@ def _probe(part: tuple[int, int]) -> int:
     return sum(_ours.contains(items(range(*part))))
 
 
-def _claims(bloom: BloomFilter, client: redis.Redis, start: int) -> tuple[str, str]:
+def _additions(bloom: BloomFilter, client: redis.Redis, start: int) -> tuple[str, str]:
     """Claim batches of new URLs; return the median microseconds per URL, here and on the server."""
     here, there = [], []
     for first in range(start, start + ROUNDS * BATCH, BATCH):

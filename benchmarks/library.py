@@ -22,10 +22,10 @@ from scrapy_bloom import BloomFilter
 
 #: Hash functions, items in a batch, and the error rate that takes so many.
 NUM_HASHES, BATCH, ERROR_RATE = 10, 500, 0.001
-ITEMS, QUICK_ITEMS = 100_000, 20_000
+ITEMS, QUICK_ITEMS = 50_000, 20_000
 #: Of peers that wait for the server with each item.
 FEW = 20
-ROUNDS, QUICK_ROUNDS = 5, 1
+ROUNDS, QUICK_ROUNDS = 3, 1
 #: Our items a second in those of a peer, at least.
 TARGETS = {"pyreBloom-ng": 1.0, "Scrapy-Redis-BloomFilter": 8.0}
 #: With so many blocks, the peers' one bitmap among them.

@@ -1,10 +1,9 @@
-"""The cheapest way to claim on the server: variants of ``claim.lua``, side by side.
+"""The cheapest way to add URLs on the server: variants of ``add.lua``, side by side.
 
-A variant stands in the place of ``claim.lua``, in a file of ``variants/``: all have the same
+A variant takes the place of ``add.lua``, in a file of ``variants/``: all have the same
 prelude, arguments and replies. Each is first compared with the package's script on random input
 (duplicates, URLs of all layers, layers that get full), and then measured by the server's own
-statistics. All variants claim the same URLs of the same rings: what a claim has changed is put
-back.
+statistics. All variants add the same URLs to the same rings, restored after each call.
 """
 
 import random
@@ -28,14 +27,14 @@ from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import load
 
 VARIANTS = Path(__file__).parent / "variants"
-#: Where ``claim.lua`` begins, and so a variant, behind the prelude.
-SEAM = "-- claim: "
+#: Where ``add.lua`` begins, and so a variant, behind the prelude.
+SEAM = "-- add: "
 #: What variants have beside the prelude's: where the offsets of each layer begin in a URL's.
 START = """local start = {}
 for i = 1, layers do start[i] = 4 * k * groups[i] end
 """
 #: The script of the package.
-PACKAGED = "claim.lua"
+PACKAGED = "add.lua"
 PACKAGED_IS = (
     "the package's. The newest layer and then the older ones are tested bit by bit, until a bit is "
     "not set; a new URL is set by one BITFIELD. Offsets are unpacked once for all layers of a size."
@@ -74,7 +73,7 @@ NOTES = (
 
 @dataclass
 class Case:
-    """A ring, and what the URLs are that are claimed of it.
+    """A ring, and the URLs that are added to it.
 
     Args:
         held: the ring, its bitmaps being on the server.
@@ -116,7 +115,7 @@ def variants() -> dict[str, str]:
     packaged = load("add").text
     head, seam, _ = packaged.partition(SEAM)
     if not seam:
-        raise RuntimeError(f"claim.lua has no line {SEAM!r}")
+        raise RuntimeError(f"{PACKAGED} has no line {SEAM!r}")
     head += START
     others = {path.stem: head + path.read_text("utf-8") for path in sorted(VARIANTS.glob("*.lua"))}
     return {PACKAGED: packaged, **others}
@@ -141,7 +140,7 @@ def _compare(client: redis.Redis, scripts: dict[str, str], trials: int) -> None:
     random.seed(1)
     for trial in range(trials):
         held = _random_ring(trial)
-        keys = held.claim_keys
+        keys = held.add_keys
         known = [_hashes(held) for _ in range(30)]
         begin = _random_state(held, known)
         calls = [
@@ -171,7 +170,7 @@ def _random_state(held: CachedRing, known: list[list[int]]) -> tuple[dict[Any, A
     layers = {layer.name: layer for layer in held.ring.layers}
     fields: dict[Any, Any] = {"v": "v"}
     bitmaps = []
-    for key in held.claim_keys[1:]:
+    for key in held.add_keys[1:]:
         layer = layers[key.rpartition(":")[2]]
         fields[f"n:{layer.name}"] = max(0, layer.capacity - random.choice((3, 10, 60)))
         bitmap = bytearray(layer.memory)
@@ -225,7 +224,7 @@ def _measure(
     heads = [(g, where) for g in GENERATIONS for where in WHERE if g > 1 or where != "oldest"]
     many = f"batches of {size}" if size > 1 else "one by one"
     columns = ("", *(f"{g} {where}" for g, where in heads), "least", "most")
-    table = Table(f"Variants of a claim, {many}, k = {USUAL}: {title}", columns)
+    table = Table(f"Variants of add.lua, {many}, k = {USUAL}: {title}", columns)
     for name in shas:
         cells = [f"{statistics.median(cases[g, USUAL].us[name, where]):.2f}" for g, where in heads]
         ratios = [ratio for case in cases.values() for ratio in case.ratios(name)]
@@ -245,7 +244,7 @@ def _descriptions(scripts: dict[str, str]) -> str:
 
 
 def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> Case:
-    """Make a ring on the server, half the bits of its layers set, and URLs to be claimed."""
+    """Make a ring on the server, half the bits of its layers set, and URLs to add."""
     held = CachedRing.of("v", _ring(generations, num_hashes, CAPACITY), Keys("measured"))
     layers = held.ring.layers
     bitmaps = [bytearray(random.randbytes(layer.memory)) for layer in layers]
@@ -264,7 +263,7 @@ def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> 
                     _put(bitmaps[place], hashes, layers[place].num_bits)
     # What was set later may hold a URL that was new: that is one of the false positives.
     fields: dict[Any, Any] = {"v": "v", **{f"n:{layer.name}": 0 for layer in layers}}
-    _restore(client, held.claim_keys, (fields, [bytes(bitmap) for bitmap in bitmaps]))
+    _restore(client, held.add_keys, (fields, [bytes(bitmap) for bitmap in bitmaps]))
     calls = {
         where: [
             b"".join(map(held.pack, listed[start : start + size]))
@@ -298,8 +297,8 @@ def _timed(client: redis.Redis, case: Case, shas: dict[str, str], rounds: int, s
 
 
 def _put_back(client: redis.Redis, case: Case) -> None:
-    """Undo what was claimed, in place."""
-    ring, newest = case.held.claim_keys[:2]
+    """Restore the state, in place."""
+    ring, newest = case.held.add_keys[:2]
     name = case.held.ring.written[0].name
     client.hset(ring, f"n:{name}", 0)
     for start in range(0, len(case.newest), PIECE):

@@ -13,8 +13,8 @@ from benchmarks.report import Outcome, Table, command, machine, packages
 
 INTRODUCTION = """\
 scrapy-bloom beside Scrapy's own dupefilter and the ones for Redis that people use: in whole crawls,
-with the server near and far; then what a claim costs, part by part; what size, growth and rotation
-cost; and what it takes to lose no page in a crash. All on real servers. `make bench` makes this
+with the server near and far; then what an addition costs, part by part; what size, growth and
+rotation cost. All on real servers. `make bench` makes this
 page anew, `make bench-full` too, with the largest filters and the slowest peers."""
 COLUMNS = ("", "minutes", "command")
 

@@ -1,4 +1,4 @@
-"""What a claim costs in a ring of 6 generations, in either order, beside a single generation.
+"""What an addition costs in a ring of 6 generations, in either order, beside a single generation.
 
 Three filters on one server hold the same number of URLs per window, nearly all they have room for.
 They take turns in small chunks, so that noise of the machine hits all of them alike. What the
@@ -27,7 +27,7 @@ CHUNK = 50
 
 NOTES = (
     (
-        "`1` claims one URL at a time (`add`), `256` as many in one round trip (`claim`). "
+        "`1` adds one URL at a time (`add`), `256` as many in one round trip (`add_many`). "
         "`commands` are those that the script calls for a URL, `server` the microseconds that the "
         "server spends in the script (`INFO commandstats`), `client` those that the caller waits. "
         "Medians; the ratios are to 1 generation, in the same run. A seen URL is one of any "
@@ -43,17 +43,17 @@ NOTES = (
 
 @dataclass
 class Operation:
-    """A way to claim URLs that is measured, in chunks of equal size.
+    """A way to add URLs that is measured, in chunks of equal size.
 
     Args:
         name: how it is called in the table.
-        claim: claims a list of items.
-        items: which are claimed.
+        add: adds a list of items.
+        items: which are added.
         urls: items per chunk.
     """
 
     name: str
-    claim: Callable[[list[bytes]], object]
+    add: Callable[[list[bytes]], object]
     items: Iterator[bytes]
     urls: int
     client_us: list[float] = field(default_factory=list)
@@ -61,11 +61,11 @@ class Operation:
     commands: list[float] = field(default_factory=list)
 
     def measure(self, client: redis.Redis) -> None:
-        """Claim a chunk; note what it took per URL."""
+        """Add a chunk; note what it took per URL."""
         chunk = list(islice(self.items, self.urls))
         before = Work.of(client)
         begin = time.perf_counter()
-        self.add_many(chunk)
+        self.add(chunk)
         elapsed = time.perf_counter() - begin
         work = Work.of(client).since(before)
         self.client_us.append(elapsed * 1e6 / self.urls)
@@ -197,7 +197,7 @@ def _measure(
     measured = [filled.operations() for filled in filters]
     together = list(zip(*measured, strict=True))
     with progress() as bar:
-        for number in bar.track(range(rounds + 1), description=f"{title}: claims"):
+        for number in bar.track(range(rounds + 1), description=f"{title}: additions"):
             pings.append(_ping(client))
             for alike in together:
                 for op in alike:

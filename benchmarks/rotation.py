@@ -316,7 +316,7 @@ def _rotate_grown(bench: Bench, case: Case, layers: int) -> None:
 
 
 def _pretend_full(bench: Bench) -> None:
-    """Note in all layers that they are full; the next claim has its block grow."""
+    """Note in all layers that they are full; the next addition makes its block grow."""
     for block, ring in bench.rings().items():
         counts: dict[Any, Any] = {f"n:{layer.name}": layer.capacity for layer in ring.layers}
         bench.client.hset(Keys(KEY).ring(block), mapping=counts)

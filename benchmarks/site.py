@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 #: The generated site, unless told otherwise.
-PAGES, LINKS, SEED = 2_000, 30, 7
+PAGES, LINKS, SEED = 800, 30, 7
 #: Links of each page to pages that no other page needs to link to: all are reachable.
 BRANCHES = 5
 #: Debian's package of the documentation depends on the one that has the files.

@@ -1,4 +1,4 @@
-"""What a claim costs as the filter gets larger, at a fixed number of blocks.
+"""What an addition costs as the filter gets larger, at a fixed number of blocks.
 
 The same filter for 10^5, 10^6, ... URLs, filled to its capacity. The largest is not filled URL by
 URL: random bits are set in its bitmaps, as many as its URLs would have set.
@@ -23,7 +23,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.keys import Keys
 
-#: Largest part by which the server's time per claim may change, from the smallest to the largest.
+#: Largest part by which the server's time per addition may change, from smallest to largest.
 TARGET = 0.25
 BLOCKS = 64
 ERROR_RATE = 1e-5
@@ -54,10 +54,10 @@ NOTES = (
     (
         f"One filter per row, made for so many URLs in {BLOCKS} blocks at an error rate of "
         f"{ERROR_RATE:g}, and filled to its capacity. Times per URL in batches of {BATCH:,}, "
-        "medians; `server` is the server's CPU time (`INFO cpu`), `caller` what a claim takes in "
-        "all. `measured rate` is that of URLs that are in no filter. Filters of "
+        "medians; `server` is the server's CPU time (`INFO cpu`), `caller` what an addition takes "
+        "in all. `measured rate` is that of URLs that are in no filter. Filters of "
         f"{RANDOM_FROM:,} URLs and more are filled with random bits instead, each set with the "
-        "probability that it has in a full filter; their `seen` URLs are those claimed just "
+        "probability that it has in a full filter; their `seen` URLs are those added just "
         "before. `bits read` is what the server needs to read as many random bits of the same "
         "bitmaps as a URL has, by one BITFIELD_RO: it grows as bitmaps leave the processor's "
         "caches."
@@ -101,7 +101,7 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
 
 
 def draw(found: Mapping[int, Sequence[Times]], path: Path) -> None:
-    """Write a chart of the times per claim, by the size of the filter."""
+    """Write a chart of the times per addition, by the size of the filter."""
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     axes = figure.subplots()
     for number, what in enumerate(("new", "seen")):
@@ -111,7 +111,7 @@ def draw(found: Mapping[int, Sequence[Times]], path: Path) -> None:
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("URLs in the filter")
-    axes.set_ylabel("µs per claim")
+    axes.set_ylabel("µs per addition")
     axes.legend(frameon=False, ncols=2)
     figure.savefig(path, metadata={"Date": None})
 

@@ -29,7 +29,7 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
-#: Client CPU of a batched claim that is accepted, in that of the fingerprint of its request.
+#: Client CPU of a batched addition that is accepted, in that of the fingerprint of its request.
 TARGET = 1.0
 TARGET_BATCH = 64
 GENERATIONS = (1, 6)
@@ -39,22 +39,22 @@ ERROR_RATE = 1e-5
 HELD, CAPACITY, BLOCKS = 60_000, 1_200_000, 16
 CHUNK = 2_048
 
-COLUMNS = ("", "URLs", "script µs", "server µs", "claims/s", "client µs", "claims/s")
+COLUMNS = ("", "URLs", "script µs", "server µs", "adds/s", "client µs", "adds/s")
 NOTES = (
     (
         f"A filter of {BLOCKS} blocks, error rate {ERROR_RATE:g}, is asked through "
-        "`BloomFilter.claim`, so many `URLs` at a time: a call of the script per block, all of "
+        "`BloomFilter.add_many`, so many `URLs` at a time: a call of the script per block, all of "
         "them in one round trip. Medians per URL. `script` is what the server spends in the script "
         "(`INFO commandstats`), `server` all its CPU time, `client` the CPU time of the caller's "
-        "process; `claims/s` are what one core does at that. A seen URL is one of any generation."
+        "process; `adds/s` are what one core does at that. A seen URL is one of any generation."
     ),
 )
 PARTS_NOTES = (
     (
         "CPU time per URL, one part at a time; medians. `fingerprint` is Scrapy's "
-        "`RequestFingerprinter` on a new request (making it is left out), and no part of `all of a "
-        "claim`: that is `BloomFilter.claim`, with sending and waiting, which costs system time. "
-        "`Lua` is the server's. What is indented was tried, and is not done."
+        "`RequestFingerprinter` on a new request (making it is left out), and no part of `all of "
+        "an addition`: that is `BloomFilter.add_many`, with sending and waiting, which costs "
+        "system time. `Lua` is the server's. What is indented was tried, and is not done."
     ),
 )
 #: What the profile led to; ``crawl`` measures whole crawls.
@@ -68,7 +68,7 @@ What came of it:
 - Packing the offsets of all URLs of a block by one call of `struct` gains less than 0.5 µs a URL,
   and loses as much where URLs come one by one. It was not built either.
 - Lua is nearly all of the server's time, except where URLs come one by one: see the variants of
-  a claim.
+  an addition.
 - The largest costs in whole crawls were not Redis's. Scrapy starts 100 tasks for the outputs of
   each page, also where all of them are duplicates; now they are started when there is a first
   output that is left, and not at all where none is. Without that, a crawl of 1,000 pages (at 1 ms)
@@ -96,7 +96,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
     """Measure on the first server, with ``full`` on all there are."""
     rounds = 3 if quick else 41 if full else 15
     fingerprint = _fingerprint(rounds)
-    table = Table("Throughput: claims per second and core", COLUMNS, notes=NOTES)
+    table = Table("Throughput: additions per second and core", COLUMNS, notes=NOTES)
     measured = []
     for binary in servers(full=full):
         with Server(binary) as server, server.client(socket_timeout=60) as client:
@@ -155,7 +155,7 @@ def _fill(client: redis.Redis, generations: int) -> BloomFilter:
 def _costs(
     bloom: BloomFilter, client: redis.Redis, size: int, rounds: int, title: str
 ) -> dict[str, Cost]:
-    """Measure claims in batches of a size, of new and of seen URLs in turn."""
+    """Measure additions in batches of a size, of new and of seen URLs in turn."""
     measured: dict[str, list[Cost]] = {"new": [], "seen": []}
     urls = max(size, CHUNK // 8 if size == 1 else CHUNK // size * size)
     new = HELD + (BATCHES.index(size) << 32)
@@ -210,9 +210,9 @@ def _per_url(work: Callable[[], object], rounds: int) -> float:
 
 
 def _parts(fingerprint: float, rounds: int) -> Table:
-    """Measure the parts of a claim that need no server, and the whole beside them."""
+    """Measure the parts of an addition that need no server, and the whole beside them."""
     columns = ("", *(f"{size:,} a batch" for size in BATCHES))
-    table = Table("Profile: CPU of a new claim, µs per URL", columns, notes=PARTS_NOTES)
+    table = Table("Profile: CPU of an addition, µs per URL", columns, notes=PARTS_NOTES)
     table.add("fingerprint", *[f"{fingerprint:.2f}"] * len(BATCHES))
     rows: dict[str, list[float]] = {}
     with Server(*servers(full=False)) as server, server.client(socket_timeout=60) as client:
@@ -252,7 +252,7 @@ def _spent(bloom: BloomFilter, client: redis.Redis, size: int, rounds: int) -> d
     spent = {name: _per_url(job, rounds) for name, job in work.items()}
     cost = _costs(bloom, client, size, rounds, "parts")["new"]
     return spent | {
-        "all of a claim": cost.client,
+        "all of an addition": cost.client,
         "Lua": cost.script,
         "all of the server": cost.server,
     }
@@ -327,8 +327,8 @@ def _verdict(client: float, fingerprint: float, costs: Costs) -> str:
         for what in ("new", "seen")
     ]
     return (
-        f"A claim in batches of {TARGET_BATCH} takes at most {TARGET:g} times the client CPU of "
-        f"its request's fingerprint. The worst here: {ratio:.2f} ({client:.1f} of "
-        f"{fingerprint:.1f} µs), {met(ratio <= TARGET)}. A core of the server claims per second, "
+        f"An addition in batches of {TARGET_BATCH} takes at most {TARGET:g} times the client CPU "
+        f"of its request's fingerprint. The worst here: {ratio:.2f} ({client:.1f} of "
+        f"{fingerprint:.1f} µs), {met(ratio <= TARGET)}. A core of the server adds per second, "
         f"in batches of {BATCHES[-1]:,}: {', '.join(rates)}."
     )
