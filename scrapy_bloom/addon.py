@@ -34,5 +34,5 @@ def _is_ours(value: object) -> bool:
     try:
         loaded = load_object(value) if isinstance(value, str) else value
     except (ImportError, NameError, ValueError):
-        return False  # Scrapy will say what is wrong with it
+        return False  # Scrapy reports the error
     return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

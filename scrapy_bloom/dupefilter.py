@@ -1,4 +1,4 @@
-"""BloomDupeFilter: Scrapy's and scrapy-redis's dupefilter interface on what a crawl remembers."""
+"""BloomDupeFilter: the dupefilter interface of Scrapy and scrapy-redis."""
 
 import asyncio
 import logging
@@ -59,7 +59,7 @@ class BloomDupeFilter(BaseDupeFilter):
         #: own filter, and records nothing.
         self._is_command = is_developer_command(crawler)
         self._parsed: set[bytes] = set()
-        #: Neither asks the server nor records; for good after ``close`` and in developer commands.
+        #: Neither looks up nor records; for good after ``close`` and in developer commands.
         self._closed = self._is_command or is_shell(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
@@ -93,7 +93,7 @@ class BloomDupeFilter(BaseDupeFilter):
         return dupefilter
 
     def open(self) -> None:
-        """Connect, read or create the filter, and say in one line what it holds.
+        """Connect, read or create the filter, and log in one line what it holds.
 
         Raises:
             ConfigurationError: the settings cannot work.
@@ -162,10 +162,10 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats.inc_value("dupefilter/filtered")
 
     def clear(self) -> None:
-        """Forget everything, where ``BLOOM_FLUSH`` allows scrapy-redis to ask for it.
+        """Forget everything, if ``BLOOM_FLUSH`` allows it to scrapy-redis.
 
         scrapy-redis calls this at close unless SCHEDULER_PERSIST is set, and at the start with
-        SCHEDULER_FLUSH_ON_START; the first worker that ends would wipe the memory of all.
+        SCHEDULER_FLUSH_ON_START; the first worker that ends would wipe what all have recorded.
         """
         flush = self.settings.flush
         if flush == FLUSH_ALWAYS or (flush == FLUSH_START and not self._spider_opened):
@@ -179,10 +179,10 @@ class BloomDupeFilter(BaseDupeFilter):
         except BloomError as error:
             if not self._spider_opened:
                 raise  # before anything is lost
-            logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - it says all
+            logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - the text is complete
 
     def close(self, reason: str = "") -> "Deferred[None] | None":  # noqa: ARG002 - Scrapy's
-        """Write what is left, take down the last stats, and close; the filters stay."""
+        """Write what is queued, set the last stats, and close; the filters stay."""
         closing = self._close()
         return None if closing is None else Deferred.fromFuture(closing)
 

@@ -1,4 +1,4 @@
-"""Every ``BLOOM_*`` setting: its name, its default and what it may be."""
+"""Every ``BLOOM_*`` setting: its name, default and parser."""
 
 import difflib
 import json
@@ -128,7 +128,7 @@ def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
         reason = f" ({error})"
     raise ConfigurationError(
         f"{name} is a list of pairs of a regular expression and the name of a window; "
-        f"{pair!r:.100} is none{reason}"
+        f"got {pair!r:.100}{reason}"
     )
 
 
@@ -326,7 +326,7 @@ def need_run(what: str) -> ConfigurationError:
     """Return the error for a window in runs without an id of the run."""
     return ConfigurationError(
         f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
-        "each run another one (say -s BLOOM_RUN=2027-01-31)"
+        "each run another one (for instance -s BLOOM_RUN=2027-01-31)"
     )
 
 

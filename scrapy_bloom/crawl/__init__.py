@@ -1,1 +1,1 @@
-"""What a crawl does with filters: requests, claims, outages, log and stats."""
+"""One crawl on its filters: requests, claims, outages, log and stats."""

@@ -1,4 +1,4 @@
-"""What a user should be told about a filter. Each function: a sentence, or None for nothing."""
+"""Texts of warnings about a filter. Each function returns a sentence, or None for no warning."""
 
 from scrapy.settings import BaseSettings
 
@@ -71,8 +71,8 @@ def on_capacity(info: FilterInfo) -> str | None:
 
 
 _ON_FULL = (
-    "when it is full, the oldest generation is forgotten early, and where there is none but this "
-    "period's, further URLs are remembered by each process for its run only"
+    "when it is full, the oldest generation is forgotten early; if all generations are of this "
+    "period, further URLs are remembered by each process for its run only"
 )
 
 
@@ -126,7 +126,7 @@ def changes_times(before: Config, after: FilterInfo) -> bool:
 
 
 def on_change(before: Config, after: FilterInfo, since: str) -> str:
-    """Say which stored settings were replaced, and what follows if times were.
+    """List the stored settings that were replaced, with the consequences of new times.
 
     Args:
         before: what was stored.

@@ -1,8 +1,8 @@
 """Scrapy's engine: its private names, and hooks where it has no signals.
 
-There is a signal when a request is offered, and one when a response comes. There is none when a
-request is dropped by a middleware, fails, turns into another one, or when its callback has yielded
-its last. So five public methods of the engine's parts are wrapped, on the objects of this crawl.
+Scrapy has signals for a request that is offered and for a response. It has none for a request that
+is dropped by a middleware, fails or turns into another one, and none for the end of a callback. So
+five public methods of the engine's parts are wrapped, on the objects of this crawl.
 (One more is replaced in ``outputs.py``, which sees what callbacks yield.)
 """
 
@@ -24,19 +24,19 @@ FEW_REQUESTS = 256
 
 
 class RequestListener(Protocol):
-    """Is told what becomes of requests."""
+    """Is called with the events of requests."""
 
     def offered(self, request: Request) -> None:
-        """The scheduler is about to be asked to take it."""
+        """The scheduler is about to receive it."""
 
     def accepted(self, request: Request) -> None:
-        """The scheduler has taken it."""
+        """The scheduler has queued it."""
 
     def refused(self, request: Request) -> None:
-        """The scheduler does not want it."""
+        """The scheduler has refused it: a duplicate."""
 
     def lost(self, request: Request) -> None:
-        """The scheduler's queue has failed, and nobody has it."""
+        """The scheduler's queue has failed: the request is lost."""
 
     def handed_out(self, request: Request) -> None:
         """It has left the scheduler and is the engine's."""
@@ -48,15 +48,15 @@ class RequestListener(Protocol):
         """Its callback or errback, or a spider middleware, raised."""
 
     def finished(self, request: Request, result: Response | Failure) -> None:
-        """Its callback or errback has yielded its last, and that has been dealt with."""
+        """Its callback or errback has ended, and all its output is processed."""
 
 
 def watch(engine: Any, listener: RequestListener) -> None:
-    """Tell a listener what becomes of requests, from now on.
+    """Call a listener with the events of requests, from now on.
 
     Args:
         engine: Scrapy's ``ExecutionEngine``, with an open spider.
-        listener: is told.
+        listener: is called.
 
     Raises:
         ConfigurationError: the engine is of a version that is not known.
@@ -83,7 +83,7 @@ def check_method(method: Callable[..., Any], *parameters: str, is_async: bool = 
         is_async: whether it is a coroutine function.
 
     Raises:
-        TypeError: it has another form; the text says which.
+        TypeError: it has another form, which the text names.
     """
     name = getattr(method, "__qualname__", repr(method))
     if inspect.iscoroutinefunction(method) != is_async:
@@ -91,7 +91,7 @@ def check_method(method: Callable[..., Any], *parameters: str, is_async: bool = 
     try:
         signature = inspect.signature(method)
     except ValueError:
-        return  # compiled: it does not say
+        return  # compiled, without a signature
     found = list(signature.parameters.values())
     positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     has_any = any(p.kind is p.VAR_POSITIONAL for p in found)
@@ -129,22 +129,22 @@ def _watch_scheduler(scheduler: Any, listener: RequestListener) -> None:
 def _watch_downloader(downloader: Any, listener: RequestListener) -> None:
     fetch = downloader.fetch
 
-    def fetch_and_tell(request: Request, *args: Any) -> Any:
-        def tell(result: Any) -> Any:
+    def fetch_and_notify(request: Request, *args: Any) -> Any:
+        def notify(result: Any) -> Any:
             if isinstance(result, Request):
                 listener.turned_into(request, result)
             return result
 
-        async def tell_later(result: Awaitable[Any]) -> Any:
-            return tell(await result)
+        async def notify_later(result: Awaitable[Any]) -> Any:
+            return notify(await result)
 
         # Scrapy's own returns a Deferred. One of the user's may answer at once, or raise.
         result = fetch(request, *args)
         if isinstance(result, Deferred):
-            return result.addCallback(tell)
-        return tell_later(result) if inspect.isawaitable(result) else tell(result)
+            return result.addCallback(notify)
+        return notify_later(result) if inspect.isawaitable(result) else notify(result)
 
-    downloader.fetch = fetch_and_tell
+    downloader.fetch = fetch_and_notify
 
 
 def _watch_scraper(scraper: Any, listener: RequestListener) -> None:
@@ -153,7 +153,7 @@ def _watch_scraper(scraper: Any, listener: RequestListener) -> None:
     check_method(handle_spider_error, "", "request")
 
     def scrape(result: Response | Failure, request: Request, *args: Any) -> Any:
-        def tell(outcome: Any) -> Any:
+        def notify(outcome: Any) -> Any:
             # A failure here is one of the scraper's own bookkeeping, after the callback.
             listener.finished(request, result)
             return outcome
@@ -164,7 +164,7 @@ def _watch_scraper(scraper: Any, listener: RequestListener) -> None:
             listener.raised(request, error)
             listener.finished(request, result)
             raise
-        return scraping.addBoth(tell)
+        return scraping.addBoth(notify)
 
     def handle_error(failure: Failure, request: Request, *args: Any) -> Any:
         if failure.value is not None:
@@ -185,7 +185,7 @@ class EngineAdapter:
         self._crawler = crawler
 
     def listen(self, listener: RequestListener) -> None:
-        """Call a listener with what becomes of requests, from now on."""
+        """Call a listener with the events of requests, from now on."""
         if self._engine is not None:
             watch(self._engine, listener)
 
@@ -221,7 +221,7 @@ class EngineAdapter:
             return not scheduler.has_pending_requests()
 
     def look(self) -> None:
-        """Have it look at once whether it has anything to do; by itself, it does every 5 s."""
+        """Make the engine look for work at once; by itself, it looks every 5 s."""
         if self._slot is not None:
             self._slot.nextcall.schedule()
 
@@ -245,7 +245,7 @@ class EngineAdapter:
         try:
             return self._crawler.engine
         except RuntimeError:
-            return None  # there is none yet: nothing is crawled
+            return None  # the crawl has not begun
 
     @property
     def _slot(self) -> Any:

@@ -1,4 +1,4 @@
-"""What a crawl does while the server is down, and when it is back: in the crawl's thread."""
+"""Outages: a crawl goes on or closes without the server, and uses it again; in its own thread."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ MAX_OFFLINE = 500_000
 
 _POLICIES = {
     True: "The spider is closed, unless the server is back at once (BLOOM_ON_REDIS_ERROR)",
-    False: "Until it is back, this process remembers by itself what it has seen",
+    False: "Until it is back, this process keeps the URLs that it has seen",
 }
 
 
@@ -51,7 +51,7 @@ class Failover:
         self.policy: Policy
         #: Whether lookups use the filters.
         self.is_up = True
-        #: Whether the spider is being closed for want of a server.
+        #: Whether the spider is being closed because the server is down.
         self.is_closing = False
         #: Whether the crawl has ended.
         self.is_over = False

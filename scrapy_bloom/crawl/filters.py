@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
-#: Is told a filter's key, its window, what happened, and the ring it happened to.
+#: Is called with a filter's key, its window, an event, and the ring that changed.
 Notify = Callable[[str, str, str, Ring], object]
 
 

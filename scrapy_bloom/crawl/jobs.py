@@ -8,7 +8,7 @@ from itertools import takewhile
 
 
 class JobKind(Enum):
-    """What a job does with a URL."""
+    """What is done with a URL."""
 
     #: Record it, because the server did not answer.
     RECORD = "record"

@@ -30,7 +30,7 @@ BlockId = tuple[str, int]
 
 @dataclass(slots=True)
 class _KnownBlock:
-    """What is known of a block.
+    """Last reply of a block.
 
     Args:
         version: nonce of the ring under which it replied.
@@ -58,7 +58,7 @@ class Reserved:
     length: int
 
 
-#: What is known of a URL that is recorded here.
+#: Stands for the verdict of a URL that is recorded here.
 _TAKEN = Reserved(Verdict.SEEN, 0)
 
 
@@ -100,7 +100,7 @@ class LocalState:
     # -- recorded here only --
 
     def has_taken(self, item: bytes) -> bool:
-        """Whether a URL is recorded here, and perhaps nowhere else."""
+        """Whether a URL is recorded here; a filter may have it too."""
         return item in self._taken
 
     def take(self, item: bytes) -> bool:
@@ -138,7 +138,7 @@ class LocalState:
         return key in self._reserved
 
     def pop(self, key: Key) -> Reserved | None:
-        """Return what is known of a URL beside the cache; its reserved verdict is used up."""
+        """Return what is known of a URL outside the cache, and remove its reserved verdict."""
         reserved = self._reserved.pop(key, None)
         return _TAKEN if key[1] in self._taken else reserved
 

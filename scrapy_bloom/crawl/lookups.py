@@ -49,7 +49,7 @@ class LookupBatcher:
         #: Lookups of the next round, and the round under way.
         self._waiting: list[Lookup] = []
         self._round: asyncio.Task[None] | None = None
-        #: What is being looked up without blocking.
+        #: Keys that are being looked up without blocking.
         self.in_flight: set[Key] = set()
 
     async def look_up(self, lookups: Sequence[Lookup]) -> None:
@@ -71,7 +71,7 @@ class LookupBatcher:
                 # If this caller is cancelled, the others still get their verdicts.
                 await asyncio.shield(self._round)
         except asyncio.CancelledError:
-            # What is not under way yet is not sent: no caller would schedule the requests.
+            # Lookups that are not under way are not sent: no caller would schedule the requests.
             withdrawn = set(map(id, lookups))
             self._waiting = [one for one in self._waiting if id(one) not in withdrawn]
             raise
@@ -93,7 +93,7 @@ class LookupBatcher:
                 verdicts = await driver.run(self._policy.look_up(same)(session))
                 self._answer(session, same, verdicts, sent)
         except Exception:
-            # A lookup of the next round must not find "seen" what this one perhaps has claimed.
+            # This round may have claimed URLs: the next one would find them "seen".
             lookups += self._waiting
             self._waiting = []
             raise

@@ -92,7 +92,7 @@ class Outputs:
     ) -> None:
         """Have outputs processed, all at the same time, by Scrapy's own method."""
         assert self._handle is not None  # noqa: S101 - it is hooked
-        # It is read before anything is waited for, and by nobody else.
+        # Only that method reads it, before it first waits.
         self.scraper.concurrent_items = len(outputs)
         await self._handle(outputs, request, response)
 
@@ -136,18 +136,18 @@ class _Page:
         self._request, self._response = request, response
         self._note = self._deduplicator.yields(request)
         self._has_asyncio = has_asyncio()
-        #: What is gathered: outputs, with the lookups of requests that need one.
+        #: Gathered outputs, with the lookups of requests that need one.
         self._gathered: list[tuple[Any, Lookup | None]] = []
         self._lookups: dict[tuple[str, bytes], Lookup] = {}
         self._items = 0
-        #: What is handed over and not done yet, and how many items there are in it.
+        #: Tasks that process outputs handed over, and the number of items in them.
         self._handing_over: list[Any] = []
         self._busy = 0
         #: One lookup at a time, so that requests keep their order.
         self._lookup = asyncio.Lock()
         #: Outputs since the loop had its last turn.
         self._in_turn = 0
-        #: What has cancelled the task while it did not wait for the callback.
+        #: A cancellation that came while the task did not wait for the callback.
         self._cancelled: asyncio.CancelledError | None = None
 
     async def process(self, outputs: AsyncIterator[Any]) -> None:
@@ -228,7 +228,7 @@ class _Page:
     # -- handing over --
 
     def _take(self) -> tuple[list[tuple[Any, Lookup | None]], list[Lookup]]:
-        """Return what is gathered, and its lookups, and begin to gather anew."""
+        """Return the gathered outputs and their lookups, and clear both."""
         taken = self._gathered, list(self._lookups.values())
         self._gathered, self._lookups, self._items = [], {}, 0
         return taken

@@ -1,4 +1,4 @@
-"""What a crawl logs about its filters: lines, and warnings (each once)."""
+"""Log lines and warnings about the filters of a crawl; each warning once."""
 
 import logging
 from collections import Counter
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Report:
-    """Speaks for the filters of one crawl.
+    """Logs and counts for one crawl.
 
     Args:
         stats: the crawl's.
@@ -33,7 +33,7 @@ class Report:
     def __init__(self, stats: Stats) -> None:
         self.stats, self.count = stats, stats.count
         self._said: set[object] = set()
-        #: What was said last of why the server cannot be used.
+        #: The last logged reason why the server cannot be used.
         self._trouble = ""
         self.happened = RingEvents(self).happened
 
@@ -69,7 +69,7 @@ class Report:
     def opened(
         self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str
     ) -> None:
-        """Say in a line what each filter holds, so that a second run does not look broken."""
+        """Log what each filter holds, so that a second run does not look broken."""
         opening = Opening()
         for window, bloom in filters.by_window.items():
             info = opening.run(bloom.info)
@@ -102,13 +102,13 @@ class Report:
             logger.warning("No last look at the Bloom filter: %s", error)
 
     def server_failed(self, error: Exception, policy: str) -> None:
-        """Say that the server does not do what it is asked."""
+        """Log that a call of the server failed."""
         self.count("outages")
         self._trouble = str(error)
         logger.warning("Bloom filter: %s. %s (bloom/outages counts on)", error, policy)
 
     def server_missing(self, error: Exception) -> None:
-        """Say why the server cannot be used, where that was not said yet."""
+        """Log why the server cannot be used, unless that was the last reason logged."""
         if str(error) != self._trouble:
             self._trouble = str(error)
             logger.warning("Bloom filter: %s", error)
@@ -118,7 +118,7 @@ class Report:
         logger.info("Bloom filter: reconnected; %s pending writes replayed", f"{replayed:,}")
 
     def windows_left(self, claims: Mapping[str, int]) -> None:
-        """Say that requests of windows that are no longer set are crawled now."""
+        """Log that requests of windows that are no longer set are crawled now."""
         for window, count in claims.items():
             logger.warning(
                 "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
@@ -128,7 +128,7 @@ class Report:
             )
 
     def claims_ignored(self, count: int) -> None:
-        """Say that there are claims, and that this crawl does not take them over."""
+        """Log that there are claims, and that this crawl does not take them over."""
         if count:
             logger.warning(
                 "Bloom filter: %s requests are claimed, and were not crawled when an earlier crawl "
@@ -139,7 +139,7 @@ class Report:
             )
 
     def dropped(self, count: int) -> None:
-        """Say that claims of workers that are gone were ended without being crawled."""
+        """Log that claims of workers that are gone were ended without being crawled."""
         self.count("dropped", count=count)
         logger.info(
             "Bloom filter: %s requests of crawls that have ended were not kept; the pages that "
@@ -148,7 +148,7 @@ class Report:
         )
 
     def repeated(self, count: int) -> None:
-        """Say that pages are crawled again, because the server may have lost claims."""
+        """Log that pages are crawled again, because the server may have lost claims."""
         self.count("repeated", count=count)
         self.warn_once(
             "repeated",
@@ -158,7 +158,7 @@ class Report:
         )
 
     def paused(self, count: int) -> None:
-        """Say that the crawl waits for the server."""
+        """Log that the crawl waits for the server."""
         logger.warning(
             "Bloom filter: the crawl waits for the server: this process remembers %s requests by "
             "itself, and has room for no more",
@@ -166,7 +166,7 @@ class Report:
         )
 
     def cleared(self, bloom: BloomFilter) -> None:
-        """Say that a filter was cleared."""
+        """Log that a filter was cleared."""
         logger.info("%r cleared (BLOOM_FLUSH)", bloom)
 
     def closed(self, round_trips: int, left: int) -> None:
@@ -214,7 +214,7 @@ class RingEvents:
         self._rotations: Counter[tuple[str, int]] = Counter()
 
     def happened(self, key: str, window: str, event: str, ring: Ring) -> None:
-        """Count and say what happened to a ring of the filter ``key``."""
+        """Count and log an event of a ring of the filter ``key``."""
         generation = window, ring.active.number
         if event == LOST:
             self._report.count("lost_blocks", window)

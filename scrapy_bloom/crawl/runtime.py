@@ -1,4 +1,4 @@
-"""What a crawl takes from its surroundings: time, chance, threads, the way back to its own thread.
+"""The surroundings of a crawl: time, chance, threads, and calls into its own thread.
 
 A simulator passes another ``Runtime``; with its own ``connect_filters`` it then drives everything.
 """

@@ -33,7 +33,7 @@ LONG_SECONDS = 3600.0
 
 
 class Events(Protocol):
-    """Receives what happens; always in the crawl's thread."""
+    """Receives events, always in the crawl's thread."""
 
     def server_failed(self, error: BloomError, epoch: int) -> None:
         """A call failed; an epoch begins."""
@@ -76,7 +76,7 @@ class WriteBehind:
     Args:
         connect: makes filters for one thread.
         in_main: schedules a function in the crawl's thread.
-        events: receives what happens.
+        events: receives events.
         claims: whose claims the jobs make and end.
         task: runs between jobs.
         runtime: time and threads.
@@ -231,7 +231,7 @@ class WriteBehind:
                     raise
                 continue
             except BloomError:
-                raise  # they are applied again, perhaps for the second time, which changes nothing
+                raise  # they are applied again: a second time changes nothing
             except Exception:
                 logger.exception("Bloom filter: %s cannot be applied", jobs[0])
                 self.queue.take(1)
@@ -254,7 +254,7 @@ class WriteBehind:
                     del freeing[: len(batch)]
                     is_freed = True
         except ServerFullError:
-            pass  # a filter that has to grow first; the others have made room for it, perhaps
+            pass  # a filter has to grow first; the others may have made room for it
         finally:
             self.queue.put_back(freeing + others)
         return is_freed
