@@ -11,6 +11,7 @@ from benchmarks import (
     client,
     collisions,
     crawl,
+    floor,
     growth,
     items,
     latency,
@@ -53,6 +54,7 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
     return {
         "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
         "items": items.run,
+        "floor": floor.run,
         "client": client.run,
         "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),

@@ -1,0 +1,121 @@
+"""What a page of links costs at least, part by part: how much of a crawl is dedupe at all."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from time import perf_counter
+from typing import Any
+
+import redis
+from scrapy import Request
+from scrapy.http import HtmlResponse
+from scrapy.utils.request import RequestFingerprinter
+
+from benchmarks.contestants import Server, found_servers
+from benchmarks.peers import CAPACITY, ERROR_RATE, KEY, redisbloom
+from benchmarks.report import Outcome, Table, progress
+from benchmarks.site import LINKS, SEED, generate
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol import claim_protocol
+
+PAGES, QUICK_PAGES = 500, 50
+HOST = "http://site.example"
+TEXT = '{"url":"%s","callback":"parse","meta":{"depth":3}}'
+COLUMNS = ("", "µs a page", "of the fingerprints")
+NOTES = (
+    (
+        f"A page of the generated site, with {LINKS} links, most of them seen before; the server "
+        "on loopback, client and server on two cores. Times on the clock, medians over pages, all "
+        "parts in turns. `parsing` is the HTML parser and a `Request` for each link; the parts of "
+        "dedupe begin with fingerprints that are there. `add_many` and the claims are one round "
+        "trip a page and more work than `SADD`: test-and-set of up to 17 bits a URL, a window, and "
+        "claims that survive the worker."
+    ),
+)
+
+
+class Page:
+    """One page, in the forms that the parts take it in."""
+
+    def __init__(self, response: HtmlResponse) -> None:
+        self.response = response
+        self.requests: list[Request] = []
+        self.items: list[bytes] = []
+
+
+def run(*, quick: bool = False, full: bool = False) -> Outcome:  # noqa: ARG001
+    """Measure all parts on the first server, and BF.MADD on Redis if RedisBloom is there."""
+    pages = [
+        Page(HtmlResponse(HOST + path, body=body, encoding="utf-8"))
+        for path, body in generate(QUICK_PAGES if quick else PAGES, LINKS, SEED).items()
+    ]
+    with ExitStack() as stack:
+        parts = _parts(stack)
+        spent: dict[str, list[float]] = {name: [] for name in parts}
+        with progress() as bar:
+            for page in bar.track(pages, description="floor"):
+                for name, part in parts.items():
+                    start = perf_counter()
+                    part(page)
+                    spent[name].append(perf_counter() - start)
+    return Outcome([_table(spent)])
+
+
+def _parts(stack: ExitStack) -> dict[str, Callable[[Page], Any]]:
+    """Return the parts, in the order in which a page passes them."""
+    found, module = found_servers(), redisbloom()
+    client = _client(stack, Server(next(iter(found.values()))))
+    fingerprinter, seen = RequestFingerprinter(), set[bytes]()
+
+    def parse(page: Page) -> None:
+        page.requests = list(page.response.follow_all(css="a"))
+
+    def fingerprint(page: Page) -> None:
+        page.items = [fingerprinter.fingerprint(request) for request in page.requests]
+
+    def test_set(page: Page) -> None:
+        for item in page.items:
+            if item not in seen:
+                seen.add(item)
+
+    def sadd(page: Page) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for item in page.items:
+            pipeline.sadd("set", item)
+        pipeline.execute()
+
+    recorded, claimed = BloomFilter(client, "recorded"), BloomFilter(client, "claimed")
+
+    def claim(page: Page) -> None:
+        texts = [TEXT % request.url for request in page.requests]
+        owner = "w" + "0" * 24
+        claimed.run(lambda session: claim_protocol.claim(session, page.items, texts, owner, "0.0"))
+
+    parts = {
+        "parsing": parse,
+        "fingerprints": fingerprint,
+        "a set in memory": test_set,
+        "PING": lambda _: client.ping(),
+        "SADD, in a pipeline": sadd,
+        "BloomFilter.add_many": lambda page: recorded.add_many(page.items),
+        "claims with requests": claim,
+    }
+    if module and "redis" in found:
+        loaded = _client(stack, Server(found["redis"], "--loadmodule", str(module)))
+        loaded.execute_command("BF.RESERVE", KEY, ERROR_RATE, CAPACITY)
+        parts["BF.MADD (RedisBloom)"] = lambda page: loaded.execute_command(
+            "BF.MADD", KEY, *page.items
+        )
+    return parts
+
+
+def _client(stack: ExitStack, server: Server) -> redis.Redis:
+    return stack.enter_context(stack.enter_context(server).client())
+
+
+def _table(spent: dict[str, Sequence[float]]) -> Table:
+    table = Table(f"The floor: a page of {LINKS} links", COLUMNS, notes=NOTES)
+    medians = {name: statistics.median(seconds) * 1e6 for name, seconds in spent.items()}
+    for name, median in medians.items():
+        table.add(name, f"{median:,.0f}", f"{median / medians['fingerprints']:.2f}")
+    return table
