@@ -245,7 +245,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
         os.close(slave)
         shown = os.read(master, 100_000).decode()
         os.close(master)
-        assert f"MiB of bitmaps {'saved' if command == 'export' else 'loaded'}" in shown
+        assert f"bytes of bitmaps {'saved' if command == 'export' else 'loaded'}" in shown
 
 
 def test_binary_is_not_for_terminals(
@@ -253,12 +253,12 @@ def test_binary_is_not_for_terminals(
 ) -> None:
     done = shop("export", "-", "--json")
     assert done.code == 2
-    assert "nothing for --json: name a file" in done.err
+    assert "not for --json: name a file" in done.err
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     done = shop("export", "-")
     assert (done.code, done.out) == (2, "")
-    assert "nothing for a terminal: name a file" in done.err
+    assert "not for a terminal: name a file" in done.err
     answer(monkeypatch, "")
     done = shop("import", "-")
     assert done.code == 2
-    assert "nothing to be typed: name a file" in done.err
+    assert "cannot be typed: name a file" in done.err
