@@ -43,9 +43,9 @@ class Identifier:
     def __init__(self, session: CommandSession) -> None:
         crawler, settings = session.crawler, session.settings
         fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
-        self._fingerprinter: Any = build_from_crawler(fingerprinter, crawler)
+        self.fingerprinter: Any = build_from_crawler(fingerprinter, crawler)
         #: Import path of the class that makes the fingerprints.
-        self.name = global_object_name(type(self._fingerprinter))
+        self.name = global_object_name(type(self.fingerprinter))
         #: The window of URLs that no rule matches.
         self.default = session.window
         self._windows = Windows(
@@ -69,7 +69,7 @@ class Identifier:
             raise ConfigurationError(f"{url!r:.100} is no URL: {error}") from None
         window = self._windows.of(request, None)
         window = self.default if window == LASTING else window
-        return window, bounded(self._fingerprinter.fingerprint(request))
+        return window, bounded(self.fingerprinter.fingerprint(request))
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class BloomCommand(ScrapyCommand):
         given = {f"BLOOM_{name.upper()}": getattr(opts, name, None) for name in plan.PLAN_OPTIONS}
         given["BLOOM_KEY"] = getattr(opts, "key", None)
         given = {name: value for name, value in given.items() if value is not None}
-        # Settings with a window in runs are refused without a run; no filter gets this one.
+        # Settings with a window in runs are refused without a run. Only migrate creates a filter.
         given["BLOOM_RUN"] = "scrapy bloom"
         # The standard output is for the answer.
         given["LOG_STDOUT"] = False

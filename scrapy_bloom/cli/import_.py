@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
 from scrapy_bloom.bloom.extras.loader import Loader, load
 from scrapy_bloom.bloom.extras.streams import reading
@@ -36,8 +35,6 @@ def run(session: CommandSession) -> ExitCode:
         BloomError: the file or the server cannot be used.
     """
     opts, name = session.opts, session.window
-    if opts.file == STREAM and sys.stdin.isatty():
-        raise ConfigurationError("a saved filter is binary, and cannot be typed: name a file")
     limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY_BYTES
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = ArchiveReader(file, limit)

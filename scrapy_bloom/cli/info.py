@@ -23,7 +23,6 @@ HELP = "show what filters hold; changes nothing"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_filter_options(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the blocks, too")
     parser.add_argument(
         "--measure",
         nargs="?",
@@ -67,8 +66,4 @@ def _describe(
         probes = whole_number("--measure", session.opts.measure, 1, MAX_PROBES, meaning)
         measured = server.filter(name).measure(probes)
         document["measured"] = to_json(measured)
-    numbers = sorted(snapshot.rings) if session.opts.verbose else []
-    blocks = {number: describe(key, snapshot, block=number) for number in numbers}
-    if blocks:
-        document["per_block"] = [{"block": n, **to_json(block)} for n, block in blocks.items()]
-    return document, render.info(name, server.address, info, blocks, measured)
+    return document, render.info(name, server.address, info, measured)

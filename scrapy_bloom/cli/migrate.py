@@ -72,73 +72,50 @@ def run(session: CommandSession) -> ExitCode:
     identifier = Identifier(session)
     with ExitStack() as stack:
         source = open_source(session, identifier, stack)
-        for warning in check_fingerprinter(session, identifier.name):
+        for warning in check_fingerprinter(session, identifier):
             complain(warning)
         windows = {session.window} if opts.from_urls is None else identifier.windows
         server = stack.enter_context(session.connect(identifier.name))
         target = Target(server, windows)
-        for warning in (*target.warnings(identifier.name), *target.advise(source.total)):
+        for warning in target.warnings(identifier.name, source.total):
             complain(warning)
-        head = {"address": server.address, "filters": target.keys, "source": source.name}
-        return (_dry_run if opts.dry_run else _record)(session, source, target, head)
+        return _migrate(session, source, target, server.address)
 
 
-def _dry_run(
-    session: CommandSession, source: Source, target: Target, head: dict[str, Any]
-) -> ExitCode:
-    """Read and look up all entries; change nothing."""
-    counts = Counts()
-    asked, seen = _look_up(session, source, target, counts)
-    lines = (
-        f"{source.name}: {counts.read:,} entries",
-        f"  {seen:,} of {asked:,} that were looked up are seen",
-        *_left_out(session, counts),
-        "Nothing was changed",
-    )
-    numbers = {"dry_run": True, "asked": asked, "seen": seen}
-    session.report({**head, **asdict(counts), **numbers}, "\n".join(lines))
-    return ExitCode.of(not counts.skipped)
-
-
-def _record(
-    session: CommandSession, source: Source, target: Target, head: dict[str, Any]
-) -> ExitCode:
-    """Record all entries, then look up all of them."""
+def _migrate(session: CommandSession, source: Source, target: Target, address: str) -> ExitCode:
+    """Record all entries, then look up all of them; a dry run does only the latter."""
+    opts, counts = session.opts, Counts()
+    new = checked = seen = 0
     entries = f"about {source.total:,} entries of {source.name}"
-    if not session.confirm(f"Record {entries} in {target.name}"):
+    if not opts.dry_run and not session.confirm(f"Record {entries} in {target.name}"):
         return ExitCode.NO
-    counts, new, checked, seen = Counts(), 0, 0, 0
-    target.open()
     try:
-        for items in _batches(session, source, counts, "entries recorded"):
-            new += target.record(items)
-        if not session.opts.no_verify:
-            checked, seen = _look_up(session, source, target, Counts())
+        if not opts.dry_run:
+            target.open()
+            for items in _batches(session, source, counts, "entries recorded"):
+                new += target.record(items)
+        if opts.dry_run or not opts.no_verify:
+            looked_up = counts if opts.dry_run else Counts()
+            for items in _batches(session, source, looked_up, "entries looked up"):
+                checked += sum(map(len, items.values()))
+                seen += target.count_seen(items)
     except (BloomError, KeyboardInterrupt):
         complain(f"stopped after {new:,} were recorded: the same command can be repeated")
         raise
-    known, missing = counts.read - new - counts.skipped - counts.run_only, checked - seen
-    lines = (
-        f"{source.name}: {counts.read:,} entries",
-        f"  {new:,} recorded in {target.name}",
-        f"  {known:,} were there already, or twice in the source",
-        *_left_out(session, counts),
-        *_outcome(session, target, checked, missing),
-    )
-    numbers = {"new": new, "known": known, "checked": checked, "missing": missing}
-    session.report({**head, **asdict(counts), **numbers}, "\n".join(lines))
-    return ExitCode.FAILED if missing else ExitCode.of(not counts.skipped)
-
-
-def _look_up(
-    session: CommandSession, source: Source, target: Target, counts: Counts
-) -> tuple[int, int]:
-    """Return how many items were looked up, and how many of them are seen."""
-    asked = seen = 0
-    for items in _batches(session, source, counts, "entries looked up"):
-        asked += sum(map(len, items.values()))
-        seen += target.count_seen(items)
-    return asked, seen
+    document = {
+        "address": address,
+        "filters": target.keys,
+        "source": source.name,
+        "dry_run": opts.dry_run,
+        **asdict(counts),
+        "new": new,
+        "checked": checked,
+        "seen": seen,
+    }
+    session.report(document, "\n".join(_text(document, opts)))
+    if seen < checked and not opts.dry_run:
+        return ExitCode.FAILED
+    return ExitCode.of(not counts.skipped)
 
 
 def _batches(
@@ -154,24 +131,32 @@ def _batches(
                 time.sleep(max(0.0, start + counts.read / rate - time.monotonic()))
 
 
-def _left_out(session: CommandSession, counts: Counts) -> Iterator[str]:
-    kind = "fingerprints" if session.opts.from_urls is None else "URLs"
-    if counts.run_only:
-        yield f"  {counts.run_only:,} have the window 'run', which no filter remembers"
-    if counts.skipped:
-        yield f"  {counts.skipped:,} are no {kind}, and were skipped, such as {counts.example}"
-
-
-def _outcome(session: CommandSession, target: Target, checked: int, missing: int) -> Iterator[str]:
-    if missing:
+def _text(document: dict[str, Any], opts: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of a report."""
+    read, new, checked, seen = (document[name] for name in ("read", "new", "checked", "seen"))
+    skipped, run_only = document["skipped"], document["run_only"]
+    yield f"{document['source']}: {read:,} entries"
+    if run_only:
+        yield f"  {run_only:,} have the window 'run', which no filter remembers"
+    if skipped:
+        kind = "fingerprints" if opts.from_urls is None else "URLs"
+        yield f"  {skipped:,} are no {kind}, and were skipped, such as {document['example']}"
+    if opts.dry_run:
+        yield f"  {seen:,} of {checked:,} are seen"
+        yield "Nothing was changed"
+        return
+    filters = ", ".join(map(repr, document["filters"]))
+    yield f"  {new:,} recorded in {filters} on {document['address']}"
+    yield f"  {read - new - skipped - run_only:,} were there already, or twice in the source"
+    if seen < checked:
         yield (
-            f"NOT ALL THERE: {missing:,} of {checked:,} are not seen. They were added later, or "
-            "the filter has lost them: run the same command again"
+            f"NOT ALL THERE: {checked - seen:,} of {checked:,} are not seen. They were added "
+            "later, or the filter has lost them: run the same command again"
         )
         return
     if checked:
         yield f"Verified: all {checked:,} are seen"
-    yield from target.until()
+    yield "They count as first seen now"
     yield "Does it fit? scrapy bloom check URL says whether a page that was crawled is seen"
-    if session.opts.from_set is not None:
+    if opts.from_set is not None:
         yield "The SET is as it was. When nothing uses it any more, delete it (UNLINK)"

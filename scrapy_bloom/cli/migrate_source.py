@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from scrapy.utils.misc import load_object
-
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli.check import Identifier
@@ -70,15 +68,14 @@ def _set_key(session: CommandSession) -> str:
     return str(template % {"spider": spider})
 
 
-def check_fingerprinter(session: CommandSession, name: str) -> Iterator[str]:
+def check_fingerprinter(session: CommandSession, identifier: Identifier) -> Iterator[str]:
     """Yield warnings of entries that crawls with this fingerprinter may not find.
 
     Raises:
         ConfigurationError: crawls certainly do not find them.
     """
-    opts = session.opts
-    made = load_object(session.crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
-    is_ours = isinstance(made, type) and issubclass(made, ScrapyRedisFingerprinter)
+    opts, name = session.opts, identifier.name
+    is_ours = isinstance(identifier.fingerprinter, ScrapyRedisFingerprinter)
     if opts.from_set is not None and not is_ours:
         text = (
             f"REQUEST_FINGERPRINTER_CLASS is {name}, whose fingerprints differ from scrapy-redis's:"

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, in_words
+from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.forecast import recrawl
-from scrapy_bloom.bloom.model.schedule import RUNS, Span
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.cli.session import Server
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.migrate.batches import Items
-from scrapy_bloom.settings import WORDS
 
 
 class Target:
@@ -21,54 +18,33 @@ class Target:
         windows: names of the windows.
 
     Raises:
-        ConfigurationError: a filter does not exist, and cannot be created.
+        NothingThereError: a filter does not exist, and BLOOM_WINDOWS does not have its window.
         StorageError: the server did not answer.
     """
 
     def __init__(self, server: Server, windows: Iterable[str]) -> None:
-        self._server = server
+        self._address = server.address
         snapshots = {window: server.look(window) for window in sorted(windows)}
-        #: The filters that exist, as they are stored.
-        self._stored = {window: stored for window, stored in snapshots.items() if stored}
+        self._stored = {window: found for window, found in snapshots.items() if found}
+        #: Windows whose filters exist.
         self._existing = set(self._stored)
-        self._blooms = {
-            window: server.filter(window) if window in self._stored else self._new(window)
-            for window in snapshots
-        }
+        self._blooms: dict[str, BloomFilter] = {}
+        for window in snapshots:
+            if window in self._stored:
+                self._blooms[window] = server.filter(window)
+            elif window in server.filters.by_window:
+                self._blooms[window] = server.filters.by_window[window]
+            else:
+                raise server.absent(window)
         self.keys = [bloom.key for bloom in self._blooms.values()]
         self.name = f"{', '.join(map(repr, self.keys))} on {server.address}"
 
-    def _new(self, window: str) -> BloomFilter:
-        """Return a filter that does not exist yet."""
-        new = self._server.filters.by_window.get(window)
-        if new is None:
-            raise ConfigurationError(
-                f"there is no filter {self._server.key(window)!r} on {self._server.address}, and "
-                f"BLOOM_WINDOWS does not say how to make one for --window {window!r:.60}"
-            )
-        wanted = new.session.wanted.window
-        if isinstance(wanted, Span) and wanted.unit == RUNS:
-            raise ConfigurationError(
-                f"there is no filter {new.key!r} on {self._server.address} yet, and its window, "
-                f'"{wanted}", counts runs: what is recorded belongs to a run, so crawl once before'
-            )
-        return new
-
-    def open(self) -> None:
-        """Create the filters that do not exist."""
-        for bloom in self._blooms.values():
-            bloom.open()
-        self._existing = set(self._blooms)
-
-    def warnings(self, fingerprinter: str) -> Iterator[str]:
-        """Yield warnings of stored filters with fingerprints of another class."""
+    def warnings(self, fingerprinter: str, entries: int) -> Iterator[str]:
+        """Yield warnings of filters that do not suit the fingerprinter, or so many entries."""
         for snapshot in self._stored.values():
             warning = advice.on_fingerprinter(snapshot.header.fingerprinter, fingerprinter)
             if warning:
                 yield warning
-
-    def advise(self, entries: int) -> Iterator[str]:
-        """Yield a warning if the only filter is new, and is made for fewer entries."""
         (bloom, *others) = self._blooms.values()
         capacity = bloom.session.wanted.config(DEFAULTS).capacity
         if not others and not self._stored and entries > capacity:
@@ -79,15 +55,11 @@ class Target:
                 "exists changes with the next generation only"
             )
 
-    def until(self) -> Iterator[str]:
-        """Yield for each filter when its URLs are crawled again."""
+    def open(self) -> None:
+        """Create the filters that do not exist."""
         for bloom in self._blooms.values():
-            name = f"{bloom.key!r}: they" if len(self._blooms) > 1 else "They"
-            if bloom.config is None or bloom.config.schedule is None:
-                yield f"{name} are not crawled again: the filter has no window"
-            else:
-                again = in_words(recrawl(bloom.config.schedule), WORDS)
-                yield f"{name} count as first seen now: crawled again {again}"
+            bloom.open()
+        self._existing = set(self._blooms)
 
     def record(self, items: Items) -> int:
         """Record items; return how many were new.
@@ -101,8 +73,8 @@ class Target:
             new += sum(bloom.add_many(batch, if_absent=True))
             if bloom.unrecorded:
                 raise StorageError(
-                    f"{bloom.key!r} on {self._server.address} is full and cannot grow, so there is "
-                    "no room for what is left: set a larger BLOOM_MAX_MEMORY or BLOOM_GROWTH = 2, "
+                    f"{bloom.key!r} on {self._address} is full and cannot grow, so there is no "
+                    "room for what is left: set a larger BLOOM_MAX_MEMORY or BLOOM_GROWTH = 2, "
                     "start a crawl, which applies it, and run the same command again"
                 )
         return new

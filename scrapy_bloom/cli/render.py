@@ -41,14 +41,8 @@ def plan(forecast: Forecast) -> str:
     return "\n".join((_facts(heading, facts), "", _table((*columns, "out of room"), rows)))
 
 
-def info(
-    name: str,
-    address: str,
-    info: FilterInfo,
-    blocks: Mapping[int, FilterInfo],
-    measured: Measurement | None,
-) -> str:
-    """Return what a filter is and holds, as text: also of each of the given blocks."""
+def info(name: str, address: str, info: FilterInfo, measured: Measurement | None) -> str:
+    """Return what a filter is and holds, as text."""
     rate = f"{_rate(info.estimated_error_rate)} now, {_rate(info.error_rate)} at most asked for"
     growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
     counters = f" of {_places(info.counting)}" if info.counting else ""
@@ -70,14 +64,10 @@ def info(
         facts["discards"] = _discards(info, "now")
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
-    columns = ("URLs", "fill", "rate now", "layers", "memory")
+    columns = ("opened (UTC)", "closes", "forgotten", "URLs", "fill", "rate now", "layers")
     rows = [_generation_row(info, generation) for generation in info.generations]
-    table = _table(("opened (UTC)", "closes", "forgotten", *columns), rows)
-    parts = [_facts(f"{info.key} on {address} (window {name!r})", facts), "", table]
-    if blocks:
-        rows = [_block_row(number, block) for number, block in blocks.items()]
-        parts += ["", _table(("block", "generations", *columns), rows)]
-    return "\n".join(parts)
+    heading = f"{info.key} on {address} (window {name!r})"
+    return "\n".join((_facts(heading, facts), "", _table((*columns, "memory"), rows)))
 
 
 def item_line(item: str, info: ItemInfo) -> str:
@@ -102,14 +92,8 @@ def progress(title: str) -> Iterator[Callable[[int, int], object]]:
     if rich is None or not sys.stderr.isatty():
         yield lambda *_: None
         return
-    columns = (
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeElapsedColumn(),
-    )
     console = rich.console.Console(stderr=True)
-    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
+    with rich.progress.Progress(console=console, transient=True) as bar:
         task = bar.add_task(title)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -185,7 +169,16 @@ def _generation_row(info: FilterInfo, generation: GenerationInfo) -> list[str]:
         closes = forgotten = "never"
     elif not closes:
         closes, forgotten = _in_runs(info, generation)
-    return [minute(generation.opened), closes, forgotten, *_contents(generation, [generation])]
+    return [
+        minute(generation.opened),
+        closes,
+        forgotten,
+        f"{generation.count:,}",
+        f"{generation.fill_ratio:.1%}",
+        _rate(generation.estimated_error_rate),
+        str(generation.layers),
+        size(generation.memory),
+    ]
 
 
 def _in_runs(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
@@ -195,24 +188,6 @@ def _in_runs(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
     left = schedule.generations - age
     forgotten = "with the next run" if left == 1 else f"{left} runs from now"
     return "closed" if age else "with the next run", forgotten
-
-
-def _block_row(number: int, block: FilterInfo) -> list[str]:
-    return [str(number), str(len(block.generations)), *_contents(block, block.generations)]
-
-
-def _contents(
-    whole: FilterInfo | GenerationInfo, generations: Sequence[GenerationInfo]
-) -> list[str]:
-    """Return what some generations hold, and how full and reliable they are."""
-    count = sum(generation.count for generation in generations)
-    return [
-        f"{whole.count:,}",
-        f"{count / sum(generation.capacity for generation in generations):.1%}",
-        _rate(whole.estimated_error_rate),
-        str(sum(generation.layers for generation in generations)),
-        size(whole.memory),
-    ]
 
 
 def _rate(rate: float) -> str:

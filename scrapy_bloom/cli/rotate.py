@@ -7,7 +7,6 @@ from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
     add_change_options,
-    iso,
     report_forgotten,
 )
 
@@ -31,7 +30,8 @@ def run(session: CommandSession) -> ExitCode:
                 f"the filter {bloom.key!r} is stored without a window, so it has nothing to "
                 "rotate: set BLOOM_RECRAWL_AFTER (the next crawl applies it), or clear the filter"
             )
-        forgotten, text = _forgotten_by_rotation(snapshot)
+        count, forgotten = describe(bloom.key, snapshot).count, _forgotten_by_rotation(snapshot)
+        text = f"{forgotten:,} of its {count:,} URLs"
         if not session.confirm(f"Rotate {bloom.key!r} on {server.address}, which forgets {text}"):
             return ExitCode.NO
         bloom.rotate()
@@ -39,14 +39,10 @@ def run(session: CommandSession) -> ExitCode:
     return ExitCode.FINE
 
 
-def _forgotten_by_rotation(snapshot: Snapshot) -> tuple[int, str]:
-    """Return how many URLs a rotation forgets, and a text that says which."""
-    count, opened = 0, []
+def _forgotten_by_rotation(snapshot: Snapshot) -> int:
+    """Return how many URLs a rotation forgets."""
+    forgotten = 0
     for block, ring in snapshot.rings.items():
         counts = snapshot.counts[block]
-        after = ring.rotate(snapshot.now, counts)
-        count += ring.count(counts) - after.count(counts)
-        opened += [old.opened for old in ring.generations if old not in after.generations]
-    if not opened:
-        return 0, "nothing (there are fewer generations than the window has)"
-    return count, f"the {count:,} URLs of the generation opened {iso(min(opened))}"
+        forgotten += ring.count(counts) - ring.rotate(snapshot.now, counts).count(counts)
+    return forgotten

@@ -255,12 +255,7 @@ def _choose_spider(
     is_shared = isinstance(template, str) and template.strip() and "%(spider)s" not in template
     if is_shared or opts.command == "plan":
         return Spider
-    if names:
-        raise ConfigurationError(
-            f"each spider has a filter of its own: choose one with --spider (there are: {listed}), "
-            "or give the filter's key with --key"
-        )
     raise ConfigurationError(
-        "no project or spider says which filter: give its key with --key (BLOOM_KEY of the "
-        "project; unless set, NAME:bloom for the spider NAME)"
+        "each spider has a filter of its own (its key is NAME:bloom, unless BLOOM_KEY is set): "
+        f"choose one with --spider (there are: {listed}), or give the filter's key with --key"
     )

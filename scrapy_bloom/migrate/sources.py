@@ -30,7 +30,7 @@ _FINGERPRINT = re.compile(rb"[0-9A-Fa-f]{40}")
 OF_SETS = {
     "credentials": "in --from-server (or REDIS_URL, REDIS_PARAMS)",
     "start": "start a server there or name the SET's with --from-server (or REDIS_URL)",
-    "rights": "the SET's key and the commands SSCAN, SCARD and TYPE",
+    "rights": "the SET's key and the commands SSCAN and SCARD",
     "other_key": "the SET's key: name another one with --from-set KEY",
 }
 
@@ -52,15 +52,12 @@ class SetSource:
     def __init__(self, client: Any, key: str, label: str, window: str) -> None:
         self._client, self._key, self._label, self._window = client, key, label, window
         self.name = f"the SET {key!r} on {label}"
-        kind = self._call(client.type).decode()
-        if kind != "set":
-            found = "nothing" if kind == "none" else f"a {kind}"
-            raise ConfigurationError(
-                f"the key {key!r} on {label} holds {found}, and scrapy-redis keeps fingerprints in "
-                "a SET: name its key with --from-set KEY (SCHEDULER_DUPEFILTER_KEY of the project) "
-                "and its server with --from-server"
-            )
         self.total: int = self._call(client.scard)
+        if not self.total:
+            raise ConfigurationError(
+                f"there is no SET {key!r} on {label}: name its key with --from-set KEY "
+                "(SCHEDULER_DUPEFILTER_KEY of the project) and its server with --from-server"
+            )
 
     def batches(self, size: int, counts: Counts) -> Iterator[Items]:
         """Read the SET: every member that is in it all the time, some of them twice."""

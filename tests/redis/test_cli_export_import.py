@@ -1,6 +1,5 @@
 """``scrapy bloom export`` and ``import``: files, pipes, terminals, and what is in the way."""
 
-import io
 import json
 import os
 import pty
@@ -120,12 +119,6 @@ def test_a_key_in_use_is_refused(shop: Call, client: redis.Redis, file: Path) ->
     assert everything(client) == before
     assert shop("delete", "--yes").code == 0
     assert shop("import", str(file)).code == 0
-
-
-def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    stdin = io.StringIO(text)
-    monkeypatch.setattr(stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", stdin)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no filter", None])
@@ -258,7 +251,3 @@ def test_binary_is_not_for_terminals(
     done = shop("export", "-")
     assert (done.code, done.out) == (2, "")
     assert "not for a terminal: name a file" in done.err
-    answer(monkeypatch, "")
-    done = shop("import", "-")
-    assert done.code == 2
-    assert "cannot be typed: name a file" in done.err

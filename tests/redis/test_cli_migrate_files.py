@@ -45,7 +45,7 @@ def test_what_scrapy_has_seen_a_crawl_has_seen(
     assert "the file 'job/requests.seen': 301 entries" in done.out
     assert "1 are no fingerprints, and were skipped, such as entry 301" in done.out
     done = move("--from-seen", "job/requests.seen", "--json", **project)
-    assert (done.json["known"], done.json["skipped"]) == (300, 1)
+    assert (done.json["read"], done.json["new"], done.json["skipped"]) == (301, 0, 1)
     assert Path("job/requests.seen").read_bytes() == data + data[:9]
 
 
@@ -102,14 +102,13 @@ def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: redi
     done = move("--from-urls", "urls", **rules)
     assert done.code == 0
     assert "111 have the window 'run', which no filter remembers" in done.out
-    assert f"{KEY!r}: they are not crawled again: the filter has no window" in done.out
-    assert f"'{KEY}:news': they count as first seen now: crawled again at most 1 day" in done.out
+    assert f"189 recorded in {KEY!r}, '{KEY}:news' on " in done.out
     assert len(BloomFilter(client, KEY)) == 78
     assert len(BloomFilter(client, f"{KEY}:news")) == 111
     urls = [url for url in URLS if "/2" not in url]
     assert shop("check", *urls, REQUEST_FINGERPRINTER_CLASS=OURS, **rules).code == 0
     done = move("--from-urls", "urls", "--window", "news", "--json", **rules)
-    assert (done.json["new"], done.json["known"]) == (189, 111)
+    assert (done.json["read"], done.json["new"]) == (300, 189)
     client.sadd("shop:dupefilter", *(f"{number:040x}" for number in range(3)))
     assert "BLOOM_WINDOW_RULES match URLs" in move("--from-set", **rules).err
     assert move("--from-set", "--window", "news", **rules).err == ""

@@ -105,12 +105,12 @@ def test_what_is_in_a_set_all_the_time_is_read(
     assert {digest(number) for number in range(removed, 2_000)} <= set(found)
 
 
-@pytest.mark.parametrize(("make", "what"), [("set", "a string"), ("", "nothing")])
-def test_a_key_that_is_no_set(client: redis.Redis, make: str, what: str) -> None:
-    if make:
-        client.set(KEY, "x")
-    remedy = f"holds {what}, .*--from-set KEY .*its server with --from-server"
+def test_a_key_that_is_no_set(client: redis.Redis) -> None:
+    remedy = "there is no SET '.*' on label: .*--from-set KEY .*its server with --from-server"
     with pytest.raises(ConfigurationError, match=remedy):
+        SetSource(client, KEY, "label", W)
+    client.set(KEY, "x")
+    with pytest.raises(StorageError, match="something else under the SET's key: .*--from-set KEY"):
         SetSource(client, KEY, "label", W)
 
 
