@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 EXIT_CODES = (
     "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint "
     "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
-    "what was to be recorded is not seen afterwards; 141 the reader of the output has closed it."
+    "recorded entries are not seen afterwards; 141 the reader of the output has closed it."
 )
 
 

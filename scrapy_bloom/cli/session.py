@@ -86,7 +86,7 @@ class Server:
         """Read a window's filter, which must exist.
 
         Raises:
-            NothingThereError: there is none.
+            NothingThereError: the filter does not exist.
         """
         snapshot = self.look(window)
         if snapshot is None:
@@ -138,7 +138,7 @@ class CommandSession:
         """The window that the options name.
 
         Raises:
-            ConfigurationError: there is none of that name.
+            ConfigurationError: no window has that name.
         """
         name: str = self.opts.window or LASTING
         known = (LASTING, *self.settings.windows)

@@ -124,7 +124,7 @@ class UrlSource:
     Args:
         file: the file, which is read from its start more than once.
         name: what to call it.
-        identify: returns a URL's window and item, or raises ConfigurationError if it is none.
+        identify: returns a URL's window and item.
     """
 
     def __init__(self, file: IO[bytes], name: str, identify: Identify) -> None:

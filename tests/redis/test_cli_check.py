@@ -71,7 +71,7 @@ def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
 
 
 def test_check_of_items_of_the_library(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY, fingerprinter="somebody.Else").add_many(["caf\u00e9", URLS[0]])
+    BloomFilter(client, KEY, fingerprinter="other.Fingerprinter").add_many(["caf\u00e9", URLS[0]])
     done = shop("check", "--item", "caf\u00e9", "--item", URLS[0], "--item", "tea", "--json")
     assert (done.code, done.err) == (1, "")
     assert [(a["item"], a["seen"]) for a in done.json["answers"]] == [
@@ -83,11 +83,13 @@ def test_check_of_items_of_the_library(shop: Call, client: redis.Redis) -> None:
 
 
 def test_check_uses_the_projects_fingerprinter(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY, fingerprinter="somebody.Else").add(b"https://example.com/a")
+    BloomFilter(client, KEY, fingerprinter="other.Fingerprinter").add(b"https://example.com/a")
     settings = {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter, "MARK": "yes"}
     done = shop("check", "https://example.com/a?session=1", **settings)
     assert done.code == 0
-    assert "fingerprints of 'somebody.Else', and this crawl uses test_cli_check.Own" in done.err
+    assert (
+        "fingerprints of 'other.Fingerprinter', and this crawl uses test_cli_check.Own" in done.err
+    )
 
 
 def test_check_reads_any_number_of_urls_from_stdin(
@@ -128,7 +130,7 @@ def test_check_skips_lines_that_are_no_urls(
     assert "3 of 6 are seen" in done.out
 
 
-def test_check_takes_rings_that_change_meanwhile(client: redis.Redis) -> None:
+def test_a_ring_changes_between_lookups(client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, window="3 months", blocks=2)
     items = fingerprints(URLS)
     bloom.extend(items[:10])

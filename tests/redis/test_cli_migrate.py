@@ -251,7 +251,7 @@ def test_a_project_without_scrapy_cfg(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("how", ["deleted", "flushed", "made anew", "shrunk"])
+@pytest.mark.parametrize("how", ["deleted", "flushed", "replaced", "shrunk"])
 @pytest.mark.parametrize("number", [2, 25, 40])  # 25 for each pass, about
 @pytest.mark.parametrize("more", [[], ["--no-verify"], ["--dry-run"]])
 def test_a_set_that_loses_entries_is_never_a_success(
@@ -272,7 +272,7 @@ def test_a_set_that_loses_entries_is_never_a_success(
             client.spop(SET, 1)
         else:
             client.delete(SET)
-        if how == "made anew":
+        if how == "replaced":
             client.sadd(SET, *(digest(number).hex() for number in range(5_000, 5_100)))
 
     with monkeypatch.context() as patch:

@@ -375,7 +375,7 @@ def test_released_urls_are_new(
 
 
 @pytest.mark.parametrize("what", ["settled", "taken over"])
-def test_what_changes_hands_meanwhile_is_left_alone(
+def test_a_claim_that_changes_during_release_is_left_alone(
     *,
     shop: Call,
     bloom: BloomFilter,
@@ -386,7 +386,7 @@ def test_what_changes_hands_meanwhile_is_left_alone(
     owner, other = register(bloom), register(bloom)
     claim(bloom, owner, ["a", "b", "c"])
     scan = claim_protocol.scan
-    meanwhile = {
+    changes = {
         "settled": lambda session: claim_protocol.release(session, [b"b"], owner),
         "taken over": lambda session: claim_protocol.hold(session, [b"b"], other, "n"),
     }
@@ -394,7 +394,7 @@ def test_what_changes_hands_meanwhile_is_left_alone(
     def scan_slowly(*args: Any, **kwargs: Any) -> Any:
         page = yield from scan(*args, **kwargs)
         if page.claims:
-            BloomFilter(client, KEY).run(meanwhile[what])
+            BloomFilter(client, KEY).run(changes[what])
         return page
 
     monkeypatch.setattr(claim_protocol, "scan", scan_slowly)

@@ -90,7 +90,7 @@ def test_other_members_are_counted_and_lose_no_fingerprint(client: redis.Redis) 
 def test_what_is_in_a_set_all_the_time_is_read(
     client: redis.Redis, number: int, added: int, removed: int
 ) -> None:
-    """Although its table is made larger or smaller meanwhile."""
+    """Although its table grows or shrinks during the scan."""
     client.flushall()
     client.sadd(KEY, *members(2_000))
     found: list[bytes] = []
