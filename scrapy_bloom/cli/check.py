@@ -1,11 +1,9 @@
-"""``scrapy bloom check``: whether URLs are seen, as a crawl of the project would say."""
+"""``scrapy bloom check``: whether URLs are seen, by the rules of the project's crawls."""
 
 import argparse
-import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,16 +12,24 @@ from scrapy import Request
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_bloom.bloom.errors import ConfigurationError, shown
+from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.info import ItemInfo
-from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain, to_json
+from scrapy_bloom.cli import render
+from scrapy_bloom.cli.session import (
+    CommandSession,
+    ExitCode,
+    add_filter_options,
+    complain,
+    print_json_list,
+    to_json,
+)
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
 from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.migrate.lines import Line, read_lines
+from scrapy_bloom.migrate.lines import parse_line
 from scrapy_bloom.settings import LASTING, RUN
 
 HELP = "say whether URLs are seen, since when and until when"
@@ -31,60 +37,56 @@ HELP = "say whether URLs are seen, since when and until when"
 BATCH = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One lookup: whether a request or an item was seen.
-
-    Args:
-        kind: ``url``, ``bloom_key`` or ``item``.
-        text: that URL, key or item.
-        window: the window of the request.
-        item: what the filter of the window has of it.
-        problem: why it is no URL, which then has no window; "" if it is one.
-    """
-
-    kind: str
-    text: str
-    window: str
-    item: bytes
-    problem: str = ""
-
-
 class Identifier:
-    """Finds a request's window and fingerprint as a crawl does."""
+    """Finds a URL's window and fingerprint as a crawl does."""
 
     def __init__(self, session: CommandSession) -> None:
         crawler, settings = session.crawler, session.settings
         fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
-        self._fingerprinter: Any = build_from_crawler(fingerprinter, crawler)
-        self.name = global_object_name(type(self._fingerprinter))
-        self._default = session.window
+        self.fingerprinter: Any = build_from_crawler(fingerprinter, crawler)
+        #: Import path of the class that makes the fingerprints.
+        self.name = global_object_name(type(self.fingerprinter))
+        #: The window of URLs that no rule matches.
+        self.default = session.window
         self._windows = Windows(
             settings.windows, LASTING, () if session.is_chosen else settings.window_rules
         )
 
     @property
     def windows(self) -> set[str]:
-        """The windows that requests may have, and that have a filter."""
-        return {self._default, *(name for _, name in self._windows.rules)} - {RUN}
+        """The windows that URLs may have, and that have a filter."""
+        return {self.default, *(name for _, name in self._windows.rules)} - {RUN}
 
-    def query(self, kind: str, text: str) -> Query:
-        """Make a query.
+    def identify(self, url: str) -> tuple[str, bytes]:
+        """Return a URL's window and fingerprint.
 
         Raises:
             ConfigurationError: the text is no URL.
         """
-        if kind == "bloom_key":
-            return Query(kind, text, self._default, of_own_key(to_bytes(text)))
-        if kind == "item":
-            return Query(kind, text, self._default, to_bytes(text))
         try:
-            request = Request(text)
+            request = Request(url)
         except ValueError as error:
-            raise ConfigurationError(f"{text!r:.100} is no URL: {error}") from None
+            raise ConfigurationError(f"{url!r:.100} is no URL: {error}") from None
         window = self._windows.of(request, None)
-        window = self._default if window == LASTING else window
-        return Query(kind, text, window, bounded(self._fingerprinter.fingerprint(request)))
+        window = self.default if window == LASTING else window
+        return window, bounded(self.fingerprinter.fingerprint(request))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One lookup.
+
+    Args:
+        kind: ``url``, ``bloom_key`` or ``item``.
+        text: that URL, key or item.
+        window: whose filter is asked.
+        item: what that filter has of it.
+    """
+
+    kind: str
+    text: str
+    window: str
+    item: bytes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +122,7 @@ def run(session: CommandSession) -> ExitCode:
         raise ConfigurationError(
             "give URLs to check, - to read them from stdin, --bloom-key or --item"
         )
-    identifier = Identifier(session)
+    identifier, totals = Identifier(session), {"asked": 0, "seen": 0}
     with session.connect() as server:
         for name in identifier.windows:
             stored = server.read(name).header.fingerprinter
@@ -128,106 +130,65 @@ def run(session: CommandSession) -> ExitCode:
             if warning and (opts.urls or opts.bloom_key):
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
-        answers = (_answer(batch, filters) for batch in _batches(_queries(opts, identifier)))
-        asked, seen = _print_answers(session, server.address, answers)
-    return ExitCode.of(asked == seen)
+        answers = _answer(_queries(opts, identifier), filters, totals)
+        if opts.json:
+            documents = (
+                {query.kind: query.text, "name": query.window, **to_json(info)}
+                for query, info in answers
+            )
+            print_json_list({"address": server.address}, "answers", documents)
+        else:
+            print(render.ITEM_HEADING)
+            for query, info in answers:
+                print(render.item_line(query.text, info))
+            print(f"{totals['seen']:,} of {totals['asked']:,} are seen")
+    return ExitCode.of(totals["asked"] == totals["seen"])
 
 
-def _queries(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query]:
-    yield from (identifier.query("bloom_key", key) for key in opts.bloom_key)
-    yield from (identifier.query("item", item) for item in opts.item)
+def _queries(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query | None]:
+    """Yield all queries; None for a line of the standard input that is no URL."""
+    for key in opts.bloom_key:
+        yield Query("bloom_key", key, identifier.default, of_own_key(to_bytes(key)))
+    for item in opts.item:
+        yield Query("item", item, identifier.default, to_bytes(item))
     for url in opts.urls:
         if url == "-":
-            yield from _queries_of(sys.stdin.buffer.readline, identifier)
-        elif url.strip():
-            yield identifier.query("url", url.strip())
-
-
-def _queries_of(readline: Callable[[int], bytes], identifier: Identifier) -> Iterator[Query]:
-    """Yield a query for each line that is not blank."""
-    questions = (_query_of(line, identifier) for line in read_lines(readline))
-    yield from (question for question in questions if question is not None)
-
-
-def _query_of(line: Line, identifier: Identifier) -> Query | None:
-    """Return the query of a line; None if it is blank. A malformed line is a query, too."""
-    try:
-        url = line.url()
-        return identifier.query("url", url) if url else None
-    except ConfigurationError as error:
-        text = line.data.decode(errors="replace").strip("\ufeff \t\r\n")
-        return Query("url", text, "", b"", problem=f"{error!s:.200}")
-
-
-def _batches(questions: Iterator[Query]) -> Iterator[list[Query]]:
-    while batch := list(islice(questions, BATCH)):
-        yield batch
-
-
-#: Questions, each with its answer.
-Answers = Sequence[tuple[Query, ItemInfo]]
-
-
-def _answer(questions: Sequence[Query], filters: Mapping[str, BloomFilter]) -> Answers:
-    places = defaultdict(list)
-    for place, question in enumerate(questions):
-        places[question.window].append(place)
-    # What is remembered for a run is in no filter, and what is no URL nowhere.
-    answers = [ItemInfo(seen=False, since=0, until=0, window=RUN)] * len(questions)
-    for name in places.keys() - {RUN, ""}:
-        infos = filters[name].find_all(questions[place].item for place in places[name])
-        for place, info in zip(places[name], infos, strict=True):
-            answers[place] = info
-    return list(zip(questions, answers, strict=True))
-
-
-def _print_answers(
-    session: CommandSession, address: str, batches: Iterator[Answers]
-) -> tuple[int, int]:
-    """Print answers as they come; return how many there were, and how many were "seen"."""
-    show = _AnswersAsJson(address) if session.printer is None else _AnswersAsText(session.printer)
-    asked = seen = 0
-    # On a terminal, the answers themselves say how far it is.
-    is_shown = sys.stdout.isatty()
-    with nullcontext(lambda _: None) if is_shown else session.progress("URLs checked") as advance:
-        for answers in batches:
-            for question, info in answers:
-                show.answer(question, info)
-                seen += info.seen
-            asked += len(answers)
-            advance(len(answers))
-    show.end(asked, seen)
-    return asked, seen
-
-
-class _AnswersAsText:
-    def __init__(self, tables: Any) -> None:
-        self._line = tables.item_line
-        sys.stdout.write(f"{tables.ITEM_HEADING}\n")
-
-    def answer(self, question: Query, info: ItemInfo) -> None:
-        if question.problem:
-            sys.stdout.write(f"{'none':4}  {'no URL':34}  {shown(question.text)}\n")
+            lines = (line for line in sys.stdin.buffer if line.strip())
+            yield from (_query_of(line, identifier) for line in lines)
         else:
-            sys.stdout.write(f"{self._line(question.text, info)}\n")
-
-    def end(self, asked: int, seen: int) -> None:
-        sys.stdout.write(f"{seen:,} of {asked:,} are seen\n")
+            yield Query("url", url.strip(), *identifier.identify(url.strip()))
 
 
-class _AnswersAsJson:
-    """One document, printed piece by piece: there may be millions of answers."""
+def _query_of(line: bytes, identifier: Identifier) -> Query | None:
+    """Return the query of a line; None, after a message, if it is no URL."""
+    try:
+        url = parse_line(line)
+        return Query("url", url, *identifier.identify(url))
+    except ConfigurationError as error:
+        complain(str(error))
+        return None
 
-    def __init__(self, address: str) -> None:
-        self._separator = f'{{"address": {json.dumps(address)}, "answers": [\n'
 
-    def answer(self, question: Query, info: ItemInfo) -> None:
-        document = {question.kind: question.text, "name": question.window, **to_json(info)}
-        if question.problem:
-            document = {"url": question.text, "seen": False, "problem": question.problem}
-        sys.stdout.write(f"{self._separator}  {json.dumps(document)}")
-        self._separator = ",\n"
+def _answer(
+    queries: Iterator[Query | None], filters: Mapping[str, BloomFilter], totals: dict[str, int]
+) -> Iterator[tuple[Query, ItemInfo]]:
+    """Yield each query with its answer; count queries and answers that are "seen"."""
+    while batch := list(islice(queries, BATCH)):
+        found = [query for query in batch if query is not None]
+        infos = _look_up(found, filters)
+        totals["asked"] += len(batch)
+        totals["seen"] += sum(info.seen for info in infos)
+        yield from zip(found, infos, strict=True)
 
-    def end(self, asked: int, seen: int) -> None:
-        start = "" if asked else self._separator
-        sys.stdout.write(f'{start}\n], "asked": {asked}, "seen": {seen}}}\n')
+
+def _look_up(queries: Sequence[Query], filters: Mapping[str, BloomFilter]) -> list[ItemInfo]:
+    items = defaultdict(list)
+    for query in queries:
+        items[query.window].append(query.item)
+    # No filter has the URLs of the window "run".
+    not_seen = ItemInfo(seen=False, since=0, until=0, window=RUN)
+    answers = {
+        window: iter(filters[window].find_all(items[window]) if window != RUN else [])
+        for window in items
+    }
+    return [next(answers[query.window], not_seen) for query in queries]

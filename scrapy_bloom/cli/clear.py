@@ -29,5 +29,5 @@ def run(session: CommandSession) -> ExitCode:
         if not session.confirm(f"Clear {bloom.key!r} on {server.address}, which forgets {text}"):
             return ExitCode.NO
         bloom.clear()
-        report_forgotten(session, server, name, bloom.info(), before.count)
+        report_forgotten(session, server, bloom.info(), before.count)
     return ExitCode.FINE

@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from scrapy.addons import AddonManager
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 EXIT_CODES = (
     "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint "
     "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
-    "what was to be recorded is not seen afterwards; 141 the reader of the output has closed it."
+    "recorded entries are not seen afterwards; 141 the reader of the output has closed it."
 )
 
 
@@ -85,7 +84,6 @@ class BloomCommand(ScrapyCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
-        super().add_options(parser)
         parser.epilog = f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h"
         commands = parser.add_subparsers(title="Subcommands", prog="scrapy bloom", dest="command")
         for name, module in SUBCOMMANDS.items():
@@ -98,20 +96,23 @@ class BloomCommand(ScrapyCommand):
             )
             subcommand.set_defaults(run=module.run)
             module.add_options(subcommand)
-            _add_common_options(subcommand)
+            subcommand.add_argument("--json", action="store_true", help="print one JSON document")
+            subcommand.add_argument(
+                "--spider", metavar="NAME", help="by default the project's only one"
+            )
+            super().add_options(subcommand)
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Turn options into settings."""
-        opts.set = [*opts.set, *getattr(opts, "set_after", [])]
-        super().process_options(args, opts)
         if args:
             raise UsageError(f"unrecognized arguments: {' '.join(args)}")
         if opts.command is None:
             raise UsageError
+        super().process_options(args, opts)
         given = {f"BLOOM_{name.upper()}": getattr(opts, name, None) for name in plan.PLAN_OPTIONS}
         given["BLOOM_KEY"] = getattr(opts, "key", None)
         given = {name: value for name, value in given.items() if value is not None}
-        # Settings with a window in runs are refused without a run; no filter is shown this one.
+        # Settings with a window in runs are refused without a run. Only migrate creates a filter.
         given["BLOOM_RUN"] = "scrapy bloom"
         # The standard output is for the answer.
         given["LOG_STDOUT"] = False
@@ -121,21 +122,24 @@ class BloomCommand(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002 - all in opts
         """Run a subcommand; sets the exit code."""
         self.exitcode = ExitCode.FAILED
-        _prepare_streams()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # An ASCII terminal gets escapes for other characters.
+                stream.reconfigure(errors="backslashreplace")
         try:
             self.exitcode = self._run(opts)
-            sys.stdout.flush()  # here, where a closed pipe is noticed
+            print(end="", flush=True)  # a closed pipe is noticed here
         except BloomError as error:
             self.exitcode = ExitCode.NO if isinstance(error, NothingThereError) else ExitCode.FAILED
             complain(in_words(str(error), WORDS))
         except KeyboardInterrupt:
             complain("interrupted")
         except BrokenPipeError:
-            # The reader has had enough, as `head` has; Python would complain when it ends.
+            # The reader, such as `head`, has ended. Python would complain when it flushes.
             self.exitcode = ExitCode.BROKEN_PIPE
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as error:
-            # Of a spider's module or a fingerprinter. Python exits with 1, which is "not seen".
+            # From a spider's module or a fingerprinter. Python would exit with 1: "not seen".
             logger.debug("scrapy bloom failed", exc_info=True)
             complain(f"{type(error).__name__}: {error} (-L DEBUG shows where)")
 
@@ -147,35 +151,3 @@ class BloomCommand(ScrapyCommand):
             AddonManager.load_pre_crawler_settings(self.settings)
         exit_code: int = opts.run(CommandSession(self.settings, opts))
         return exit_code
-
-
-def _prepare_streams() -> None:
-    """Replace closed streams, and escape characters that a stream cannot encode."""
-    if sys.stdin is None:  # as after `<&-`
-        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the end
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            # In an ASCII terminal, escapes take the place of other characters.
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _add_common_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--spider", metavar="NAME", help="by default the project's only one")
-    # Scrapy's, which otherwise stand before the subcommand. Unset, they leave what stands there.
-    group = parser.add_argument_group("global options")
-    group.add_argument(
-        *("-s", "--set"),
-        dest="set_after",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set/override setting (may be repeated)",
-    )
-    suppress = argparse.SUPPRESS
-    group.add_argument("-L", "--loglevel", metavar="LEVEL", default=suppress, help="log level")
-    group.add_argument("--logfile", metavar="FILE", default=suppress, help="log file")
-    group.add_argument("--nolog", action="store_true", default=suppress, help="no log")

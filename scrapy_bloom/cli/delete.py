@@ -4,13 +4,7 @@ from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.deletion import stored_blocks
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.cli.render import size
-from scrapy_bloom.cli.session import (
-    CommandSession,
-    ExitCode,
-    Server,
-    add_change_options,
-    print_json,
-)
+from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options
 
 HELP = "delete a filter with all its keys"
 add_options = add_change_options
@@ -31,20 +25,23 @@ def run(session: CommandSession) -> ExitCode:
         if not session.confirm(f"Delete {bloom.key!r} on {server.address}, {contents}"):
             return ExitCode.NO
         bloom.delete()
-        if session.printer is None:
-            head = {"address": server.address, "name": name, "key": bloom.key}
-            fields = {"urls_forgotten": "count", "memory": "memory", "claims": "claims"}
-            print_json(head | {text: getattr(info, field, None) for text, field in fields.items()})
-        else:
-            session.printer.show(f"{bloom.key} on {server.address} deleted, {contents}")
+        document = {
+            "address": server.address,
+            "name": name,
+            "key": bloom.key,
+            "urls_forgotten": info and info.count,
+            "memory": info and info.memory,
+            "claims": info and info.claims,
+        }
+        session.report(document, f"{bloom.key} on {server.address} deleted, {contents}")
     return ExitCode.FINE
 
 
 def _look(server: Server, name: str) -> tuple[FilterInfo | None, str]:
-    """Return what a filter is, None if that is not known; and a text that says it.
+    """Return what a filter holds, as numbers (None if it cannot be read) and as text.
 
     Raises:
-        NothingThereError: there is no filter, nor anything that is left of one.
+        NothingThereError: there is no filter, and no remains of one.
     """
     if not server.filter(name).run(stored_blocks):
         raise server.absent(name)

@@ -1,7 +1,6 @@
 """``scrapy bloom export``: a filter to a file, also while it is in use."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -9,8 +8,8 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.archive import ArchiveWriter
 from scrapy_bloom.bloom.extras.saver import Saver
 from scrapy_bloom.bloom.extras.streams import writing
-from scrapy_bloom.bloom.protocol.info import describe
-from scrapy_bloom.cli.archive_file import STREAM, bitmap_progress, report_file
+from scrapy_bloom.cli.archive_file import STREAM, report_file
+from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain
 
 HELP = "save a filter to a file, also while it is in use"
@@ -33,20 +32,18 @@ def run(session: CommandSession) -> ExitCode:
     opts, name = session.opts, session.window
     if opts.file == STREAM and (opts.json or sys.stdout.isatty()):
         other = "--json" if opts.json else "a terminal"
-        raise ConfigurationError(f"a saved filter is binary, and nothing for {other}: name a file")
-    if opts.file == STREAM and sys.stdout.name == os.devnull:  # see _prepare_streams
-        raise ConfigurationError("the standard output is closed: name a file")
+        raise ConfigurationError(f"a saved filter is binary, not for {other}: name a file")
     if opts.file != STREAM and not opts.force and Path(opts.file).is_file():
         raise ConfigurationError(f"the file {opts.file!r} is there already: --force overwrites it")
     with session.connect() as server:
-        memory = describe(server.key(name), server.read(name)).memory
+        server.read(name)
         bloom = server.filter(name)
         with (
             writing(sys.stdout.buffer if opts.file == STREAM else opts.file) as file,
-            bitmap_progress(session, "saved", memory) as progress,
+            progress("bytes of bitmaps saved") as show,
         ):
             writer = ArchiveWriter(file)
-            saved = bloom.run(lambda view: Saver(view.keys, writer, progress).run())
+            saved = bloom.run(lambda view: Saver(view.keys, writer, show).run())
             if opts.file == STREAM:
                 file.flush()
         if saved.lost:
@@ -54,5 +51,6 @@ def run(session: CommandSession) -> ExitCode:
                 "blocks with lost bitmaps (evicted, deleted), which are empty in the file: "
                 f"{saved.lost}"
             )
-        report_file(session, server, name, saved, f"saved to {opts.file}, {writer.size:,} bytes")
+        if opts.file != STREAM:
+            report_file(session, server, saved, f"saved to {opts.file}, {writer.size:,} bytes")
     return ExitCode.FINE

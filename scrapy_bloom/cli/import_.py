@@ -4,12 +4,12 @@ import argparse
 import sys
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
 from scrapy_bloom.bloom.extras.loader import Loader, load
 from scrapy_bloom.bloom.extras.streams import reading
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.cli.archive_file import STREAM, bitmap_progress, report_file
+from scrapy_bloom.cli.archive_file import STREAM, report_file
+from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options
 
 HELP = "load a filter from a file"
@@ -35,15 +35,13 @@ def run(session: CommandSession) -> ExitCode:
         BloomError: the file or the server cannot be used.
     """
     opts, name = session.opts, session.window
-    if opts.file == STREAM and sys.stdin.isatty():
-        raise ConfigurationError("a saved filter is binary, and nothing to be typed: name a file")
     limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY_BYTES
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = ArchiveReader(file, limit)
         with session.connect() as server:
             bloom, keys = server.filter(name), Keys(server.key(name))
-            with bitmap_progress(session, "loaded", reader.memory) as progress:
-                loading = Loader(keys, reader, progress=progress)
+            with progress("bytes of bitmaps loaded") as show:
+                loading = Loader(keys, reader, progress=show)
                 saved = load(lambda steps: bloom.run(lambda _: steps), loading)
-            report_file(session, server, name, saved, f"loaded from {opts.file}")
+            report_file(session, server, saved, f"loaded from {opts.file}")
     return ExitCode.FINE

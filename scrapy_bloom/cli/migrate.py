@@ -4,28 +4,22 @@ The source is only read. Recording is idempotent, so a migration that was stoppe
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.cli.check import Identifier
-from scrapy_bloom.cli.migrate_source import on_kind, open_source
+from scrapy_bloom.cli.migrate_source import check_fingerprinter, open_source
 from scrapy_bloom.cli.migrate_target import Target
-from scrapy_bloom.cli.session import (
-    CommandSession,
-    ExitCode,
-    add_change_options,
-    complain,
-    print_json,
-)
-from scrapy_bloom.migrate.batches import MemberBatch, MemberCounts, Pace, Source
+from scrapy_bloom.cli.render import progress
+from scrapy_bloom.cli.session import CommandSession, ExitCode, add_change_options, complain
+from scrapy_bloom.migrate.batches import BATCH, Counts, Items, Source
 
 HELP = "record what other dupefilters have seen"
-#: Entries of each batch that a dry run looks up.
-SAMPLE = 128
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="import a SET although REQUEST_FINGERPRINTER_CLASS is not scrapy-redis's",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only read, count, and look up a sample"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="only read, count and look up")
     parser.add_argument("--rate", metavar="N", help="entries per second at most")
     parser.add_argument(
         "--no-verify", action="store_true", help="do not look up all entries at the end"
@@ -65,146 +57,106 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(session: CommandSession) -> ExitCode:
-    """Do what the options ask.
+    """Record the source's entries, or only count them.
 
     Raises:
-        ConfigurationError: the options or settings are wrong, or what is read is not what it is
-            said to be.
+        ConfigurationError: the options or settings are wrong, or the source is of another kind.
         StorageError: a server did not answer; what was recorded stays.
     """
     opts = session.opts
-    rate = None
     if opts.rate is not None:
-        rate = validators.whole_number("--rate", opts.rate, 1, 10**9, "entries per second at most")
+        meaning = "entries per second at most"
+        opts.rate = validators.whole_number("--rate", opts.rate, 1, 10**9, meaning)
     if opts.from_server is not None and opts.from_set is None:
         raise ConfigurationError("--from-server is where the SET of --from-set is: add that")
     identifier = Identifier(session)
     with ExitStack() as stack:
         source = open_source(session, identifier, stack)
-        for warning in on_kind(session, identifier.name):
+        for warning in check_fingerprinter(session, identifier):
             complain(warning)
         windows = {session.window} if opts.from_urls is None else identifier.windows
-        target = stack.enter_context(closing(Target(session, identifier, windows)))
-        for warning in target.warnings():
+        server = stack.enter_context(session.connect(identifier.name))
+        target = Target(server, windows)
+        for warning in target.warnings(identifier.name, source.total):
             complain(warning)
-        migration = _Migration(session, source, target, Pace(rate))
-        return migration.look() if opts.dry_run else migration.run()
+        return _migrate(session, source, target, server.address)
 
 
-# -- the migration --
+def _migrate(session: CommandSession, source: Source, target: Target, address: str) -> ExitCode:
+    """Record all entries, then look up all of them; a dry run does only the latter."""
+    opts, counts = session.opts, Counts()
+    new = checked = seen = 0
+    entries = f"about {source.total:,} entries of {source.name}"
+    if not opts.dry_run and not session.confirm(f"Record {entries} in {target.name}"):
+        return ExitCode.NO
+    try:
+        if not opts.dry_run:
+            target.open()
+            for items in _batches(session, source, counts, "entries recorded"):
+                new += target.record(items)
+        if opts.dry_run or not opts.no_verify:
+            looked_up = counts if opts.dry_run else Counts()
+            for items in _batches(session, source, looked_up, "entries looked up"):
+                checked += sum(map(len, items.values()))
+                seen += target.count_seen(items)
+    except (BloomError, KeyboardInterrupt):
+        complain(f"stopped after {new:,} were recorded: the same command can be repeated")
+        raise
+    document = {
+        "address": address,
+        "filters": target.keys,
+        "source": source.name,
+        "dry_run": opts.dry_run,
+        **asdict(counts),
+        "new": new,
+        "checked": checked,
+        "seen": seen,
+    }
+    session.report(document, "\n".join(_text(document, opts)))
+    if seen < checked and not opts.dry_run:
+        return ExitCode.FAILED
+    return ExitCode.of(not counts.skipped)
 
 
-class _Migration:
-    def __init__(self, session: CommandSession, source: Source, target: Target, pace: Pace) -> None:
-        self._session, self._source, self._target, self._pace = session, source, target, pace
-        self._total = source.total()
-        #: Items that were recorded, looked up, and seen then.
-        self._new = self._asked = self._seen = 0
+def _batches(
+    session: CommandSession, source: Source, counts: Counts, title: str
+) -> Iterator[Items]:
+    """Yield the source's items at the rate of ``--rate``, with a progress bar."""
+    rate, start = session.opts.rate, time.monotonic()
+    with progress(title) as show:
+        for items in source.batches(min(BATCH, rate or BATCH), counts):
+            yield items
+            show(counts.read, source.total)
+            if rate is not None:
+                time.sleep(max(0.0, start + counts.read / rate - time.monotonic()))
 
-    def look(self) -> ExitCode:
-        """Read the source, and look up some of it."""
-        counts = self._read("entries read", self._total, self._look_up_sample)
-        self._advise(counts.read)
-        return self._report(counts, {"dry_run": True, "asked": self._asked, "seen": self._seen})
 
-    def run(self) -> ExitCode:
-        """Record all of it, and see whether it is there."""
-        self._advise(self._total)
-        entries = f"about {self._total:,} entries of {self._source.name}"
-        if not self._session.confirm(f"Record {entries} in {self._target.name}"):
-            return ExitCode.NO
-        self._target.open()
-        try:
-            counts = self._read("entries recorded", self._total, self._record)
-            if not self._session.opts.no_verify:
-                self._read("entries verified", counts.read, self._look_up)
-        except (BloomError, KeyboardInterrupt):
-            complain(f"stopped after {self._new:,} were recorded: the same command can be repeated")
-            raise
-        known = counts.read - self._new - counts.skipped - counts.run_only
-        checks = {"checked": self._asked, "missing": self._asked - self._seen}
-        return self._report(counts, {"new": self._new, "known": known, **checks})
-
-    def _read(self, title: str, total: int, use: Callable[[MemberBatch], None]) -> MemberCounts:
-        """Read the source to its end; return what was in it.
-
-        Raises:
-            StorageError: it has changed since the start, so that some of it may not have been read.
-        """
-        counts = MemberCounts()
-        with self._session.progress(title, total) as advance:
-            for batch in self._source.batches(self._pace.batch):
-                use(batch)
-                counts.add(batch)
-                advance(batch.read)
-                self._pace.spend(batch.read)
-        problem = self._source.problem(counts.read)
-        if problem:
-            raise StorageError(f"{problem}, and run the same command again")
-        return counts
-
-    def _record(self, batch: MemberBatch) -> None:
-        self._new += self._target.claim(batch.items)
-
-    def _look_up(self, batch: MemberBatch) -> None:
-        self._asked += sum(map(len, batch.items.values()))
-        self._seen += self._target.count_seen(batch.items)
-
-    def _look_up_sample(self, batch: MemberBatch) -> None:
-        sample = {window: items[:SAMPLE] for window, items in batch.items.items()}
-        self._asked += sum(map(len, sample.values()))
-        self._seen += self._target.count_seen(sample, only_if_there=True)
-
-    # -- what is said --
-
-    def _advise(self, entries: int) -> None:
-        sentence = self._target.advise(entries)
-        if sentence:
-            complain(sentence)
-
-    def _report(self, counts: MemberCounts, more: dict[str, Any]) -> ExitCode:
-        document = {
-            "address": self._target.address,
-            "filters": self._target.keys,
-            "source": self._source.name,
-            **asdict(counts),
-            **more,
-        }
-        if self._session.printer is None:
-            print_json(document)
-        else:
-            self._session.printer.show("\n".join(self._lines(counts, document)))
-        if document.get("missing"):
-            return ExitCode.FAILED
-        return ExitCode.NO if counts.skipped else ExitCode.FINE
-
-    def _lines(self, counts: MemberCounts, document: dict[str, Any]) -> Iterator[str]:
-        kind = "fingerprints" if self._session.opts.from_urls is None else "URLs"
-        yield f"{self._source.name}: {counts.read:,} entries"
-        if "dry_run" in document:
-            yield f"  {document['seen']:,} of {document['asked']:,} that were looked up are seen"
-        else:
-            yield f"  {document['new']:,} recorded in {self._target.name}"
-            yield f"  {document['known']:,} were there already, or twice in the source"
-        if counts.run_only:
-            yield f"  {counts.run_only:,} have the window 'run', which no filter remembers"
-        if counts.skipped:
-            yield f"  {counts.skipped:,} are no {kind}, and were skipped, such as {counts.example}"
-        if "dry_run" in document:
-            yield "Nothing was changed"
-        else:
-            yield from self._outcome(document)
-
-    def _outcome(self, document: dict[str, Any]) -> Iterator[str]:
-        if document["missing"]:
-            yield (
-                f"NOT ALL THERE: {document['missing']:,} of {document['checked']:,} are not seen. "
-                "They were added later, or the filter has lost them: run the same command again"
-            )
-            return
-        if document["checked"]:
-            yield f"Verified: all {document['checked']:,} are seen"
-        yield from self._target.until()
-        yield "Does it fit? scrapy bloom check URL says whether a page that was crawled is seen"
-        if self._session.opts.from_set is not None:
-            yield "The SET is as it was. When nothing uses it any more, delete it (UNLINK)"
+def _text(document: dict[str, Any], opts: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of a report."""
+    read, new, checked, seen = (document[name] for name in ("read", "new", "checked", "seen"))
+    skipped, run_only = document["skipped"], document["run_only"]
+    yield f"{document['source']}: {read:,} entries"
+    if run_only:
+        yield f"  {run_only:,} have the window 'run', which no filter remembers"
+    if skipped:
+        kind = "fingerprints" if opts.from_urls is None else "URLs"
+        yield f"  {skipped:,} are no {kind}, and were skipped, such as {document['example']}"
+    if opts.dry_run:
+        yield f"  {seen:,} of {checked:,} are seen"
+        yield "Nothing was changed"
+        return
+    filters = ", ".join(map(repr, document["filters"]))
+    yield f"  {new:,} recorded in {filters} on {document['address']}"
+    yield f"  {read - new - skipped - run_only:,} were there already, or twice in the source"
+    if seen < checked:
+        yield (
+            f"NOT ALL THERE: {checked - seen:,} of {checked:,} are not seen. They were added "
+            "later, or the filter has lost them: run the same command again"
+        )
+        return
+    if checked:
+        yield f"Verified: all {checked:,} are seen"
+    yield "They count as first seen now"
+    yield "Does it fit? scrapy bloom check URL says whether a page that was crawled is seen"
+    if opts.from_set is not None:
+        yield "The SET is as it was. When nothing uses it any more, delete it (UNLINK)"

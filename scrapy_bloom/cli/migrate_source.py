@@ -6,11 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
-from scrapy.utils.misc import load_object
-
-from scrapy_bloom.bloom.client.connection import Connection, connect, connect_scrapy_redis
+from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.session import CommandSession
@@ -18,83 +16,66 @@ from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 from scrapy_bloom.migrate.batches import Source
 from scrapy_bloom.migrate.sources import SeenSource, SetSource, UrlSource, open_file
 
-#: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY says otherwise.
+#: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY is set.
 SET_KEY = "%(spider)s:dupefilter"
 OURS = "scrapy_bloom.ScrapyRedisFingerprinter"
 
 
 def open_source(session: CommandSession, identifier: Identifier, stack: ExitStack) -> Source:
-    """Return what the options name; the stack closes it.
+    """Return the source that the options name; the stack closes it.
 
     Raises:
-        ConfigurationError: it is not there, or is not what it is said to be.
+        ConfigurationError: it does not exist, or is of another kind.
         StorageError: the SET's server did not answer.
     """
     opts = session.opts
-    if opts.from_set is not None:
-        key = opts.from_set or _set_key(session)
-        connection = _connect(session)
-        stack.callback(connection.close)
-        return SetSource(connection.client, key, connection.label, session.window)
     if opts.from_seen is not None:
         return SeenSource(Path(opts.from_seen), session.window)
-
-    def identify(url: str) -> tuple[str, bytes]:
-        try:
-            question = identifier.query("url", url)
-        except ConfigurationError:
-            raise
-        except Exception as error:
-            # A project's fingerprinter fails: no other URL is to be lost by that.
-            raise ConfigurationError(
-                f"{url!r:.80}, for which {identifier.name} fails with {type(error).__name__}: "
-                f"{error!s:.80}"
-            ) from error
-        return question.window, question.item
-
-    path = Path(opts.from_urls)
-    if opts.from_urls == "-":
-        stream, name = cast("IO[bytes]", sys.stdin.buffer), "the standard input"
-    elif path.is_file() or not path.exists():
-        return UrlSource(path, identify)
+    if opts.from_urls is not None:
+        name = "the standard input" if opts.from_urls == "-" else f"the file {opts.from_urls!r}"
+        return UrlSource(_open_urls(opts.from_urls, stack), name, identifier.identify)
+    timeout = session.settings.timeout
+    if opts.from_server is None:
+        connection = connect_scrapy_redis(session.crawler.settings, timeout=timeout)
     else:
-        stream = stack.enter_context(open_file(path, "--from-urls"))
-        name = f"the pipe {str(path)!r}"
-    copy = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 - the stack closes it
-    shutil.copyfileobj(stream, copy)
-    copy.flush()
-    return UrlSource(Path(copy.name), identify, name)
+        connection = connect(opts.from_server, timeout=timeout, setting="--from-server")
+    stack.callback(connection.close)
+    key = opts.from_set or _set_key(session)
+    return SetSource(connection.client, key, connection.label, session.window)
+
+
+def _open_urls(name: str, stack: ExitStack) -> IO[bytes]:
+    """Return a file that can be read more than once: of a pipe, a copy."""
+    file: IO[bytes] = sys.stdin.buffer
+    if name != "-":
+        file = stack.enter_context(open_file(Path(name), "--from-urls"))
+    if file.seekable():
+        return file
+    copy = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    shutil.copyfileobj(file, copy)
+    copy.seek(0)
+    return copy
 
 
 def _set_key(session: CommandSession) -> str:
     """Return the key of the spider's SET, as scrapy-redis makes it."""
     spider = getattr(session.crawler.spidercls, "name", None)
     template = session.crawler.settings.get("SCHEDULER_DUPEFILTER_KEY") or SET_KEY
-    if spider is None and "%(spider)s" in str(template):
+    if spider is None and "%(spider)s" in template:
         raise ConfigurationError(
             "each spider has a SET of its own: say which with --spider, or --from-set KEY"
         )
-    try:
-        return str(template % {"spider": spider})
-    except (TypeError, ValueError, KeyError):
-        raise ConfigurationError(
-            "SCHEDULER_DUPEFILTER_KEY is a string in which %(spider)s stands for the spider's "
-            f"name; got {template!r:.100}: correct it, or use --from-set KEY"
-        ) from None
+    return str(template % {"spider": spider})
 
 
-def _connect(session: CommandSession) -> Connection:
-    timeout, url = session.settings.timeout, session.opts.from_server
-    if url is None:
-        return connect_scrapy_redis(session.crawler.settings, timeout=timeout)
-    return connect(url, timeout=timeout, setting="--from-server")
+def check_fingerprinter(session: CommandSession, identifier: Identifier) -> Iterator[str]:
+    """Yield warnings of entries that crawls with this fingerprinter may not find.
 
-
-def on_kind(session: CommandSession, name: str) -> Iterator[str]:
-    """Refuse, or warn of, fingerprints of another kind than those that crawls will ask for."""
-    opts = session.opts
-    made = load_object(session.crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
-    is_ours = isinstance(made, type) and issubclass(made, ScrapyRedisFingerprinter)
+    Raises:
+        ConfigurationError: crawls certainly do not find them.
+    """
+    opts, name = session.opts, identifier.name
+    is_ours = isinstance(identifier.fingerprinter, ScrapyRedisFingerprinter)
     if opts.from_set is not None and not is_ours:
         text = (
             f"REQUEST_FINGERPRINTER_CLASS is {name}, whose fingerprints differ from scrapy-redis's:"
@@ -112,6 +93,6 @@ def on_kind(session: CommandSession, name: str) -> Iterator[str]:
         )
     if opts.from_urls is None and session.settings.window_rules and not session.is_chosen:
         yield (
-            "BLOOM_WINDOW_RULES go by URLs, which fingerprints do not tell: all are recorded for "
-            f"the window {session.window!r}, and requests that have another one do not find them"
+            "BLOOM_WINDOW_RULES match URLs, which fingerprints do not have: all are recorded for "
+            f"the window {session.window!r}, and requests of other windows do not find them"
         )

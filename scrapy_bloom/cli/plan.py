@@ -6,7 +6,8 @@ from dataclasses import replace
 from scrapy_bloom.bloom.errors import in_words
 from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
-from scrapy_bloom.cli.session import CommandSession, ExitCode, print_json, to_json
+from scrapy_bloom.cli import render
+from scrapy_bloom.cli.session import CommandSession, ExitCode, to_json
 from scrapy_bloom.settings import ATTRIBUTES, WORDS
 
 HELP = "say what a filter would take; needs no server"
@@ -33,8 +34,5 @@ def run(session: CommandSession) -> ExitCode:
     wanted = FilterOptions(**session.settings.parameters())
     result = forecast(wanted.new_header(), wanted.config(DEFAULTS))
     result = replace(result, recrawl=in_words(result.recrawl, WORDS))
-    if session.printer is None:
-        print_json(to_json(result))
-    else:
-        session.printer.show_plan(result)
+    session.report(to_json(result), render.plan(result))
     return ExitCode.FINE

@@ -2,12 +2,11 @@
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.info import describe
-from scrapy_bloom.bloom.protocol.ring_store import ROTATED, Snapshot
+from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
     add_change_options,
-    iso,
     report_forgotten,
 )
 
@@ -25,30 +24,25 @@ def run(session: CommandSession) -> ExitCode:
     """
     name = session.window
     with session.connect() as server:
-        snapshot, key = server.read(name), server.key(name)
-        if describe(key, snapshot).window is None:
+        snapshot, bloom = server.read(name), server.filter(name)
+        if describe(bloom.key, snapshot).window is None:
             raise ConfigurationError(
-                f"the filter {key!r} is stored without a window, so it has nothing to rotate: set "
-                "BLOOM_RECRAWL_AFTER (the next crawl applies it), or clear the filter"
+                f"the filter {bloom.key!r} is stored without a window, so it has nothing to "
+                "rotate: set BLOOM_RECRAWL_AFTER (the next crawl applies it), or clear the filter"
             )
-        forgotten, text = _forgotten_by_rotation(snapshot)
-        if not session.confirm(f"Rotate {key!r} on {server.address}, which forgets {text}"):
+        count, forgotten = describe(bloom.key, snapshot).count, _forgotten_by_rotation(snapshot)
+        text = f"{forgotten:,} of its {count:,} URLs"
+        if not session.confirm(f"Rotate {bloom.key!r} on {server.address}, which forgets {text}"):
             return ExitCode.NO
-        with session.progress("rotating blocks", snapshot.header.blocks) as advance:
-            bloom = server.filter(name, lambda event, _: advance(event == ROTATED))
-            bloom.rotate()
-        report_forgotten(session, server, name, bloom.info(), forgotten)
+        bloom.rotate()
+        report_forgotten(session, server, bloom.info(), forgotten)
     return ExitCode.FINE
 
 
-def _forgotten_by_rotation(snapshot: Snapshot) -> tuple[int, str]:
-    """Return how many URLs a rotation forgets, and say which."""
-    count, opened = 0, []
+def _forgotten_by_rotation(snapshot: Snapshot) -> int:
+    """Return how many URLs a rotation forgets."""
+    forgotten = 0
     for block, ring in snapshot.rings.items():
         counts = snapshot.counts[block]
-        after = ring.rotate(snapshot.now, counts)
-        count += ring.count(counts) - after.count(counts)
-        opened += [old.opened for old in ring.generations if old not in after.generations]
-    if not opened:
-        return 0, "nothing (there are fewer generations than the window has)"
-    return count, f"the {count:,} URLs of the generation opened {iso(min(opened))}"
+        forgotten += ring.count(counts) - ring.rotate(snapshot.now, counts).count(counts)
+    return forgotten

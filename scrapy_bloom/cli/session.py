@@ -1,51 +1,43 @@
 """Shared by the subcommands: the project, its server, and the forms of output."""
 
 import argparse
-import difflib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from enum import IntEnum
-from types import ModuleType
 from typing import Any
 
-import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo
-from scrapy_bloom.bloom.protocol.ring_store import Notify, Snapshot
-from scrapy_bloom.cli import render
+from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
-#: Fields that are Unix times; JSON has each of them as text, too.
-TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "now"))
-#: The last Unix time that has a date, in the year 9999; what is stored may be later.
-LAST_TIME = 253_402_300_799
+#: Fields that are Unix times: JSON also has each of them as text.
+TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "due", "saved", "now"))
 #: Properties that JSON has in addition to the fields.
 PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
-#: Shows how far something is: gives a function that counts on.
-Progress = AbstractContextManager[Callable[[int], None]]
 
 
 class ExitCode(IntEnum):
     """How a subcommand ended."""
 
-    #: Done; what was asked for is there.
+    #: Done.
     FINE = 0
     #: There is no such filter, a URL is not seen, an entry is malformed, or the user said no.
     NO = 1
     #: Wrong usage or settings, or a server or file that cannot be used.
     FAILED = 2
-    #: The reader of the output has closed it; as a shell has it of a program ended by SIGPIPE.
+    #: The reader of the output closed it: the code of a program that SIGPIPE ended.
     BROKEN_PIPE = 141
 
     @classmethod
@@ -62,23 +54,27 @@ class Server:
     """The server of a project's filters.
 
     Args:
-        settings: say where it is, and what the filters are called.
-        scrapy_settings: may say it in scrapy-redis's way.
+        settings: name the server and the filters.
+        scrapy_settings: may name the server as scrapy-redis does.
+        fingerprinter: import path of the class that makes the fingerprints of new filters.
     """
 
-    def __init__(self, settings: BloomSettings, scrapy_settings: Settings) -> None:
-        self._key = settings.key
-        self._connection = connect_filters(settings, scrapy_settings).connection
-        self.address = self._connection.label
+    def __init__(
+        self, settings: BloomSettings, scrapy_settings: Settings, fingerprinter: str
+    ) -> None:
+        self._prefix = settings.key
+        #: The project's filters, with its settings: the first use of one applies the settings.
+        self.filters = connect_filters(settings, scrapy_settings, fingerprinter=fingerprinter)
+        self.client = self.filters.connection.client
+        self.address = self.filters.connection.label
 
     def key(self, window: str) -> str:
         """Return the key of a window's filter."""
-        return self._key if window == LASTING else f"{self._key}:{window}"
+        return self._prefix if window == LASTING else f"{self._prefix}:{window}"
 
-    def filter(self, window: str, notify: Notify | None = None) -> BloomFilter:
-        """Return a window's filter, as it is stored: settings would change it at its first use."""
-        client = self._connection.client
-        return BloomFilter(client, self.key(window), notify=notify, label=self.address, words=WORDS)
+    def filter(self, window: str) -> BloomFilter:
+        """Return a window's filter as it is stored, without the project's settings."""
+        return BloomFilter(self.client, self.key(window), label=self.address, words=WORDS)
 
     def look(self, window: str) -> Snapshot | None:
         """Read a window's filter without changing it; None if there is nothing."""
@@ -90,27 +86,15 @@ class Server:
         """Read a window's filter, which must exist.
 
         Raises:
-            NothingThereError: there is none.
+            NothingThereError: the filter does not exist.
         """
         snapshot = self.look(window)
         if snapshot is None:
             raise self.absent(window)
         return snapshot
 
-    def hmget(self, key: str, fields: Sequence[str]) -> list[bytes]:
-        """Return fields of a hash; b"" for those that are not there.
-
-        Raises:
-            StorageError: the server did not answer.
-        """
-        try:
-            found = self._connection.client.hmget(key, fields)
-        except (redis.RedisError, OSError) as error:
-            raise explain(error, self.address) from showable(error)
-        return [value if isinstance(value, bytes) else b"" for value in found]
-
     def absent(self, window: str) -> NothingThereError:
-        """Return the error for a filter that is not there."""
+        """Return the error for a filter that does not exist."""
         return NothingThereError(
             f"there is no filter {self.key(window)!r} on {self.address}: nothing has been crawled "
             "with it yet, all of it has expired, or it is on another server or under another key "
@@ -119,7 +103,7 @@ class Server:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self.filters.close()
 
 
 class CommandSession:
@@ -135,9 +119,7 @@ class CommandSession:
 
     def __init__(self, project: Settings, opts: argparse.Namespace) -> None:
         self.opts = opts
-        loader: Any = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(
-            project.frozencopy()
-        )
+        loader = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(project.frozencopy())
         #: Names of the project's spiders.
         self.spiders: Sequence[str] = sorted(loader.list())
         spider = _choose_spider(loader, self.spiders, project, opts)
@@ -147,25 +129,20 @@ class CommandSession:
         name = getattr(spider, "name", None) or "spider"
         self.settings = BloomSettings.from_scrapy(self.crawler.settings, name)
 
-    @property
-    def printer(self) -> ModuleType | None:
-        """The module that prints text; None with --json."""
-        return None if self.opts.json else render
-
-    def connect(self) -> AbstractContextManager[Server]:
+    def connect(self, fingerprinter: str = "") -> AbstractContextManager[Server]:
         """Return a connection to the server, which is closed at the end."""
-        return closing(Server(self.settings, self.crawler.settings))
+        return closing(Server(self.settings, self.crawler.settings, fingerprinter))
 
     @property
     def window(self) -> str:
-        """The window that was asked for.
+        """The window that the options name.
 
         Raises:
-            ConfigurationError: there is none of that name.
+            ConfigurationError: no window has that name.
         """
         name: str = self.opts.window or LASTING
         known = (LASTING, *self.settings.windows)
-        # Which windows another filter has is not known.
+        # The windows of a filter that --key names are not known.
         if name not in known and self.opts.key is None:
             raise ConfigurationError(
                 f"--window {name!r:.60} is not in BLOOM_WINDOWS; there are {', '.join(known)}"
@@ -174,12 +151,8 @@ class CommandSession:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether one filter was asked for, instead of all that the project has."""
+        """Whether the options name one filter, instead of all that the project has."""
         return self.opts.window is not None or self.opts.key is not None
-
-    def progress(self, title: str, total: int | None = None) -> Progress:
-        """Show a progress bar."""
-        return render.progress(title, total)
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes`` answers.
@@ -193,42 +166,56 @@ class CommandSession:
             raise ConfigurationError(
                 f"{question}? There is no terminal to ask at: add --yes to do it"
             )
-        sys.stderr.write(f"{question}? [y/N] ")
-        sys.stderr.flush()
+        print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
+    def report(self, document: Mapping[str, Any], text: str) -> None:
+        """Print a result: the document with ``--json``, else the text."""
+        print(json.dumps(document, indent=2) if self.opts.json else text)
 
-def print_json(document: object) -> None:
-    """Print a JSON document."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+def print_json_list(
+    head: Mapping[str, Any], name: str, members: Iterable[Mapping[str, Any]]
+) -> None:
+    """Print a JSON document that ends with a list, which may be too long for the memory."""
+    print(f"{json.dumps(head)[:-1]}, {json.dumps(name)}: [", end="")
+    separator = "\n"
+    for member in members:
+        print(f"{separator}  {json.dumps(member)}", end="")
+        separator = ",\n"
+    print("\n]}")
 
 
 def to_json(value: Any) -> Any:
-    """Return a dataclass as JSON has it: by field, times also as ``<field>_utc`` (null for 0)."""
+    """Return a dataclass as a JSON object of its fields, times also as ``<field>_utc``."""
     if isinstance(value, tuple):
         return [to_json(member) for member in value]
     if not is_dataclass(value):
         return value
-    document: dict[str, Any] = {}
-    for field in fields(value):
-        content = getattr(value, field.name)
-        document[field.name] = to_json(content)
-        if field.name in TIMES:
-            document[f"{field.name}_utc"] = iso(content)
-    document |= {name: getattr(value, name) for name in PROPERTIES if hasattr(value, name)}
-    return document
+    document = with_dates(
+        {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    )
+    return document | {name: getattr(value, name) for name in PROPERTIES if hasattr(value, name)}
+
+
+def with_dates(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with each Unix time also as ``<field>_utc``."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        found[name] = value
+        if name in TIMES:
+            found[f"{name}_utc"] = iso(value)
+    return found
 
 
 def iso(time: int) -> str | None:
-    """Return a Unix time in UTC as ISO 8601 has it; None for 0, and where it has no date."""
-    if not 0 < time <= LAST_TIME:
-        return None
-    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    """Return a Unix time in UTC in the form of ISO 8601; None for 0."""
+    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if time else None
 
 
 def complain(text: str) -> None:
     """Print one line to the standard error."""
-    sys.stderr.write(f"scrapy bloom: {' '.join(text.split())}\n")
+    print(f"scrapy bloom: {' '.join(text.split())}", file=sys.stderr)
 
 
 def add_filter_options(parser: argparse.ArgumentParser) -> None:
@@ -238,34 +225,29 @@ def add_filter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what changes a filter."""
+    """Add the options of a subcommand that changes a filter."""
     add_filter_options(parser)
     parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
 
 
 def report_forgotten(
-    session: CommandSession, server: Server, name: str, after: FilterInfo, forgotten: int
+    session: CommandSession, server: Server, after: FilterInfo, forgotten: int
 ) -> None:
-    """Print what a filter is after it forgot URLs."""
-    if session.printer is None:
-        head = {"address": server.address, "name": name, "urls_forgotten": forgotten}
-        print_json(head | to_json(after))
-    else:
-        session.printer.show(
-            f"{after.key} on {server.address}: {forgotten:,} URLs forgotten, {after.count:,} "
-            "remembered"
-        )
+    """Print what a filter holds after it forgot URLs."""
+    head = {"address": server.address, "name": session.window, "urls_forgotten": forgotten}
+    text = f"{forgotten:,} URLs forgotten, {after.count:,} remembered"
+    session.report(head | to_json(after), f"{after.key} on {server.address}: {text}")
 
 
 def _choose_spider(
     loader: Any, names: Sequence[str], project: Settings, opts: argparse.Namespace
 ) -> type[Spider]:
-    """Return the spider whose settings count; ``Spider`` itself where it does not matter which."""
+    """Return the spider whose settings count; ``Spider`` itself if any spider will do."""
     listed = ", ".join(names) or "none"
     if opts.spider is not None and opts.spider not in names:
-        close = difflib.get_close_matches(opts.spider, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {listed}"
-        raise ConfigurationError(f"--spider {opts.spider!r:.60} is no spider of a project; {hint}")
+        raise ConfigurationError(
+            f"--spider {opts.spider!r:.60} is no spider of a project; there are: {listed}"
+        )
     if opts.spider is not None or len(names) == 1:
         spider: type[Spider] = loader.load(opts.spider or names[0])
         return spider
@@ -273,12 +255,7 @@ def _choose_spider(
     is_shared = isinstance(template, str) and template.strip() and "%(spider)s" not in template
     if is_shared or opts.command == "plan":
         return Spider
-    if names:
-        raise ConfigurationError(
-            f"each spider has a filter of its own: choose one with --spider (there are: {listed}), "
-            "or give the filter's key with --key"
-        )
     raise ConfigurationError(
-        "no project or spider says which filter: give its key with --key (BLOOM_KEY of the "
-        "project; unless set, NAME:bloom for the spider NAME)"
+        "each spider has a filter of its own (its key is NAME:bloom, unless BLOOM_KEY is set): "
+        f"choose one with --spider (there are: {listed}), or give the filter's key with --key"
     )

@@ -1,22 +1,21 @@
-"""What a migration reads: batches of entries, how many of them, and how fast."""
+"""What a migration reads: items in batches, and how many entries they were made of."""
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from scrapy_bloom.fingerprinter import bounded
-
-#: Entries of a batch, about: SSCAN holds a server for about a millisecond then.
+#: Entries of a batch, about: one SSCAN call of that size takes the server about a millisecond.
 BATCH = 1_024
+#: Items by the window that they are recorded for.
+Items = Mapping[str, Sequence[bytes]]
 
 
 @dataclass(slots=True)
-class MemberCounts:
-    """How many entries there were.
+class Counts:
+    """How many entries were read.
 
     Args:
-        read: all entries, those below included.
+        read: all entries, including those below.
         skipped: those that are no fingerprint or URL.
         run_only: URLs of the window "run", which no filter remembers.
         example: the first that was skipped; "" if none was.
@@ -27,82 +26,26 @@ class MemberCounts:
     run_only: int = 0
     example: str = ""
 
-    def add(self, other: "MemberCounts") -> None:
-        """Add the counts of a batch."""
-        self.read += other.read
-        self.skipped += other.skipped
-        self.run_only += other.run_only
-        self.example = self.example or other.example
-
-
-@dataclass(slots=True)
-class MemberBatch(MemberCounts):
-    """Entries that were read together.
-
-    Args:
-        items: what is to be recorded, by window.
-    """
-
-    items: dict[str, list[bytes]] = field(default_factory=dict)
-
-    def take(self, window: str, item: bytes) -> None:
-        """Add an item."""
-        self.items.setdefault(window, []).append(bounded(item))
-        self.read += 1
-
     def skip(self, example: str) -> None:
-        """Count a malformed entry, with an example."""
-        self.read += 1
+        """Count a malformed entry."""
         self.skipped += 1
         self.example = self.example or example
 
 
 class Source(Protocol):
-    """A source of recorded entries.
+    """A source of entries.
 
     Attributes:
         name: what it is and where, without credentials.
+        total: about how many entries it has.
     """
 
     name: str
+    total: int
 
-    def total(self) -> int:
-        """Return how many entries it has, about."""
+    def batches(self, size: int, counts: Counts) -> Iterator[Items]:
+        """Read all entries from the start, in batches of about ``size``, and count them.
 
-    def batches(self, size: int = BATCH) -> Iterator[MemberBatch]:
-        """Read it from its beginning, in batches of about that size."""
-
-    def problem(self, read: int) -> str:
-        """Return why these entries, read to its end, may not be all of it; "" if they are."""
-
-
-class Pace:
-    """Limits the rate of entries.
-
-    Args:
-        rate: entries per second at most; None for no limit.
-        clock: tells the time in seconds.
-        sleep: waits for seconds.
-    """
-
-    def __init__(
-        self,
-        rate: int | None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._rate, self._clock, self._sleep = rate, clock, sleep
-        self._free = 0.0
-
-    @property
-    def batch(self) -> int:
-        """Entries to read at once, so that it does not wait for longer than a second."""
-        return BATCH if self._rate is None else max(1, min(BATCH, self._rate))
-
-    def spend(self, entries: int) -> None:
-        """Wait for as long as entries take."""
-        if self._rate is None:
-            return
-        now = self._clock()
-        self._free = max(self._free, now) + entries / self._rate
-        self._sleep(self._free - now)
+        Raises:
+            StorageError: not all entries could be read.
+        """

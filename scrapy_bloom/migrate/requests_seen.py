@@ -5,68 +5,50 @@ Until 2.18 it has a line of hexadecimal digits for each fingerprint, from 2.19 o
 was killed leaves an incomplete entry, and the next crawl appends to it: such entries are skipped.
 """
 
-import re
+import binascii
 from collections.abc import Iterator
-from typing import IO
 
-from scrapy_bloom.migrate.lines import read_lines
-
-#: Bytes of a SHA-1, which nearly all fingerprints are. If the first is one, all others have to be.
+#: Bytes of a SHA-1. If the first fingerprint is one, all others have to be.
 WIDTH = 20
 #: Bytes of a fingerprint at most: binary entries begin with a byte less than a tab, lines do not.
 MAX_WIDTH = (ord("\t") << 8) - 1
 #: Bytes of the length of a binary entry.
-_SIZE_BYTES = 2
-_HEAD = WIDTH.to_bytes(_SIZE_BYTES, "big")
-_LINE = re.compile(rb"(?:[0-9A-Fa-f]{2})+")
-_CHUNK_BYTES = 1 << 20
+_LENGTH_BYTES = 2
+_HEAD = WIDTH.to_bytes(_LENGTH_BYTES, "big")
 
 
-def is_binary(start: bytes) -> bool:
-    """Whether an entry that begins so is binary."""
-    return b"" < start[:1] < b"\t"
-
-
-def read_seen(file: IO[bytes]) -> Iterator[bytes]:
-    """Read all entries; b"" stands for one that is no fingerprint. Blank lines are none."""
-    width, offset = None, 0
-    for line in read_lines(file.readline):
-        if is_binary(line.data):
-            file.seek(offset)
-            yield from _read_binary(file)
-            return
-        offset += line.size
-        digits = line.data.strip()
-        if not digits:
+def read_seen(data: bytes) -> Iterator[bytes]:
+    """Read all entries; b"" stands for one that is no fingerprint. Blank lines are left out."""
+    position, first = 0, b""
+    while position < len(data):
+        is_binary = data[position] < ord("\t")
+        fingerprint, end = _binary_entry(data, position) if is_binary else _line(data, position)
+        if fingerprint is None:
+            position = end
             continue
-        size = len(digits) // 2
-        if _LINE.fullmatch(digits) and _is_width(size, width):
-            width = size if width is None else width
-            yield bytes.fromhex(digits.decode())
+        if 0 < len(fingerprint) <= MAX_WIDTH and (len(first) != WIDTH or len(fingerprint) == WIDTH):
+            first = first or fingerprint
         else:
-            yield b""
+            # Go on where the next usual entry begins.
+            fingerprint, limit = b"", len(data) if is_binary else end
+            found = data.find(_HEAD, position + 1, limit)
+            end = limit if found < 0 else found
+        yield fingerprint
+        position = end
 
 
-def _read_binary(file: IO[bytes]) -> Iterator[bytes]:
-    """Read binary entries; after one that is none, go on where the next usual one may begin."""
-    width, data, more = None, b"", b"-"
-    while more:
-        more = file.read(_CHUNK_BYTES)
-        data, position = data + more, 0
-        while position < len(data) - (_SIZE_BYTES + MAX_WIDTH if more else 0):
-            start = position + _SIZE_BYTES
-            size = int.from_bytes(data[position:start], "big")
-            if _is_width(size, width) and start + size <= len(data):
-                width = size if width is None else width
-                position = start + size
-                yield data[start:position]
-            else:
-                found = data.find(_HEAD, position + 1)
-                position = found if found >= 0 else len(data)
-                yield b""
-        data = data[position:]
+def _binary_entry(data: bytes, start: int) -> tuple[bytes, int]:
+    """Return the fingerprint that a binary entry has, b"" if it is cut off; and the entry's end."""
+    start += _LENGTH_BYTES
+    end = start + int.from_bytes(data[start - _LENGTH_BYTES : start], "big")
+    return data[start:end] if end <= len(data) else b"", end
 
 
-def _is_width(size: int, first: int | None) -> bool:
-    """Whether a fingerprint may have so many bytes, where the first one has ``first``."""
-    return size == WIDTH if first == WIDTH else 0 < size <= MAX_WIDTH
+def _line(data: bytes, start: int) -> tuple[bytes | None, int]:
+    """Return the fingerprint that a line has, b"" for another text; and the line's end."""
+    end = data.find(b"\n", start) + 1 or len(data)
+    text = data[start:end].strip()
+    try:
+        return binascii.unhexlify(text) if text else None, end
+    except binascii.Error:
+        return b"", end

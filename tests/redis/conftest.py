@@ -69,3 +69,15 @@ def shop(call: Call, server: Server) -> Call:
         )
 
     return in_shop
+
+
+@pytest.fixture
+def move(shop: Call, server: Server) -> Call:
+    """Migrates without asking, in a project with scrapy-redis's fingerprints."""
+
+    def move(*arguments: str, **settings: Any) -> Done:
+        theirs = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
+        project = {"REQUEST_FINGERPRINTER_CLASS": theirs, "REDIS_URL": server.url, **settings}
+        return shop("migrate", "--yes", *arguments, **project)
+
+    return move

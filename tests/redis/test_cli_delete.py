@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import claim
 
 @pytest.fixture
 def bloom(client: redis.Redis) -> BloomFilter:
-    """A filter with URLs and a claim, beside another filter."""
+    """A filter with URLs and a claim; another filter is on the server, too."""
     BloomFilter(client, "other").add("kept")
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))

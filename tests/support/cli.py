@@ -59,3 +59,15 @@ def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
 def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Have the standard input give bytes."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def fields_of(info: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the fields of the dataclass that it was made of."""
+    extra = {
+        *("fill_ratio", "bits_per_url"),
+        *("name", "exists", "address", "block", "urls_forgotten"),
+    }
+    kept = {k: v for k, v in info.items() if not k.endswith("_utc") and k not in extra}
+    if "generations" in kept:
+        kept["generations"] = tuple(fields_of(generation) for generation in kept["generations"])
+    return kept

@@ -1,7 +1,6 @@
 """Reading requests.seen: of every version of Scrapy, and what is no fingerprint in it."""
 
 import hashlib
-import io
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.migrate import requests_seen
 from scrapy_bloom.migrate.requests_seen import MAX_WIDTH, read_seen
 
 FORMS = ["text", "binary"]
@@ -31,7 +29,7 @@ def write(form: str, *entries: bytes, newline: bytes = b"\n") -> bytes:
 
 
 def read(data: bytes) -> list[bytes]:
-    return list(read_seen(io.BytesIO(data)))
+    return list(read_seen(data))
 
 
 @given(st.lists(fingerprints, max_size=9), st.lists(odd_fingerprints, max_size=9))
@@ -54,13 +52,6 @@ def test_the_file_of_the_installed_scrapy(tmp_path: Path) -> None:
 def test_scrapy_2_19_appends_to_the_lines_of_an_older_version() -> None:
     first, second = digests(20)[:10], digests(20)[10:]
     assert read(write("text", *first) + write("binary", *second)) == first + second
-
-
-@pytest.mark.parametrize("chunk", [1, 7, MAX_WIDTH, 10_000])
-def test_a_binary_file_is_read_in_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(requests_seen, "_CHUNK_BYTES", chunk)
-    for entries in (digests(1_000), [entry[:9] * 40 for entry in digests(100)]):
-        assert read(write("binary", *entries)) == entries
 
 
 @pytest.mark.parametrize("form", FORMS)

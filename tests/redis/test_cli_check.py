@@ -1,0 +1,173 @@
+"""``scrapy bloom check``: which URLs, keys and items are seen, since when and until when."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints, give
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.cli import check
+
+
+class OwnFingerprinter:
+    """Takes its crawler, as a fingerprinter may, and ignores the query."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> "OwnFingerprinter":
+        assert crawler.settings["MARK"] == "yes"
+        return cls()
+
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.partition("?")[0].encode()
+
+
+def two_generations(client: redis.Redis) -> BloomFilter:
+    fingerprinter = "scrapy.utils.request.RequestFingerprinter"
+    first = BloomFilter(client, KEY, window="3 runs", run="a", fingerprinter=fingerprinter)
+    first.extend(fingerprints(URLS[:2]))
+    second = BloomFilter(client, KEY, window="3 runs", run="b")
+    second.extend(fingerprints(URLS[2:4]))
+    return second
+
+
+def test_check_of_two_generations(shop: Call, client: redis.Redis) -> None:
+    bloom = two_generations(client)
+    before = everything(client)
+    asked = [URLS[0], URLS[9], URLS[3]]
+    done = shop("check", "--json", *asked)
+    assert everything(client) == before
+    assert (done.code, done.err) == (1, "")
+    answers = done.json["answers"]
+    assert [answer.pop("url") for answer in answers] == asked
+    assert {answer.pop("name") for answer in answers} == {"lasting"}
+    items = fingerprints(asked)
+    assert [fields_of(answer) for answer in answers] == [asdict(bloom.find(i)) for i in items]
+    text = shop("check", *asked)
+    assert [line.split()[0] for line in text.out.splitlines()[1:]] == ["seen", "new", "seen", "2"]
+    assert "in a later run" in text.out
+    assert shop("check", *URLS[:4]).code == 0
+
+
+def test_check_says_when_urls_are_new_again(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, window="3 months")
+    bloom.extend(fingerprints(URLS[:1]))
+    (answer,) = shop("check", URLS[0], "--json").json["answers"]
+    assert answer["until"] == bloom.info().generations[0].forgotten
+    assert answer["until_utc"].endswith("-01T00:00:00Z")
+    assert f"{answer['until_utc'][:10]} 00:00" in shop("check", URLS[0]).out
+
+
+def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).add(b"bloom_key:sku-1")
+    done = shop("check", "--bloom-key", "sku-1", "--bloom-key", "sku-2", "--json")
+    assert done.code == 1
+    assert [(a["bloom_key"], a["seen"]) for a in done.json["answers"]] == [
+        ("sku-1", True),
+        ("sku-2", False),
+    ]
+
+
+def test_check_of_items_of_the_library(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY, fingerprinter="other.Fingerprinter").add_many(["caf\u00e9", URLS[0]])
+    done = shop("check", "--item", "caf\u00e9", "--item", URLS[0], "--item", "tea", "--json")
+    assert (done.code, done.err) == (1, "")
+    assert [(a["item"], a["seen"]) for a in done.json["answers"]] == [
+        ("caf\u00e9", True),
+        (URLS[0], True),
+        ("tea", False),
+    ]
+    assert shop("check", "--item", URLS[0]).code == 0
+
+
+def test_check_uses_the_projects_fingerprinter(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY, fingerprinter="other.Fingerprinter").add(b"https://example.com/a")
+    settings = {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter, "MARK": "yes"}
+    done = shop("check", "https://example.com/a?session=1", **settings)
+    assert done.code == 0
+    assert (
+        "fingerprints of 'other.Fingerprinter', and this crawl uses test_cli_check.Own" in done.err
+    )
+
+
+def test_check_reads_any_number_of_urls_from_stdin(
+    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "BATCH", 8)
+    BloomFilter(client, KEY).extend(fingerprints(URLS))
+    lines = "\n\n".join([*URLS, "https://example.com/new"])
+    give(monkeypatch, lines.encode())
+    done = shop("check", "-", "--json")
+    assert done.code == 1
+    assert [answer["url"] for answer in done.json["answers"]] == lines.split()
+    assert sum(answer["seen"] for answer in done.json["answers"]) == 20
+    give(monkeypatch, b"")
+    done = shop("check", "-", "--json")
+    assert (done.code, done.json["answers"]) == (0, [])
+
+
+def test_check_skips_lines_that_are_no_urls(
+    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As migrate does: a BOM is no part of the first URL, and all other lines are checked."""
+    BloomFilter(client, KEY).extend(fingerprints(URLS))
+    first, second, third, *_ = (url.encode() for url in URLS)
+    no_urls = [b"no url", b"\xff", first + b"\r" + second]
+    lines = b"\n".join([b"\xef\xbb\xbf" + first, *no_urls, second + b"\r", b"", third])
+    give(monkeypatch, lines)
+    done = shop("check", "-", "--json")
+    assert done.code == 1
+    assert [answer["url"] for answer in done.json["answers"] if answer["seen"]] == URLS[:3]
+    problems = ("'no url' is no URL", "is not UTF-8", "has control characters")
+    for problem, line in zip(problems, done.err.splitlines(), strict=True):
+        assert problem in line
+    give(monkeypatch, lines)
+    done = shop("check", "-")
+    assert done.code == 1
+    assert "\r" not in done.out + done.err
+    assert "3 of 6 are seen" in done.out
+
+
+def test_a_ring_changes_between_lookups(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, window="3 months", blocks=2)
+    items = fingerprints(URLS)
+    bloom.extend(items[:10])
+    other = BloomFilter(client, KEY)
+    assert [info.seen for info in other.find_all(items)] == [True] * 10 + [False] * 10
+    bloom.rotate()
+    bloom.extend(items[8:12])
+    found = other.find_all(items * 300)
+    assert found == [bloom.find(item) for item in items] * 300
+    bloom.clear()
+    assert not any(info.seen for info in other.find_all(items))
+    # One round trip, unless something has changed.
+    before = other.round_trips
+    other.find_all(items)
+    assert other.round_trips == before + 1
+
+
+def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).extend(fingerprints(URLS[:1]))
+    BloomFilter(client, f"{KEY}:news", window="1 day").extend(fingerprints(URLS[1:2]))
+    settings = {
+        "BLOOM_WINDOWS": {"news": "1 day"},
+        "BLOOM_WINDOW_RULES": [["/1$", "news"], ["/2$", "run"]],
+    }
+    done = shop("check", *URLS[:3], "--json", **settings)
+    assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
+        ("lasting", True, None),
+        ("news", True, "1 day"),
+        ("run", False, "run"),
+    ]
+    assert shop("check", URLS[0], "--window", "news", **settings).code == 1
+    assert shop("check", URLS[1], "--key", KEY, **settings).code == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["example.com"], ["https://example.com", "nonsense"]])
+def test_check_of_what_is_no_url(shop: Call, client: redis.Redis, arguments: list[str]) -> None:
+    BloomFilter(client, KEY).open()
+    done = shop("check", *arguments)
+    assert done.code == 2
+    assert ("is no URL" if arguments else "give URLs to check") in done.err

@@ -1,0 +1,124 @@
+"""``scrapy bloom plan``: what it forecasts, and what a real filter then takes."""
+
+import json
+import re
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import redis
+from support.cli import Call
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.forecast import forecast
+from scrapy_bloom.bloom.model.schedule import parse_span
+from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
+
+
+def wanted(**parameters: Any) -> dict[str, Any]:
+    asked = FilterOptions(**parameters)
+    return asdict(forecast(asked.new_header(DEFAULTS), asked.config(DEFAULTS)))
+
+
+def test_plan_shows_the_defaults(call: Call) -> None:
+    done = call("plan")
+    assert done.code == 0
+    assert "A filter for 1,000,000 URLs a generation at an error rate of 1e-05" in done.out
+    facts = dict(re.findall(r"  (\S.*?)  +(\S.*?) *\n", done.out))
+    assert facts["hash functions (k)"] == "18"
+    assert facts["window"] == "never forgets"
+    assert facts["bits per URL"] == "25.8 at capacity"
+    rows = [line.split() for line in done.out.splitlines()[-3:]]
+    assert [row[0] for row in rows] == ["1,000,000", "2,000,000", "3,000,000"]
+
+
+def test_plan_takes_the_projects_settings_and_options_override_them(shop: Call) -> None:
+    project = {"BLOOM_CAPACITY": 5000, "BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_BLOCKS": "4"}
+    document = shop("plan", "--json", **project).json
+    expected = wanted(capacity=5000, window=parse_span("", "5 months"), blocks=4)
+    assert document == json.loads(json.dumps(expected))
+    document = shop(
+        *("plan", "--json", "--capacity", "1e4", "--recrawl-after", "6 weeks"),
+        *("--rotate-every", "1 week", "--error-rate", "1e-3", "--blocks", "2", "--seeds", "7"),
+        *("--ring", "write-all", "--growth", "3", "--max-memory", "1_000_000"),
+        **project,
+    ).json
+    assert document["recrawl"] == "between 5 weeks and 6 weeks later"
+    assert (document["capacity"], document["error_rate"]) == (10_000, 1e-3)
+    assert (document["blocks"], document["num_hashes"], document["generations"]) == (2, 7, 6)
+    assert (document["ring"], document["growth"]) == ("write-all", 3)
+    assert document["max_memory"] == 1_000_000
+    assert shop("plan", "--recrawl-after", "never", "--json", **project).json["window"] is None
+
+
+def test_plan_of_windows_in_runs_needs_no_run(call: Call) -> None:
+    assert call("plan", "--recrawl-after", "3 runs", "--json").json["recrawl"] == "3 runs later"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--capacity", "0"], "BLOOM_CAPACITY is the number of URLs"),
+        (["--recrawl-after", "5 months", "--rotate-every", "2 months"], "multiple of the period"),
+        (["--max-memory", "10"], "BLOOM_MAX_MEMORY = 10 is less than"),
+    ],
+)
+def test_plan_of_the_impossible(call: Call, options: list[str], message: str) -> None:
+    done = call("plan", *options)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("window", "period", "text"),
+    [
+        (None, None, "never"),
+        ("5 months", "1 month", "between 4 months and 5 months later"),
+        ("1 week", "1 week", "at most 1 week later, and at once if the filter rotates in between"),
+        ("1 run", "1 run", "1 run later"),
+        ("6 runs", "2 runs", "5 to 6 runs later"),
+    ],
+)
+def test_when_a_page_is_crawled_again(
+    call: Call, window: str | None, period: str | None, text: str
+) -> None:
+    options = ["--recrawl-after", window, "--rotate-every", period] if window and period else []
+    assert call("plan", "--json", *options).json["recrawl"].startswith(text)
+
+
+def test_missed_pages_are_bounded_by_the_error_rate() -> None:
+    assert wanted(capacity=2000, error_rate=1e-2)["missed_at_most"] == pytest.approx(20)
+    four = wanted(capacity=2000, error_rate=1e-2, window=parse_span("", "4 months"))
+    assert four["missed_at_most"] == pytest.approx(80)
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_growth_is_what_a_real_filter_does(client: redis.Redis, ring: str) -> None:
+    parameters: dict[str, Any] = {"capacity": 500, "error_rate": 1e-2, "blocks": 1}
+    load = wanted(**parameters, window=parse_span("", "3 runs"), ring=ring)["loads"][2]
+    items = iter(range(100_000))
+    for run_ in range(3):
+        bloom = BloomFilter(client, "k", **parameters, window="3 runs", ring=ring, run=str(run_))
+        share = 1500 // (3 if ring == "write-all" else 1)
+        while len(bloom) and share > 0:
+            share -= bloom.extend(f"{next(items)}" for _ in range(share))
+        share -= bloom.extend(f"{next(items)}" for _ in range(share))
+    info = bloom.info()
+    assert load["memory"] >= info.memory >= 0.5 * load["memory"]
+    assert info.estimated_error_rate == pytest.approx(load["error_rate"], rel=0.2)
+    bits = 8 * load["memory"] / (1500 * (1 if ring == "write-all" else 3))
+    assert load["bits_per_url"] == pytest.approx(bits)
+
+
+def test_growth_ends_at_the_limits() -> None:
+    first, second, third = wanted(max_memory=5_000_000)["loads"]
+    assert (first["unrecorded"], first["forgets_early"]) == (0, False)
+    assert 0.9e6 < second["unrecorded"] < 1e6
+    assert third["memory"] == first["memory"]
+    # Early rotation forgets what is older than the period, and nothing of the period itself.
+    rotating = wanted(window=parse_span("", "2 months"), growth=0)["loads"]
+    assert [load["forgets_early"] for load in rotating] == [False, True, True]
+    assert [load["unrecorded"] > 0 for load in rotating] == [False, False, True]
+    limited = wanted(window=parse_span("", "3 months"), max_memory=20_000_000)["loads"]
+    assert [load["forgets_early"] for load in limited] == [False, True, True]
+    assert limited[2]["memory"] == 20_000_000
