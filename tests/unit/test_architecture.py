@@ -28,7 +28,6 @@ TO_SPLIT = {
     "redis/test_filter.py",
     "redis/test_installer.py",
     "unit/test_outputs.py",
-    "unit/test_request_codec.py",
     "unit/test_ring.py",
 }
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
