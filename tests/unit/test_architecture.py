@@ -18,7 +18,6 @@ TESTS = Path(__file__).parents[1]
 #: Lines of a file of tests, at most; and those that are longer until they are split.
 MAX_TEST_LINES = 600
 TO_SPLIT = {
-    "crawl/test_crawled.py",
     "crawl/test_dupefilter.py",
     "crawl/test_outage.py",
     "crawl/test_outputs_crawl.py",

@@ -139,7 +139,7 @@ def _is_certain(request: Request) -> bool:
 
 
 def _own_state(request: Request) -> dict[str, object]:
-    """Return what an instance holds beside its attributes."""
+    """Return the state of an instance that its attributes do not show."""
     names = {*getattr(request, "__dict__", ())}
     if type(request) is not Request:
         names.update(*(getattr(cls, "__slots__", ()) for cls in type(request).__mro__))
