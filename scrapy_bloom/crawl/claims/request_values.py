@@ -228,9 +228,10 @@ def class_path(cls: type, spider: Spider | None) -> str:
 
 
 def find_class(path: str, spider: Spider | None) -> type:
-    """Return a class of Scrapy, or one that a module of the spider defines or imports.
+    """Return a class of requests of Scrapy, or one that a module of the spider has.
 
-    The modules of a spider are those of its class and of the classes that this derives from.
+    The modules of a spider are those of its class and of the base classes. A module has the classes
+    that it defines or imports, and those of the modules that it imports.
 
     Raises:
         ValueError: there is no such class.
@@ -246,7 +247,7 @@ def find_class(path: str, spider: Spider | None) -> type:
     if not _is_class(found):
         raise ValueError(f"class {shown(path, 60)} is not imported")
     owners = [sys.modules.get(base.__module__) for base in type(spider).__mro__]
-    if module_name.startswith("scrapy.") or module in owners:
+    if module_name.startswith("scrapy.http.") or module in owners:
         return found
     for owner in owners:
         if any(value is found or value is module for value in vars(owner).values()):
@@ -264,4 +265,4 @@ def _kind(cls: type) -> str:
         return "enum"
     if is_dataclass(cls):
         return "dataclass"
-    return "namedtuple" if issubclass(cls, tuple) and hasattr(cls, "_fields") else ""
+    return "namedtuple" if issubclass(cls, tuple) and hasattr(cls, "_make") else ""
