@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from support.odd_site import (
@@ -70,7 +71,7 @@ def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
 
 def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
     """Its queues are damaged, so that Scrapy fails to push to some; in the end it is deleted."""
-    settings = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
+    settings: dict[str, Any] = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
     lab.kill_midway(12, TREE, **settings)
     recorded = lab.recorded()
     lab.crawl(TREE, **settings)
@@ -109,7 +110,7 @@ def test_what_a_deleted_jobdir_had_is_crawled_by_the_next_run(lab: Lab, next_one
 # -- scrapy-redis --
 
 
-def distributed(lab: Lab, *, persist: bool = True) -> dict[str, object]:
+def distributed(lab: Lab, *, persist: bool = True) -> dict[str, Any]:
     """Return the settings of a worker."""
     return {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",

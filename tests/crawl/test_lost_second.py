@@ -55,13 +55,11 @@ def lab(any_binary: str, tmp_path: Path, nursery: Nursery) -> Iterator["Loss"]:
     children = [f"/child-{number}" for number in range(CHILDREN)]
     pages = {"/": page("/parent"), "/parent": page(*children), "/gate": page()}
     pages |= dict.fromkeys(children, page())
-    with (
-        Server(any_binary) as server,
-        serve(pages) as site,
-        Loss(site, server.url, tmp_path, nursery) as lab,
-    ):
+    with Server(any_binary) as server, serve(pages) as site:
+        lab = Loss(site, server.url, tmp_path, nursery)
         lab.server = server
-        yield lab
+        with lab:
+            yield lab
 
 
 class Loss(Lab):

@@ -1,7 +1,10 @@
 """Whose claims are taken over, and whether a crawl may end: by rules, and on a real server."""
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -32,7 +35,7 @@ QUEUE = workers.queue_id("shop", "redis shop:requests")
 FAILED = workers.failed_id("shop")
 
 
-def crew(*others: Worker, **fields: object) -> WorkerView:
+def crew(*others: Worker, **fields: Any) -> WorkerView:
     return WorkerView(ME, "shop", {w.id: w for w in others}, NOW, **fields)
 
 
@@ -129,31 +132,27 @@ class Crawl:
 
     def __init__(self, bloom: BloomFilter, client: redis.Redis, queue: str = "") -> None:
         self.filters = Filters({"lasting": bloom}, Connection(client, ""))
-        self.found: dict[str, str] = {}
+        self.taken: dict[str, str] = {}
         self.ended = 0
         #: Number of the idle period.
         self.number = 1
-        self.dropped: list[str] = []
         me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
-        self.takeover = Reclaimer(
-            me,
-            "shop",
-            found=self._found,
-            dropped=lambda _, fields: self.dropped.extend(fields),
-            wanted=self._wanted,
-            looked=self._looked,
-        )
-        self.me = me
+        self.me, self.takeover = me, Reclaimer(me, "shop", self, lambda event: event())
 
-    def _found(self, found: Reclaimed) -> None:
-        self.found |= found.requests
+    # The events of the reclaimer:
+
+    def found(self, found: Reclaimed) -> None:
+        self.taken |= found.requests
         self.takeover.resume()
         self.takeover.go_on()
 
-    def _wanted(self) -> None:
+    def dropped(self, window: str, fields: Collection[str]) -> None:
+        pass
+
+    def wanted(self) -> None:
         self.takeover.go_on()
 
-    def _looked(self, status: ReclaimerStatus) -> None:
+    def looked(self, status: ReclaimerStatus) -> None:
         self.ended += status.may_end == self.number > 0
         self.number += status.may_end == self.number > 0
 
@@ -165,10 +164,10 @@ class Crawl:
         """Have it work until it lets the crawl end, or finds something to do."""
         self.takeover.idle(self.number)
         deadline = time.monotonic() + 20
-        while not self.ended and not self.found and time.monotonic() < deadline:
+        while not self.ended and not self.taken and time.monotonic() < deadline:
             self.takeover.run(self.filters)
             time.sleep(0.02)
-        assert self.ended or self.found
+        assert self.ended or self.taken
         self.work()
 
 
@@ -211,11 +210,10 @@ def test_a_worker_that_leaves_claims_behind_says_that_it_has_stopped(
 ) -> None:
     crawl.work(1)
     fields = leave(bloom, crawl.me.id)
-    crawl.takeover.leave_claims()
     crawl.takeover.end(crawl.filters)
     second = Crawl(bloom, client)
     second.work()
-    assert set(second.found) == fields
+    assert set(second.taken) == fields
     assert entries(bloom) == {second.me.id}
 
 
@@ -227,11 +225,11 @@ def test_ten_thousand_claims_of_a_dead_worker_are_taken_over_as_they_are_wanted(
     enter(bloom, dead, 0)
     crawl.takeover.run(crawl.filters)
     crawl.takeover._wants_more = False
-    assert len(crawl.found) <= 512, "a page at a time (a small hash is one page)"
+    assert len(crawl.taken) <= 512, "a page at a time (a small hash is one page)"
     for _ in range(200):
         crawl.takeover.go_on()
         crawl.takeover.run(crawl.filters)
-    assert set(crawl.found) == fields
+    assert set(crawl.taken) == fields
     assert dead.id not in entries(bloom)
 
 
@@ -240,7 +238,7 @@ def test_a_claim_whose_request_is_not_kept_becomes_new(bloom: BloomFilter, crawl
     leave(bloom, dead.id, request="")
     enter(bloom, dead, 0)
     crawl.work()
-    assert not crawl.found
+    assert not crawl.taken
     assert bloom.info().claims == 0
 
 
@@ -254,8 +252,8 @@ def test_two_workers_share_what_a_third_has_left(
     for _ in range(100):
         crawl.takeover.run(crawl.filters)
         second.takeover.run(second.filters)
-    assert set(crawl.found) | set(second.found) == fields
-    assert not set(crawl.found) & set(second.found)
+    assert set(crawl.taken) | set(second.taken) == fields
+    assert not set(crawl.taken) & set(second.taken)
 
 
 def test_a_crawl_alone_may_end_at_once(crawl: Crawl) -> None:
@@ -272,9 +270,9 @@ def test_a_crawl_waits_for_one_that_may_be_dead_and_takes_over(
     fields = leave(bloom, ghost.id)
     enter(bloom, ghost, 2)
     crawl.work()
-    assert not crawl.found
+    assert not crawl.taken
     crawl.wait()
-    assert set(crawl.found) == fields
+    assert set(crawl.taken) == fields
 
 
 def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
@@ -290,7 +288,7 @@ def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
     enter(bloom, other, 60)
     crawl.wait()
     assert crawl.ended
-    assert not crawl.found
+    assert not crawl.taken
 
 
 def test_claims_of_an_owner_without_an_entry_are_taken_over_after_a_while(
@@ -298,9 +296,9 @@ def test_claims_of_an_owner_without_an_entry_are_taken_over_after_a_while(
 ) -> None:
     fields = leave(bloom, workers.worker_id("shop"))
     crawl.work()
-    assert not crawl.found
+    assert not crawl.taken
     crawl.wait()
-    assert set(crawl.found) == fields
+    assert set(crawl.taken) == fields
 
 
 def test_what_a_queue_has_lost_is_found_when_it_is_empty(
@@ -309,9 +307,9 @@ def test_what_a_queue_has_lost_is_found_when_it_is_empty(
     crawl = Crawl(bloom, client, QUEUE)
     fields = leave(bloom, QUEUE)
     crawl.work()
-    assert not crawl.found
+    assert not crawl.taken
     crawl.wait()
-    assert set(crawl.found) == fields
+    assert set(crawl.taken) == fields
     assert bloom.run(lambda v: claim_protocol.claim(v, [b"new"], ["{}"], QUEUE, "m")) == ["1"]
 
 
@@ -320,11 +318,12 @@ def test_failures_that_are_due_are_taken_up_and_those_without_a_request_forgotte
 ) -> None:
     for name, request, seconds in (("due", "{}", 0), ("bare", "", 0), ("later", "{}", 900)):
         item = name.encode()
-        bloom.run(lambda v, i=item, r=request: claim_protocol.claim(v, [i], [r], "w", "n"))
+        claim = partial(claim_protocol.claim, items=[item], requests=[request])
+        bloom.run(partial(claim, owner="w", nonce="n"))
         failure = RetryPolicy(FAILED, seconds, 5)
-        bloom.run(lambda v, i=item, f=failure: claim_protocol.release(v, [i], "w", f))
+        bloom.run(partial(claim_protocol.release, items=[item], owner="w", failure=failure))
     crawl.work()
-    assert crawl.found == {b"due".hex(): "{}"}
+    assert crawl.taken == {b"due".hex(): "{}"}
     assert bloom.info().claims == 2
 
 
@@ -336,4 +335,4 @@ def test_after_an_outage_the_others_get_time_to_come_back(bloom: BloomFilter, cr
     time.sleep(1.1)
     crawl.takeover.recovered()
     crawl.work()
-    assert not crawl.found
+    assert not crawl.taken

@@ -45,7 +45,7 @@ GOOD = json.loads(WORKER.describe())
     [
         "",
         "x",
-        "-1 {}",
+        "soon {}",
         "1",
         "1 {}",
         "1 []",
@@ -54,15 +54,11 @@ GOOD = json.loads(WORKER.describe())
         f"1 {json.dumps(GOOD | {'pid': '7'})}",
         f"1 {json.dumps(GOOD | {'pid': -1})}",
         f"1 {json.dumps(GOOD | {'pid': True})}",
-        f"1 {json.dumps(GOOD | {'started': 1.5})}",
-        f"1 {json.dumps(GOOD | {'host': 7})}",
-        f"1 {json.dumps(GOOD | {'queue': None})}",
         f"1 {json.dumps(GOOD | {'heartbeat': 0})}",
         f"1 {json.dumps(GOOD | {'heartbeat': float('nan')})}",
         f"1 {json.dumps(GOOD | {'heartbeat': 'often'})}",
+        f"1 {json.dumps(GOOD | {'heartbeat': 10**400})}",
         f"1 {json.dumps(GOOD | {'more': 1})}",
-        f"1 {json.dumps(GOOD | {'host': 'x' * 3_000})}",
-        f"{'9' * 13} {WORKER.describe()}",
     ],
 )
 def test_an_entry_that_is_damaged_is_left_out(stored: str) -> None:

@@ -1,24 +1,30 @@
-"""One look at all claims of a crawl: ends those without a request, takes over the free ones."""
+"""A scan of all claims: ends free claims without a request, and takes over the other free ones."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim
+from scrapy_bloom.bloom.protocol.claim_protocol import (
+    ClaimPage,
+    StoredClaim,
+    heartbeat,
+    reassign,
+    release_fields,
+    scan_many,
+)
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
 
-#: Claims looked at, and taken over, at once at most.
-PAGE = 128
-#: Claims of a block looked at in one call where only their heads are of interest.
+#: Claims of a block scanned in one call, about.
 SCAN = 1_000
-#: Characters of requests that are read at once, about.
+#: Claims taken over in one call at most.
+PAGE = 128
+#: Characters of requests read in one call, about.
 MAX_REPLY = 1 << 18
 
 
@@ -38,20 +44,20 @@ class Reclaimed:
 
 
 class ClaimSweep:
-    """Looks at all claims.
+    """Scans claims.
 
     Args:
         me: this worker.
-        dropped: is called with a window and the fields of claims that were ended without being
-            crawled, because their requests are not stored.
+        dropped: is called with a window and the fields of claims that were ended because their
+            requests are not stored.
         look_soon: is called when claims will be free soon.
-        runtime: time and chance.
+        runtime: clock and random numbers.
 
     Attributes:
-        views: per window, the workers as this one sees them.
-        met: when owners without an entry were first met.
-        lost: nonces of calls whose replies did not come.
-        is_waiting: whether the last look met claims whose fate will be clear soon.
+        views: window -> this worker's view of all workers.
+        met: owner without an entry -> when one of its claims was first found.
+        lost: nonces of calls without a reply.
+        is_waiting: whether the last scan found claims that may be free soon.
     """
 
     def __init__(
@@ -71,58 +77,63 @@ class ClaimSweep:
         self.is_waiting = False
 
     def look(self, filters: Filters) -> Iterator[Reclaimed]:
-        """Look at all claims; yield what was taken over, page by page."""
+        """Scan all claims; yield those that were taken over, page by page."""
         self.drop_unkept(filters, [*filters.by_window])
         for window, bloom in filters.by_window.items():
             dead = {worker.id for worker in self.views[window].dead}
-            for block in range(bloom.header.blocks if bloom.header else 0):
-                cursor = ""
-                while cursor != "0":
-                    page = bloom.run(
-                        partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
-                    )
-                    cursor = page.cursor
-                    self._note_unknown(self.views[window], page)
-                    yield from self._take_over(bloom, window, block, page)
+            for block, page in _scan(bloom):
+                self._note_unknown(self.views[window], page)
+                yield from self._take_over(bloom, window, block, page)
             for worker in self.views[window].dead:
-                if worker.id in dead:  # all the while
+                if worker.id in dead:  # since before the scan
                     entry = f"{worker.until} {worker.describe()}"
-                    bloom.run(
-                        partial(
-                            claim_protocol.heartbeat, worker=worker.id, life="", description=entry
-                        )
-                    )
+                    bloom.run(partial(heartbeat, worker=worker.id, life="", description=entry))
+
+    def may_find(self, filters: Filters) -> bool:
+        """Whether a look may find free claims, or claims that may be free soon.
+
+        It scans few claims: most crawls find none when they open.
+        """
+        for window, bloom in filters.by_window.items():
+            view = self.views[window]
+            for _, page in _scan(bloom):
+                if page.cursor != "0":
+                    return True
+                if any(view.is_free(one) or view.is_to_be_awaited(one) for one in page.claims):
+                    return True
+        return False
+
+    def has_own(self, bloom: BloomFilter) -> bool:
+        """Whether this worker has claims in a filter."""
+        me = self._me.id
+        return any(claim.owner == me for _, page in _scan(bloom) for claim in page.claims)
 
     def drop_unkept(self, filters: Filters, windows: Collection[str]) -> None:
-        """End all free claims that have no request: nothing can be crawled for them.
+        """End all free claims without a request, which cannot be crawled.
 
-        The pages that yielded these requests are free as well, or are start pages. They yield them
-        again, and by then they have to be new: so this comes before anything is taken over.
+        The pages that yielded these requests are taken over next, or are start pages. They yield
+        the requests again, and these must be new then.
         """
         for window in windows:
             fields = self._drop_unkept(filters.by_window[window], self.views[window])
             if fields:
                 self._dropped(window, fields)
-                # Pages of this worker that wait for them will be free soon: look once more.
+                # Pages of this worker that wait for these requests will be free soon.
                 self.is_waiting = True
                 self._look_soon()
 
     def _drop_unkept(self, bloom: BloomFilter, view: WorkerView) -> set[str]:
         dropped = set[str]()
-        cursors = dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
-        while cursors:
-            pages = bloom.run(partial(claim_protocol.scan_many, cursors=cursors, count=SCAN))
-            gone: dict[str, dict[int, list[str]]] = defaultdict(dict)
-            for block, page in pages.items():
-                for claim in page.claims:
-                    if not claim.length and view.is_unkept_lost(claim):
-                        gone[claim.owner].setdefault(block, []).append(claim.field)
-                if page.damaged:
-                    gone[""][block] = list(page.damaged)
-            for owner, fields in gone.items():
-                bloom.run(partial(claim_protocol.release_fields, fields=fields, owner=owner))
-                dropped.update(*fields.values())
-            cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
+        for block, page in _scan(bloom):
+            by_owner: dict[str, list[str]] = defaultdict(list)
+            for claim in page.claims:
+                if not claim.length and view.is_unkept_lost(claim):
+                    by_owner[claim.owner].append(claim.field)
+            if page.damaged:
+                by_owner[""] += page.damaged
+            for owner, fields in by_owner.items():
+                bloom.run(partial(release_fields, fields={block: fields}, owner=owner))
+                dropped.update(fields)
         return dropped
 
     def _note_unknown(self, view: WorkerView, page: ClaimPage) -> None:
@@ -134,27 +145,33 @@ class ClaimSweep:
     def _take_over(
         self, bloom: BloomFilter, window: str, block: int, page: ClaimPage
     ) -> Iterator[Reclaimed]:
-        free = [claim for claim in page.claims if self.views[window].is_free(claim)]
-        for claims in _bounded([claim for claim in free if claim.length]):
+        # Lazily: a silent worker may have come back before the crawl takes the next part.
+        free = (one for one in page.claims if one.length and self.views[window].is_free(one))
+        for claims in _bounded(free):
             nonce = self._token(4)
-            reassign = partial(
-                claim_protocol.reassign,
-                block=block,
-                claims=claims,
-                owner=self._me.shared_queue or self._me.id,
-                nonce=nonce,
-            )
+            owner = self._me.shared_queue or self._me.id
             try:
-                requests = bloom.run(reassign)
+                requests = bloom.run(
+                    partial(reassign, block=block, claims=claims, owner=owner, nonce=nonce)
+                )
             except BloomError:
-                # Perhaps they are this worker's by now, and it was not told of what.
+                # The call may have succeeded: claims with this nonce are taken over again.
                 self.lost.add(nonce)
                 raise
             if requests:
                 yield Reclaimed(window, block, requests)
 
 
-def _bounded(claims: Sequence[StoredClaim]) -> Iterator[list[StoredClaim]]:
+def _scan(bloom: BloomFilter) -> Iterator[tuple[int, ClaimPage]]:
+    """Yield all claims of a filter, page by page, with their blocks."""
+    cursors = dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
+    while cursors:
+        pages = bloom.run(partial(scan_many, cursors=cursors, count=SCAN))
+        yield from pages.items()
+        cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
+
+
+def _bounded(claims: Iterable[StoredClaim]) -> Iterator[list[StoredClaim]]:
     """Split claims into parts whose requests make a reply of bounded size."""
     part: list[StoredClaim] = []
     for claim in claims:

@@ -1,8 +1,8 @@
 """Requests on their way through the engine, and pages that wait for requests that are not kept.
 
-A request that cannot be kept on the server is lost with its process. What brings it back is the
-page that yielded it: so that page is not settled before such a request is. A chain of pages that
-cannot be kept leads up to a start request, which the next run makes anyway.
+A request that is not kept on the server is lost with its process. Only the page that yielded it can
+yield it again, so that page is settled after the request. A chain of pages that are not kept ends
+at a start request, which the next run makes again.
 """
 
 from collections.abc import Collection
@@ -12,26 +12,9 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
 
-#: Claims, and the lengths in characters of the requests stored with them; 0 for one not stored.
+#: Claim -> length in characters of the request stored with it; 0 if none is stored.
 Claims = dict[Key, int]
-
-
-@dataclass(slots=True)
-class OpenClaims:
-    """The claims that this worker has made or taken over, and not settled.
-
-    If they are its queue's: those of requests that were handed out, and that it will not settle.
-
-    Args:
-        count: how many.
-        length: characters of their requests together.
-    """
-
-    count: int = 0
-    length: int = 0
-
-
-#: Requests not kept that pages wait for, at most: about 50 MB with their pages.
+#: Requests that are not kept and that pages wait for, at most: about 50 MB with their pages.
 MAX_UNKEPT = 100_000
 
 
@@ -40,15 +23,15 @@ class InFlightRequest:
     """A request that has left the scheduler and is not settled yet.
 
     Args:
-        claims: settled with it.
+        claims: are settled with it.
         error: raised by its callback.
         times: how often it has to finish: its callback may have yielded the request again.
         epoch: the epoch in which its callback began to yield, see ``failover.py``.
-        has_queued: whether claims on requests it yielded were queued for the background thread.
-        kind: how it is settled as soon as it waits for nothing; None until its callback is done.
-        unkept: requests it yielded that are neither kept nor settled.
+        has_queued: whether claims on its links were queued for the background thread.
+        kind: how it is settled when it waits for nothing; None until its callback is done.
+        unkept: how many requests that it yielded are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
-            again: FAIL if that has failed, REPEAT if it is lost; None for neither.
+            again: FAIL if that request failed, REPEAT if it was lost; None for neither.
         is_given_up: whether its claims stay as they are, for the next run.
     """
 
@@ -68,30 +51,30 @@ class InFlightRequest:
         return self.kind is not None and not self.unkept and not self.is_given_up
 
     def end(self) -> JobKind:
-        """Return how it is settled: once."""
+        """Return how it is settled; called once."""
         kind, self.kind = self.kind, None
         assert kind is not None  # noqa: S101 - its callback is done
         return self.instead if kind is JobKind.CONFIRM and self.instead else kind
 
 
 class UnkeptRequests:
-    """Which page waits for which request that is not kept.
+    """Maps requests that are not kept to the pages that wait for them.
 
     Args:
-        limit: requests at most. Beyond, the pages that wait longest are given up.
+        limit: requests at most. Beyond it, the pages that wait longest are given up.
     """
 
     def __init__(self, limit: int = MAX_UNKEPT) -> None:
         self._limit = limit
         self._parents: dict[Key, InFlightRequest] = {}
-        #: Those that no page waits for: start requests, and what the spider schedules by itself.
+        #: Requests that no page waits for: start requests, and those that the spider schedules.
         self._orphans: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._parents)
 
     def add(self, claim: Key, parent: InFlightRequest | None) -> list[InFlightRequest]:
-        """Make a page wait for a request it yielded; return the pages given up for want of room."""
+        """Make a page wait for a request that it yielded; return the pages that are given up."""
         if claim in self._parents:
             return []  # the page that yielded it first waits for it
         if parent is None:
@@ -108,7 +91,7 @@ class UnkeptRequests:
         return self.add(claim, parent) if claim in self._orphans else []
 
     def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
-        """Note how a claim is settled; return the page that can be settled now, if one can."""
+        """Note how a claim is settled; return the page that can be settled now."""
         self._orphans.discard(claim)
         parent = self._parents.pop(claim, None)
         if parent is None:
@@ -123,7 +106,7 @@ class UnkeptRequests:
         return [c for c in self._parents if c[0] == window and field_of(c[1]) in fields]
 
     def _give_up_oldest(self) -> list[InFlightRequest]:
-        """Give up the page that waits longest, and all pages that wait for it."""
+        """Give up the page that waits longest, and the pages that wait for it."""
         oldest = next(iter(self._parents))
         given_up, waiting = [], [self._parents.pop(oldest)]
         while waiting:

@@ -1,4 +1,4 @@
-"""When a URL counts as seen: the interface of the two policies, and the plainer one."""
+"""When a URL counts as seen: the interface of both policies, and "scheduled"."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ class Lookup:
     Args:
         key: its key.
         request: the request.
-        verdict: of the filters, or of this process; None until there is one.
-        length: characters of the request that is stored with its claim.
+        verdict: of the filters or of this process; None until it is known.
+        length: characters of the request stored with its claim.
     """
 
     key: Key
@@ -47,26 +47,26 @@ class Lookup:
 
 
 class Policy:
-    """What a crawl does with requests that are looked up, scheduled and crawled.
+    """Records or claims requests.
 
-    A policy defines ``look_up_one``, ``look_up`` and ``record_later``.
+    A subclass defines ``look_up_one``, ``look_up`` and ``record_later``.
     """
 
-    #: Verdicts after which a URL stays seen: they may be cached.
+    #: Verdicts that may be cached: the URL stays seen after them.
     certain: frozenset[Verdict]
-    #: Whether ``clear`` ends claims only: what is recorded was crawled.
+    #: Whether ``clear`` ends claims only, because recorded URLs were crawled.
     clears_claims_only = False
-    #: Whether callbacks' outputs are followed, however many requests are looked up together.
+    #: Whether callbacks' outputs are followed, even with BLOOM_BATCH = 0.
     follows_outputs = False
-    #: Whose claims the background thread makes and ends, and what it does between its jobs.
+    #: Owner of the claims that the background thread makes and ends; what it runs between jobs.
     claims = ClaimOwner()
     task: PeriodicTask | None = None
 
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
-        """Begin, with open filters, before the first request is looked up."""
+        """Begin with open filters, before the first request is looked up."""
 
     def look_up_one(self, bloom: BloomFilter, key: Key, request: Request) -> Verdict:
-        """Look a request up, and record or claim it if it is new, in one round trip.
+        """Look up a request, and record or claim it if it is new, in one round trip.
 
         Raises:
             StorageError: the outcome is unknown.
@@ -74,20 +74,20 @@ class Policy:
         raise NotImplementedError
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
-        """Return the operation that does the same with many requests of one window."""
+        """Return the operation that looks up many requests of one window."""
         raise NotImplementedError
 
     def record_later(self, key: Key, request: Request) -> None:
-        """Record or claim a request when the server is back."""
+        """Record or claim a request after an outage."""
         raise NotImplementedError
 
     def answered(self, lookups: Sequence[Lookup]) -> None:
         """Note the verdicts of ``look_up``."""
 
     def take_claimed(self, key: Key, request: Request) -> bool | None:  # noqa: ARG002
-        """Return whether a request is new that has its claim; None if it has none.
+        """Return whether a request that has its claim is new; None if it has no claim.
 
-        It is put back, or redirected to itself.
+        Such a request is put back, or redirected to itself.
         """
         return None
 
@@ -108,7 +108,7 @@ class Policy:
         return None
 
     def raised(self, page: Request, error: BaseException) -> None:
-        """Note that not all links of a page may have been found."""
+        """Note that some links of a page may not have been found."""
 
     def forget(self, key: Key) -> None:
         """Note that a page is crawled again in this run."""
@@ -121,7 +121,7 @@ class Policy:
         return True
 
     def finish(self) -> None:
-        """Settle what is left before the background thread ends."""
+        """Queue the last jobs before the background thread ends."""
 
 
 class RecordWhenScheduled(Policy):

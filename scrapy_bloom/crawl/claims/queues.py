@@ -1,4 +1,4 @@
-"""What becomes of a crawl's queue when the crawl is killed, and when it is stopped."""
+"""What a crawl's queue loses when the crawl is killed, and when it is stopped."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,11 +14,11 @@ class Queue:
     """Where requests wait.
 
     Args:
-        name: names the queue if it may hold requests of other workers than this one; else "".
-        survives_kill: whether it is whole after ``kill -9``.
-        survives_stop: whether it is whole after a clean stop.
-        is_shared: whether workers have it in common.
-        kind: what it is, for people.
+        name: identifies a queue that may hold requests of other workers; "" for any other queue.
+        survives_kill: whether it is complete after ``kill -9``.
+        survives_stop: whether it is complete after a clean stop.
+        is_shared: whether several workers use it.
+        kind: its description, for messages.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Queue:
             name = f"redis {settings.get('SCHEDULER_QUEUE_KEY', '%(spider)s:requests')}"
             if settings.getbool("SCHEDULER_PERSIST"):
                 return cls(name, True, True, True, "scrapy-redis's queue")
-            # Whoever stops first wipes it, for all.
+            # The first worker that stops deletes it.
             kind = "scrapy-redis's queue without SCHEDULER_PERSIST"
             return cls(name, True, False, True, kind)
         jobdir = settings.get("JOBDIR")
         if jobdir and scheduler.startswith("scrapy."):
-            # Its index is written at a clean stop only.
+            # Scrapy writes its index at a clean stop only.
             path = str(Path(str(jobdir)).resolve()).encode("utf-8", "surrogateescape")
             name = f"dir {blake2b(path, digest_size=16).hexdigest()}"
             return cls(name, False, True, False, "the queue in JOBDIR")

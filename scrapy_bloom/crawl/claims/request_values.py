@@ -1,35 +1,30 @@
-"""Packs the values of a request's attributes into what JSON knows, and rebuilds them exactly.
+"""Converts the values of a request's attributes to JSON and back, exactly.
 
-A value of another type becomes a dict with one item: its tag and its content. Stored text is data:
-unpacking it imports nothing, and runs no code of the classes that it names.
+A value of a type that JSON does not have becomes a dict with one item, its tag and its content:
+``{"tuple": [1, 2]}``. Stored text is data: ``unpack`` imports no module.
 """
 
-import math
 import re
 import sys
-from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import fields
-from datetime import date, datetime, time, timedelta, timezone
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from json import JSONEncoder
-from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
-from types import MemberDescriptorType, ModuleType, WrapperDescriptorType
-from typing import Any, cast
-from uuid import UUID, SafeUUID
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import ModuleType
+from typing import Any, TypeGuard
+from uuid import UUID
 
 from scrapy import Spider
 
 from scrapy_bloom.bloom.errors import shown
 
-#: Values of an attribute at most.
+#: Values of a request at most.
 MAX_VALUES = 65_536
-#: Containers within containers at most, in any attribute.
+#: Containers within containers at most.
 MAX_DEPTH = 32
-#: Bits of an integer at most: Python reads and writes such numbers whatever its settings are.
-MAX_BITS = 2048
 #: JSON would read these two characters as one.
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -43,7 +38,7 @@ class Packer:
     ``is_certain`` turns False when only a trial can show that a value would come back unchanged.
 
     Args:
-        spider: the spider whose modules name the classes that can be kept.
+        spider: the spider whose modules have the classes that can be stored.
     """
 
     def __init__(self, spider: Spider | None) -> None:
@@ -52,211 +47,129 @@ class Packer:
         self._name = ""
         self._count = 0
 
-    def pack_each(self, values: dict[str, Any]) -> dict[str, object]:
-        """Return values as what JSON knows.
+    def pack(self, name: str, value: object) -> Any:
+        """Return an attribute's value as JSON has it.
 
         Raises:
-            ValueError: one cannot be kept; the message names its attribute.
+            ValueError: it cannot be stored; the message has the attribute's name.
         """
-        packed = {}
-        for self._name, value in values.items():
-            self._count = 0
-            packed[self._name] = self._pack(value)
-        return packed
+        self._name = name
+        return self._pack(value, 0)
 
-    def _pack(self, value: Any, depth: int = 0) -> Any:
+    def _pack(self, value: Any, depth: int) -> Any:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_VALUES:
             raise ValueError(f"{self._name} is nested too deeply or too large")
         cls = type(value)
+        if cls in _PLAIN or (cls is str and not _has_surrogate_pair(value)):
+            return value
         if cls is list:
             return [self._pack(item, depth + 1) for item in value]
-        if cls is tuple:
-            return {"tuple": [self._pack(item, depth + 1) for item in value]}
         if cls is dict:
-            return self._pack_dict(value, depth + 1)
-        if _is_scalar(value):
-            return value
-        if cls in _TEXTS:
-            tag, write, _ = _TEXTS[cls]
-            return {tag: self._pack(write(value), depth)}
+            return self._pack_dict(value, depth)
         return self._pack_other(value, depth)
 
     def _pack_dict(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        items = [(self._pack_key(k, depth), self._pack(v, depth)) for k, v in value.items()]
-        if all(type(key) is str for key, _ in items):
-            packed = dict(items)
-            if len(packed) == len(items) and not _is_tagged(packed):
-                return packed
-        return {"dict": items}
-
-    def _pack_key(self, value: object, depth: int) -> Any:
-        if type(value) not in _CERTAIN_KEYS:
-            self.is_certain = False
-        return self._pack(value, depth)
+        if set(map(type, value)) <= {str} and not _is_tagged(value):
+            return {self._pack(k, depth): self._pack(v, depth + 1) for k, v in value.items()}
+        self.is_certain = False  # what a key is stored as may not be one, or be another key
+        return {"dict": self._pack([[key, item] for key, item in value.items()], depth)}
 
     def _pack_other(self, value: Any, depth: int) -> Any:
         cls = type(value)
-        if kind := _kind(cls):
-            return {kind: [class_path(cls, self._spider), self._state(kind, value, depth + 1)]}
-        if cls is set or cls is frozenset:
-            return {
-                cls.__name__: sorted((self._pack_key(v, depth + 1) for v in value), key=to_json)
-            }
-        for base, copy in _BASES.items():
-            if issubclass(cls, base) and type(plain := copy(value)) is not cls:
+        if cls in (tuple, set, frozenset):
+            items = self._pack([*value], depth)
+            if cls is not tuple:
+                items.sort(key=to_json)
+                self.is_certain = False  # see _pack_dict
+            return {cls.__name__: items}
+        if cls in _TEXTS:
+            tag, write, read = _TEXTS[cls]
+            text = write(value)
+            # A time's text has no fold and no name of its zone, and Python 3.11 misreads some.
+            if repr(read(text)) == repr(value):
+                return {tag: self._pack(text, depth)}
+        elif kind := _kind(cls):
+            state = self._pack(self._state(value, kind), depth + 1)
+            return {kind: [class_path(cls, self._spider), state]}
+        for base in _BASES:
+            if isinstance(value, base) and type(plain := base(value)) is base is not cls:
                 return self._pack(plain, depth)
-        raise unfit(self._name, value)
+        raise self._unfit(value)
 
-    def _state(self, kind: str, value: Any, depth: int) -> object:
-        cls = type(value)
-        if kind == "enum":
-            name = value._name_
-            if type(name) is str and _members(cls).get(name) is value:
-                return name
-        elif kind == "namedtuple":
-            if len(names := _field_names(cls)) == tuple.__len__(value) and not held(value):
-                return [self._pack(item, depth) for item in tuple.__iter__(value)]
-        else:
+    def _state(self, value: Any, kind: str) -> object:
+        """Return what ``_instance`` makes an equal instance of."""
+        cls, own = type(value), {*getattr(value, "__dict__", ())}
+        if kind == "enum" and cls.__members__.get(value.name) is value:
+            return value.name
+        if kind == "namedtuple" and not own and len(value) == len(cls._fields):
+            return [*value]
+        if kind == "dataclass" and own <= {*(names := [field.name for field in fields(cls)])}:
             self.is_certain = False
-            state = held(value)
-            if state.keys() == set(names := _field_names(cls)):
-                return {name: self._pack(state[name], depth) for name in names}
-        raise unfit(self._name, value)
+            return {name: getattr(value, name) for name in names}
+        raise self._unfit(value)
+
+    def _unfit(self, value: object) -> ValueError:
+        # Not the value: it may be secret.
+        kind = type(value).__name__
+        return ValueError(f"{self._name} holds a value of type {kind} that cannot be stored")
 
 
-class Unpacker:
-    """Rebuilds the values that a ``Packer`` packed.
+def unpack(value: Any, spider: Spider | None, depth: int = 0) -> Any:
+    """Return a value that a ``Packer`` packed.
 
     Args:
-        spider: the spider whose modules name the classes that may be stored.
+        value: as JSON has it.
+        spider: the spider whose modules have the classes that may be stored.
+        depth: of the value.
+
+    Raises:
+        Exception: of any class; nothing was packed so.
     """
-
-    def __init__(self, spider: Spider | None) -> None:
-        self._spider = spider
-        #: Keys within keys that are being rebuilt.
-        self._keys = 0
-
-    def unpack(self, value: Any, depth: int = 0) -> Any:
-        """Return a value as it was.
-
-        Raises:
-            Exception: of any class; nothing was packed so.
-        """
-        if depth > MAX_DEPTH:
-            raise ValueError("it is nested too deeply")
-        if type(value) is list:
-            return [self.unpack(item, depth + 1) for item in value]
-        if type(value) is dict:
-            if _is_tagged(value):
-                return self._untag(*next(iter(value.items())), depth + 1)
-            return {key: self.unpack(item, depth + 1) for key, item in value.items()}
-        if not _is_scalar(value):
-            raise ValueError("it holds a number out of bounds")
+    if depth > MAX_DEPTH:
+        raise ValueError("it is nested too deeply")
+    if type(value) is list:
+        return [unpack(item, spider, depth + 1) for item in value]
+    if type(value) is not dict:
         return value
-
-    def _untag(self, tag: str, content: Any, depth: int) -> Any:
-        if tag in _READERS and type(content) is str:
-            return _READERS[tag](content)
-        if tag not in _READERS and type(content) is list:
-            if tag == "tuple":
-                return tuple([self.unpack(item, depth) for item in content])
-            if tag == "dict":
-                return {self._key(k, depth): self.unpack(v, depth) for k, v in content}
-            if tag in _SETS:
-                return _SETS[tag]([self._key(item, depth) for item in content])
-            path, state = content
-            return self._instance(tag, find_class(path, self._spider), state, depth)
-        raise ValueError(f"its {tag} is of a wrong type")
-
-    def _key(self, value: Any, depth: int) -> Any:
-        self._keys += 1
-        key = self.unpack(value, depth)
-        self._keys -= 1
-        return key
-
-    def _instance(self, kind: str, cls: type, state: Any, depth: int) -> object:
-        if _kind(cls) != kind:
-            raise ValueError(f"{kind} cannot hold an instance of {cls.__name__}")
-        if self._keys and _has_own_hash(cls):
-            raise ValueError(f"{cls.__name__} has a __hash__ or __eq__ of its own")
-        if kind == "enum":
-            if type(state) is str and state in (members := _members(cls)):
-                return members[state]
-        elif kind == "namedtuple":
-            if type(state) is list and len(state) == len(_field_names(cls)):
-                values = [self.unpack(item, depth) for item in state]
-                return cast("object", tuple.__new__(cls, values))
-        elif type(state) is dict and state.keys() == set(names := _field_names(cls)):
-            made: object = object.__new__(cls)  # it refuses subclasses of str, Exception and others
-            for name in names:
-                if _has_setter(static_attribute(cls, name)):
-                    raise ValueError(f"{cls.__name__} has a field that is a property")
-                object.__setattr__(made, name, self.unpack(state[name], depth))
-            return made
-        raise ValueError(f"its {kind} is not what {cls.__name__} holds")
+    if not _is_tagged(value):
+        return {key: unpack(item, spider, depth + 1) for key, item in value.items()}
+    ((tag, content),) = value.items()
+    if tag in _READERS:
+        return _READERS[tag](content)
+    if tag in _KINDS:
+        path, state = content
+        return _instance(tag, find_class(path, spider), unpack(state, spider, depth + 1))
+    return _CONTAINERS[tag](unpack(content, spider, depth))
 
 
-def unfit(name: str, value: object) -> ValueError:
-    """Return the error for a value that cannot be kept."""
-    # Not the value: it may be secret.
-    return ValueError(f"{name} holds a value of type {type(value).__name__} that cannot be kept")
+def _instance(kind: str, cls: Any, state: Any) -> object:
+    if _kind(cls) != kind:
+        raise ValueError(f"{cls.__name__} is not a class of kind {kind}")
+    if kind == "enum":
+        return cls[state]
+    if kind == "namedtuple":
+        return cls._make(state)
+    # Not by __init__, which may change what it is given.
+    made = object.__new__(cls)
+    for field in fields(cls):
+        object.__setattr__(made, field.name, state[field.name])
+    return made
 
 
-def latin(text: str) -> bytes:
-    """Return the bytes that were stored as text, a character each."""
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ValueError("it holds bytes beyond 255") from None
-
-
-def held(value: object, known: type = object) -> dict[str, object]:
-    """Return what an instance has in its dict, and in the slots that ``known`` has not."""
-    state = {}
-    with suppress(AttributeError):  # it has no dict
-        state.update(object.__getattribute__(value, "__dict__"))
-    for cls in set(type(value).__mro__) - set(known.__mro__):
-        for name, slot in vars(cls).items():
-            if type(slot) is MemberDescriptorType:
-                with suppress(AttributeError):  # it is empty
-                    state[name] = slot.__get__(value)
-    return state
-
-
-def static_attribute(cls: type, name: str) -> Any:
-    """Return an attribute of a class, None if it has none. No getattr: that may run code."""
-    for base in cls.__mro__:
-        if name in vars(base):
-            return vars(base)[name]
-    return None
+# -- types --
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
     return len(value) == 1 and not _TAGS.isdisjoint(value)
 
 
-def _is_scalar(value: object) -> bool:
-    if type(value) is str:
-        return value.isascii() or not _SURROGATE_PAIR.search(value)
-    if type(value) is int:
-        return value.bit_length() <= MAX_BITS
-    if type(value) is float:
-        return math.isfinite(value)
-    return value is None or type(value) is bool
+def _has_surrogate_pair(text: str) -> bool:
+    return not text.isascii() and bool(_SURROGATE_PAIR.search(text))
 
 
-# -- types that are stored as text --
-
-
-def _moment(value: datetime | time) -> str:
-    text = value.isoformat()
-    # Compared, because the text has no fold and no name of a time zone, and Python 3.11 misreads
-    # some offsets of less than a second.
-    is_readable = value.tzinfo is None or type(value.tzinfo) is timezone
-    if not is_readable or repr(type(value).fromisoformat(text)) != repr(value):
-        raise ValueError("a time with a fold or such a time zone cannot be kept")
-    return text
+def _to_bytes(text: str) -> bytes:
+    return text.encode("latin-1")
 
 
 def _duration(value: timedelta) -> str:
@@ -268,56 +181,38 @@ def _to_duration(text: str) -> timedelta:
     return timedelta(days, seconds, microseconds)
 
 
-def _uuid(value: UUID) -> str:
-    return f"{value} {value.is_safe.name}"
-
-
-def _to_uuid(text: str) -> UUID:
-    number, safety = text.split(" ")
-    return UUID(number, is_safe=SafeUUID[safety])
-
-
-def _path(value: PurePath) -> str:
-    text = str(value)
-    if type(value)(text).parts != value.parts:  # "./c:" in Windows, before Python 3.12
-        raise ValueError("a path that its text does not name cannot be kept")
-    return text
-
-
+#: Types whose values JSON has; not all values of str.
+_PLAIN = {int, float, bool, type(None)}
+_CONTAINERS: dict[str, Callable[[Any], object]] = {
+    "dict": dict,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+#: Classes that the spider's modules define.
+_KINDS = {"enum", "dataclass", "namedtuple"}
+#: Instances of other classes derived from these are stored as their values.
+_BASES: tuple[Any, ...] = (str, int, float, bytes, list, tuple, dict)
 #: Type -> its tag, how it is written, how it is read.
 _TEXTS: dict[type, tuple[str, Callable[[Any], str], Callable[[str], object]]] = {
-    bytes: ("bytes", lambda value: value.decode("latin-1"), latin),
-    datetime: ("datetime", _moment, datetime.fromisoformat),
+    bytes: ("bytes", lambda value: value.decode("latin-1"), _to_bytes),
+    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
     date: ("date", date.isoformat, date.fromisoformat),
-    time: ("time", _moment, time.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
     timedelta: ("timedelta", _duration, _to_duration),
     Decimal: ("decimal", str, Decimal),
-    UUID: ("uuid", _uuid, _to_uuid),
+    UUID: ("uuid", str, UUID),
     **{
-        cls: (cls.__name__, _path, cls)
+        cls: (cls.__name__, str, cls)
         for cls in (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
     },
 }
 _READERS = {tag: read for tag, _, read in _TEXTS.values()}
-_SETS: dict[str, Callable[[list[Any]], object]] = {"set": set, "frozenset": frozenset}
 #: A dict of one item with such a key stands for a value of another type.
-_TAGS = {*_READERS, *_SETS, "tuple", "dict", "enum", "dataclass", "namedtuple"}
-#: As keys they stay as different as they are.
-_CERTAIN_KEYS = {str, int, float, bool, type(None), bytes}
-#: Type -> what copies an instance of a subclass, without the methods of the subclass.
-_BASES: dict[type, Callable[[Any], object]] = {
-    str: str.__str__,
-    int: int.__int__,
-    float: float.__float__,
-    bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    list: lambda value: [*list.__iter__(value)],
-    tuple: lambda value: (*tuple.__iter__(value),),
-    OrderedDict: lambda value: dict(OrderedDict.items(value)),  # dict's order is another
-    dict: lambda value: dict(dict.items(value)),
-}
+_TAGS = {*_READERS, *_CONTAINERS, *_KINDS}
 
 
-# -- classes: only through the modules of the spider, and only by what vars() shows --
+# -- classes: only those that any process of the spider has imported --
 
 
 def class_path(cls: type, spider: Spider | None) -> str:
@@ -332,67 +227,42 @@ def class_path(cls: type, spider: Spider | None) -> str:
     return path
 
 
-def find_class(path: object, spider: Spider | None) -> type:
-    """Return a class that the spider's module, or that of a base class, defines or imports.
+def find_class(path: str, spider: Spider | None) -> type:
+    """Return a class of requests of Scrapy, or one that a module of the spider has.
 
-    Another process that runs this spider has it, too.
+    The modules of a spider are those of its class and of the base classes. A module has the classes
+    that it defines or imports, and those of the modules that it imports.
+
+    Raises:
+        ValueError: there is no such class.
     """
-    cls = imported_class(path)
-    module = sys.modules[str(path).partition(":")[0]]
-    owners = [sys.modules.get(base.__module__) for base in type(spider).__mro__]
-    if any(owner is module for owner in owners):
-        return cls
-    for owner in owners:
-        held_there = [*vars(owner).values()] if type(owner) is ModuleType else []
-        if any(value is cls or value is module for value in held_there):
-            return cls
-    raise ValueError(f"class {shown(path, 60)} is not imported by the spider's module")
-
-
-def imported_class(path: object) -> type:
-    """Return a class of a module that is imported already."""
-    module_name, _, names = path.partition(":") if type(path) is str else ("", "", "")
+    module_name, _, names = path.partition(":")
     module = sys.modules.get(module_name)
     # No getattr, and no modules of other types: theirs may import something.
-    scope = vars(module) if type(module) is ModuleType else {}
+    scope: Mapping[str, object] = vars(module) if type(module) is ModuleType else {}
     found: object = None
     for name in names.split("."):
         found = scope.get(name)
-        scope = vars(found) if issubclass(type(found), type) else {}
-    if issubclass(type(found), type):
-        return cast("type", found)
-    raise ValueError(f"class {shown(path, 60)} is not imported")
+        scope = vars(found) if _is_class(found) else {}
+    if not _is_class(found):
+        raise ValueError(f"class {shown(path, 60)} is not imported")
+    owners = [sys.modules.get(base.__module__) for base in type(spider).__mro__]
+    if module_name.startswith("scrapy.http.") or module in owners:
+        return found
+    for owner in owners:
+        if any(value is found or value is module for value in vars(owner).values()):
+            return found
+    raise ValueError(f"class {shown(path, 60)} is not imported by the spider's module")
+
+
+def _is_class(value: object) -> TypeGuard[type]:
+    return issubclass(type(value), type)
 
 
 def _kind(cls: type) -> str:
     """Return the tag of a class's instances, "" if it has none."""
     if issubclass(cls, Enum):
         return "enum"
-    if static_attribute(cls, "__dataclass_fields__") is not None:
+    if is_dataclass(cls):
         return "dataclass"
-    is_named = issubclass(cls, tuple) and type(static_attribute(cls, "_fields")) is tuple
-    return "namedtuple" if is_named else ""
-
-
-def _members(cls: type) -> dict[str, object]:
-    return cast("dict[str, object]", static_attribute(cls, "_member_map_"))
-
-
-def _field_names(cls: Any) -> list[str]:
-    if issubclass(cls, tuple):
-        return list(static_attribute(cls, "_fields"))
-    return [field.name for field in fields(cls)]
-
-
-def _has_own_hash(cls: type) -> bool:
-    """Whether to hash or compare instances runs Python code, other than Enum's."""
-    methods = (static_attribute(cls, name) for name in ("__hash__", "__eq__"))
-    return any(type(m) is not WrapperDescriptorType and m is not _ENUM_HASH for m in methods)
-
-
-_ENUM_HASH = vars(Enum)["__hash__"]
-
-
-def _has_setter(attribute: object) -> bool:
-    is_slot = type(attribute) is MemberDescriptorType
-    return not is_slot and static_attribute(type(attribute), "__set__") is not None
+    return "namedtuple" if issubclass(cls, tuple) and hasattr(cls, "_make") else ""

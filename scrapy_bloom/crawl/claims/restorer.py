@@ -22,39 +22,38 @@ logger = logging.getLogger(__name__)
 
 
 class Restorer:
-    """Talks to the reclaimer, which is in the background thread, by messages and events.
+    """Posts messages to the reclaimer in the background thread, and receives its events.
 
     Args:
         spider: the spider.
-        reclaimer: takes claims over.
         engine: Scrapy's engine.
         failover: whether the server is up.
         report: counts and warns.
     """
 
     def __init__(
-        self,
-        spider: Spider,
-        reclaimer: Reclaimer,
-        *,
-        engine: EngineAdapter,
-        failover: Failover,
-        report: Report,
+        self, spider: Spider, engine: EngineAdapter, failover: Failover, report: Report
     ) -> None:
-        self._spider, self._reclaimer = spider, reclaimer
-        self._engine, self._failover, self._report = engine, failover, report
+        self._spider, self._engine = spider, engine
+        self._failover, self._report = failover, report
         self._status = ReclaimerStatus()
         #: How often the spider was idle, and whether it is.
         self._idle_number, self._is_idle = 0, False
         #: Whether the idle spider waits for the reclaimer.
         self._is_awaited = False
 
-    def start(self, tracker: ClaimTracker, ledger: ClaimLedger, write_behind: WriteBehind) -> None:
-        """Begin, after the reclaimer's first look."""
-        self._tracker, self._ledger = tracker, ledger
+    def start(
+        self,
+        reclaimer: Reclaimer,
+        tracker: ClaimTracker,
+        ledger: ClaimLedger,
+        write_behind: WriteBehind,
+    ) -> None:
+        """Begin, after the reclaimer has begun."""
+        self._reclaimer, self._tracker, self._ledger = reclaimer, tracker, ledger
         self._put: Callable[[Job], None] = write_behind.put
         self._post: Callable[[Callable[[], object]], None] = write_behind.post
-        self._status = self._reclaimer.status
+        self._status = reclaimer.status
 
     def may_close(self) -> bool:
         """Let the spider close when there is nothing to take over or to wait for."""
@@ -62,7 +61,7 @@ class Restorer:
         if not self._failover.is_up or self._failover.is_closing:
             return True
         status = self._status
-        if status.has_looked and not status.is_looking:
+        if not status.is_looking:
             if not status.has_peers:
                 return True
             if self._is_idle and status.may_end == self._idle_number:
@@ -75,35 +74,28 @@ class Restorer:
         self._is_awaited = True
         return False
 
-    def finish(self, *, leaves_claims: bool) -> None:
-        """Note whether the crawl ends with claims that it will not settle."""
-        if leaves_claims:
-            self._post(self._reclaimer.leave_claims)
-
     def resume(self) -> None:
         """Note that the crawl has something to do: the spider is not idle."""
         if self._is_idle:
             self._is_idle = False
             self._post(self._reclaimer.resume)
 
-    # -- events of the reclaimer, in the crawl's thread --
+    # -- events of the reclaimer --
 
     def looked(self, status: ReclaimerStatus) -> None:
         """Note the reclaimer's status; wake the engine if the idle spider waits for it."""
         self._status = status
-        # Only if the spider waits for it: each look of the engine is one more ``spider_idle``.
+        # Not otherwise: each look of the engine sends one more ``spider_idle``.
         if self._is_awaited and not status.is_looking:
             self._is_awaited = False
             self._engine.look()
 
     def found(self, found: Reclaimed) -> None:
         """Put requests back that were taken over from another worker."""
-        if self._failover.is_over:
-            self._post(self._reclaimer.leave_claims)
-            return
-        self.resume()
-        self._restore(found)
-        self.wanted()
+        if not self._failover.is_over:
+            self.resume()
+            self._restore(found)
+            self.wanted()
 
     def dropped(self, window: str, fields: Collection[str]) -> None:
         """Note claims that were ended because their requests are not stored."""
@@ -111,7 +103,7 @@ class Restorer:
         self._ledger.dropped(window, fields)
 
     def wanted(self) -> None:
-        """Let the reclaimer go on if the queue has room."""
+        """Let the reclaimer take over more if the queue has room."""
         if not self._failover.is_over and self._engine.has_room():
             self._post(self._reclaimer.go_on)
 
@@ -124,21 +116,18 @@ class Restorer:
             if request is None:
                 self._put(Job(JobKind.DROP, found.window, name.encode(), block=found.block))
                 continue
-            # All, because all are settled together: those of a chain may be taken over one by one.
-            self._ledger.add(len(tracker.claims_of(request)), len(text))
+            self._ledger.length += len(text)
             tracker.restored, tracker.was_offered = request, False
             try:
                 self._engine.crawl(request)
             except Exception:
-                logger.exception(
-                    "Bloom filter: %s, which was left behind, cannot be put back", request
-                )
-                continue  # the claim stays, for the next one to try
+                logger.exception("Bloom filter: pending request %s cannot be scheduled", request)
+                continue  # its claim stays, and the next run tries again
             finally:
                 tracker.restored = None
             self._report.count("taken_over", found.window)
-            if not tracker.was_offered:
-                self._ledger.settle(tracker.claims_of(request), JobKind.RELEASE)  # offsite, by now
+            if not tracker.was_offered:  # a middleware dropped it, for instance as offsite
+                self._ledger.settle(tracker.claims_of(request), JobKind.RELEASE)
 
     def _read(self, window: str, name: str, text: str) -> Request | None:
         reason = "it is not the request that was claimed"
@@ -154,7 +143,7 @@ class Restorer:
         self._report.count("not_restored", window)
         self._report.warn_once(
             "not restored",
-            f"a request that was left behind cannot be put back: {reason}. Has the spider changed? "
-            "Its URL is crawled when it is found again (bloom/not_restored counts them)",
+            f"a pending request of another run cannot be put back: {reason}. Has the spider "
+            "changed? Its URL is crawled when it is found again (bloom/not_restored counts them)",
         )
         return None

@@ -1,4 +1,4 @@
-"""Which claims are free: a decision on what one worker sees of the others. Pure."""
+"""Decides which claims are free, from the entries of all workers. No I/O but a look at /proc."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Worker
 
-#: Seconds after which what an empty queue should have is lost.
+#: Seconds after which requests that an empty queue should have count as lost.
 ORPHANED_AFTER_SECONDS = 5
 
 
@@ -17,13 +17,13 @@ class WorkerView:
 
     Args:
         me: the worker that looks.
-        spider: name of its spider: claims of other spiders are not its own to crawl.
-        others: by id.
+        spider: name of its spider: it cannot crawl the claims of other spiders.
+        others: id -> worker.
         now: Unix time in seconds on the server.
-        idle_since: since when its queue is empty, and nothing is under way here; 0 if it is not.
-        unknown: owners without an entry, and for how many seconds they have been known.
-        trusts_silence: whether workers that are silent count as dead.
-        lost: nonces of its own calls that may have taken over claims, and never said of what.
+        idle_since: since when the crawl is idle, on the server's clock; 0 if it is not.
+        unknown: owner without an entry -> seconds since one of its claims was found.
+        trusts_silence: whether workers without a heartbeat count as dead.
+        lost: nonces of this worker's calls that may have taken over claims, without a reply.
     """
 
     me: Worker
@@ -36,16 +36,16 @@ class WorkerView:
     lost: Collection[str] = ()
 
     def is_dead(self, worker: Worker) -> bool:
-        """Whether a worker's claims are to be taken over."""
+        """Whether a worker has ended, so that its claims are free."""
         if worker.until == 0:
-            # What its queue still has is not lost; what is left when that is empty, is.
+            # The queue may still have its requests, until it is empty.
             is_in_queue = worker.jobdir and worker.jobdir == self.me.jobdir
             return bool(self.idle_since) or not is_in_queue
         return worker.process.is_gone or (self.trusts_silence and worker.until <= self.now)
 
     @property
     def dead(self) -> list[Worker]:
-        """Workers whose claims are to be taken over."""
+        """Workers whose claims are free."""
         return [w for w in self.others.values() if self._is_kin(w.id) and self.is_dead(w)]
 
     @property
@@ -54,7 +54,7 @@ class WorkerView:
         return bool(self.dead) or any(w.until == 0 for w in self.others.values())
 
     def is_free(self, claim: StoredClaim) -> bool:
-        """Whether nobody will settle a claim any more."""
+        """Whether no worker will settle a claim."""
         owner = claim.owner
         if not self._is_kin(owner):
             return False
@@ -69,10 +69,10 @@ class WorkerView:
         return self.unknown.get(owner, 0.0) >= 2 * self.me.heartbeat
 
     def is_unkept_lost(self, claim: StoredClaim) -> bool:
-        """Whether a claim without its request is to be ended.
+        """Whether the request of a claim that is stored without it is lost.
 
-        Also if its worker has stopped and left its queue in a JOBDIR: what JSON cannot hold, Scrapy
-        most often cannot pickle. What it can is fetched twice if it is found again.
+        It is also if its worker has stopped and left its queue in a JOBDIR: Scrapy can rarely
+        pickle what JSON cannot hold. If it can, the page may be fetched twice.
         """
         worker = self.others.get(claim.owner)
         has_stopped = worker is not None and worker.until == 0 and self._is_kin(claim.owner)
@@ -80,18 +80,18 @@ class WorkerView:
 
     def _has_left_queue(self, claim: StoredClaim) -> bool:
         if claim.owner == self.me.shared_queue:
-            # Whoever took it out of the queue before has said so by now, or is dead.
+            # A live worker that took it out of the queue would hold it by now.
             waited = self.idle_since and self.now - self.idle_since >= ORPHANED_AFTER_SECONDS
             return bool(waited) and claim.time <= self.idle_since
         served = {worker.queue for worker in self.others.values() if not self.is_dead(worker)}
         return claim.owner not in served
 
     def is_to_be_awaited(self, claim: StoredClaim) -> bool:
-        """Whether it will soon be clear what becomes of a claim."""
+        """Whether a claim may be free soon."""
         return claim.owner == self.me.shared_queue or self.is_unknown(claim)
 
     def is_unknown(self, claim: StoredClaim) -> bool:
-        """Whether a claim is a worker's who has no entry."""
+        """Whether the owner of a claim is a worker without an entry."""
         owner = claim.owner
         is_workers = owner.startswith("w") and owner != self.me.id and self._is_kin(owner)
         return is_workers and owner not in self.others

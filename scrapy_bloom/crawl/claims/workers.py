@@ -1,8 +1,7 @@
-"""Workers: who has claims, and whether they are alive. No I/O but a look at processes."""
+"""Workers that have claims, and whether they are alive. The only I/O is a look at /proc."""
 
 import json
 import os
-import re
 import secrets
 import socket
 from collections.abc import Mapping
@@ -14,21 +13,19 @@ from pathlib import Path
 
 from scrapy_bloom.bloom.model.header import in_range
 
-#: Characters of a worker's description at most.
-MAX_DESCRIPTION = 2_000
-_MAX_PID = 1 << 31
+#: Number of a process, and seconds between heartbeats, at most.
+_MAX_PID, _MAX_HEARTBEAT = 1 << 31, 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, so that others on the same machine can see whether it is there.
+    """A process, so that others on the same machine can see whether it still runs.
 
     Args:
-        host: name of the machine, for people.
+        host: name of the machine, for messages.
         pid: number of the process.
-        place: names the machine since it was started, and the process's own space of numbers; ""
-            where that cannot be told.
-        started: when the process was started, in ticks since the machine was.
+        place: identifies the machine's boot and the namespace of the number; "" if unknown.
+        started: when the process started, in ticks since the boot.
     """
 
     host: str
@@ -44,12 +41,12 @@ class Process:
 
     @property
     def is_near(self) -> bool:
-        """Whether it can be seen from here."""
+        """Whether it runs on this machine, in the same namespace."""
         return bool(self.place) and self.place == _place()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is certainly not there any more."""
+        """Whether it has certainly ended."""
         if not self.is_near:
             return False
         try:
@@ -57,7 +54,7 @@ class Process:
         except (ProcessLookupError, OverflowError):
             return True
         except PermissionError:
-            pass  # another user's, of which nothing may be to be seen
+            pass  # it is another user's, and /proc may hide it
         return _started(self.pid) not in (None, self.started)
 
 
@@ -68,10 +65,11 @@ class Worker:
     Args:
         id: owner of its claims.
         until: Unix time in seconds on the server after which it counts as dead; 0 if it stopped.
-        heartbeat: seconds between its signs of life.
+        heartbeat: seconds between its heartbeats.
         process: where it runs.
-        queue: owner of what is in the queue that it shares with others, or the directory of the
-            queue that has its requests after a stop (``dir ...``); "" for a queue in memory.
+        queue: owner of the claims of requests in the queue that it shares with others, or the
+            directory of the queue that has its requests after a stop (``dir ...``); "" for a queue
+            in memory.
     """
 
     id: str
@@ -82,7 +80,7 @@ class Worker:
 
     @property
     def shared_queue(self) -> str:
-        """Owner of what is in the queue that it shares with others; "" if it shares none."""
+        """Owner of the claims of requests in a shared queue; "" if it shares none."""
         return self.queue if self.queue.startswith("q") else ""
 
     @property
@@ -91,7 +89,7 @@ class Worker:
         return self.queue if self.queue.startswith("dir ") else ""
 
     def describe(self) -> str:
-        """Return what is stored beside ``until``."""
+        """Return its entry on the server, without ``until``."""
         fields = asdict(self.process) | {"heartbeat": self.heartbeat, "queue": self.queue}
         return json.dumps(fields, separators=(",", ":"))
 
@@ -99,43 +97,33 @@ class Worker:
     def parse(cls, name: str, entry: str) -> "Worker | None":
         """Read a stored entry; None if it is damaged."""
         until, _, description = entry.partition(" ")
-        if not re.fullmatch(r"[0-9]{1,12}", until) or len(description) > MAX_DESCRIPTION:
-            return None
         try:
             fields = json.loads(description)
-            heartbeat = fields.pop("heartbeat")
-            queue = fields.pop("queue")
-            process = Process(**fields)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            heartbeat, queue = float(fields.pop("heartbeat")), str(fields.pop("queue"))
+            worker = cls(name, int(until), heartbeat, Process(**fields), queue)
+        except Exception:  # the text may be anything
             return None
-        texts = (queue, process.host, process.place)
-        good = (
-            all(isinstance(text, str) for text in texts)
-            and in_range(process.pid, 0, _MAX_PID)
-            and in_range(process.started, 0, 1 << 62)
-            and isinstance(heartbeat, int | float)
-            and 0 < heartbeat <= 1e6
-        )
-        return cls(name, int(until), float(heartbeat), process, queue) if good else None
+        is_good = in_range(worker.process.pid, 0, _MAX_PID) and 0 < heartbeat <= _MAX_HEARTBEAT
+        return worker if is_good else None
 
     @property
     def life(self) -> int:
-        """Seconds that a sign of life is good for: two of them may be missed."""
+        """Seconds until it counts as dead: two heartbeats may be missed."""
         return ceil(2 * self.heartbeat) + 1
 
     def silent(self, now: int) -> int:
-        """Return the seconds since its last sign of life; 0 if it stopped."""
+        """Return the seconds since its last heartbeat; 0 if it stopped."""
         return max(0, now - self.until + self.life) if self.until else 0
 
 
 def parse_all(entries: Mapping[str, str]) -> dict[str, Worker]:
-    """Read all entries; those that cannot be read are left out."""
+    """Read all entries except the damaged ones."""
     found = (Worker.parse(name, entry) for name, entry in entries.items())
     return {worker.id: worker for worker in found if worker is not None}
 
 
 def tag(spider: str) -> str:
-    """Return what the owners of a spider's claims have in common: others cannot crawl them."""
+    """Return the part that the owners of all claims of a spider have in common."""
     return blake2b(spider.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
@@ -145,26 +133,26 @@ def worker_id(spider: str) -> str:
 
 
 def queue_id(spider: str, queue: str) -> str:
-    """Return the owner of what is in a queue that outlives its workers."""
+    """Return the owner of the claims of requests in a shared queue."""
     return f"q{tag(spider)}{blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 def failed_id(spider: str) -> str:
-    """Return the owner of what has failed."""
+    """Return the owner of the claims of failed URLs."""
     return f"-{tag(spider)}"
 
 
 def is_of(owner: str, spider: str) -> bool:
-    """Whether claims of an owner are a spider's."""
+    """Whether the claims of an owner are a spider's."""
     return owner[1:9] == tag(spider)
 
 
 def may_be_dead(worker: Worker, before: Mapping[str, int]) -> bool:
-    """Whether a worker cannot be seen, and gave no sign of life since ``before``.
+    """Whether a worker on another machine has sent no heartbeat since ``before``.
 
     Args:
         worker: the worker.
-        before: what ``until`` was then, by id.
+        before: id -> ``until`` at that time.
     """
     if worker.until == 0 or worker.process.is_near:
         return False
@@ -181,9 +169,9 @@ def _place() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process was started, -1 if it is a zombie, None if that cannot be seen."""
+    """Return when a process started, -1 if it is a zombie, None if that is unknown."""
     try:
-        # The name, in parentheses, may hold anything; state is the first field after it.
+        # The name, in parentheses, may contain anything; the state is the first field after it.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None

@@ -1,0 +1,273 @@
+"""BLOOM_REMEMBER = "crawled" in crawls that end early: the next run crawls what is left.
+
+Each crawl is a process of its own; the site is in this one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from signal import SIGINT, SIGTERM
+from typing import Any
+
+import pytest
+from support.odd_site import (
+    CONCURRENCY,
+    TREE,
+    Lab,
+    LabOf,
+    labs,
+    moved,
+    page,
+    tree,
+)
+from support.polling import until
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    """Makes labs."""
+    with labs(any_binary, tmp_path_factory.mktemp) as make:
+        yield make
+
+
+# -- what is kept --
+
+KINDS = """
+import json
+from support.odd_site import OddSpider
+from scrapy import FormRequest, Request
+from scrapy.http import JsonRequest
+
+class KindsSpider(OddSpider):
+    def parse(self, response):
+        for url in response.css("a::attr(href)").getall():
+            yield from self.kinds(response.urljoin(url))
+
+    def kinds(self, url):
+        callback = {"callback": self.report, "errback": self.failed}
+        yield Request(url + "/kwargs", **callback, cb_kwargs={"n": [1, (2, b"3")]}, flags=["f"])
+        yield Request(url + "/meta", **callback, meta={"deep": {"a": {1: None}}}, priority=7)
+        yield Request(url + "/headers", **callback, headers={"X-One": ["1", "2"], "Accept": "a/b"})
+        yield Request(url + "/cookies", **callback, cookies={"name": "value"})
+        yield Request(url + "/post", **callback, method="POST", body=b"\\x00\\xff")
+        yield JsonRequest(url + "/json", **callback, data={"key": ["value", None]})
+        yield FormRequest(url + "/form", **callback, formdata={"field": "v\\xe4lue"})
+        yield Request(url + "/unfiltered", **callback, dont_filter=True)
+        yield Request(url + "/bytes?q=%E4", **callback, encoding="latin-1")
+
+    def report(self, response, **kwargs):
+        request = response.request
+        keep = {k: v for k, v in request.meta.items() if k in ("deep", "depth")}
+        with open(self.settings["REPORT"], "a") as file:
+            print(
+                type(request).__name__, request.url, request.priority, request.flags,
+                request.encoding, request.dont_filter, keep, kwargs, request.errback.__name__,
+                file=file,
+            )
+
+    def failed(self, failure):
+        pass
+"""
+
+
+def test_after_a_kill_requests_are_restored_exactly_as_they_were(lab_of: LabOf) -> None:
+    """Also those that are not to be remembered: they are kept, and not recorded."""
+    lab = lab_of({"/": page("/a", "/b")})
+    names = ["kwargs", "meta", "headers", "cookies", "post", "json", "form", "bytes?q=%E4"]
+    for path in ("/a", "/b"):
+        lab.site.pages |= {f"{path}/{name}": page() for name in (*names, "unfiltered")}
+    report = lab.directory / "report"
+    lab.crawl(KINDS, REPORT=report, BLOOM_KEY="reference")
+    expected = sorted(report.read_text().splitlines())
+    fetches = {"reference": take_fetches(lab)}
+    assert len(expected) == 18
+
+    report.write_text("")
+    lab.site.hold_after(1)
+    with lab.start(KINDS, REPORT=report, CONCURRENT_REQUESTS=4) as crawl:
+        until(lambda: len(lab.claims()) == 18, "all are claimed")
+        assert {"kept:/a/unfiltered", "kept:/b/unfiltered"} < lab.claims().keys()
+        assert {claim.kind for claim in lab.claims().values()} == {"w"}
+        crawl.kill()
+    take_fetches(lab)
+
+    lab.site.pages["/"] = page()
+    done = lab.crawl(KINDS, REPORT=report)
+    assert sorted(report.read_text().splitlines()) == expected
+    fetches["restored"] = take_fetches(lab)
+    assert fetches["restored"] == fetches["reference"]
+    assert done.stats["bloom/taken_over"] == 18
+    assert not lab.claims()
+    assert not lab.workers()
+    recorded = lab.recorded()  # by GET
+    assert {"/a/kwargs", "/b/cookies"} <= recorded
+    assert not {"/a/unfiltered", "/b/unfiltered"} & recorded
+
+
+def take_fetches(lab: Lab) -> list[tuple[Any, ...]]:
+    """Return what the site was asked, without the headers that may differ; forget it."""
+    kept = ("X-One", "Accept", "Content-Type", "Content-Length")
+    fetches = []
+    for fetch in lab.site.fetches:
+        # Others have the cookie as well, if they are fetched later.
+        names = (*kept, "Cookie") if fetch.path.endswith("/cookies") else kept
+        headers = [(name, value) for name, value in fetch.headers.items() if name in names]
+        fetches.append((fetch.path, fetch.method, headers, fetch.body))
+    lab.site.fetches.clear()
+    return sorted(fetches)
+
+
+# -- the end of a crawl --
+
+PAGES = 60
+
+
+def stop_by_itself(setting: str) -> Callable[[Lab], None]:
+    def stop(lab: Lab) -> None:
+        done = lab.crawl(TREE, **{setting: 10})
+        assert len(done.hits) < PAGES
+
+    return stop
+
+
+def stop_by_signal(number: int) -> Callable[[Lab], None]:
+    return lambda lab: lab.stop_midway(15, TREE, number)
+
+
+def stop_at_once(lab: Lab) -> None:
+    lab.site.hold_after(15)
+    with lab.start(TREE) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+        crawl.ask_to_stop()
+        crawl.ask_to_stop(at_once=True)
+        crawl.wait()
+
+
+def kill(lab: Lab) -> None:
+    lab.kill_midway(15, TREE)
+
+
+@pytest.mark.parametrize(
+    ("stop", "fetched_twice"),
+    [
+        pytest.param(stop_by_itself("CLOSESPIDER_PAGECOUNT"), 0, id="CLOSESPIDER_PAGECOUNT"),
+        pytest.param(stop_by_itself("STOP_AT"), 1, id="CloseSpider"),
+        pytest.param(stop_by_signal(SIGINT), 0, id="SIGINT"),
+        pytest.param(stop_by_signal(SIGTERM), 0, id="SIGTERM"),
+        pytest.param(stop_at_once, None, id="SIGINT twice"),
+        pytest.param(kill, None, id="SIGKILL"),
+    ],
+)
+def test_the_next_run_crawls_what_this_one_has_not(
+    lab_of: LabOf, stop: Callable[[Lab], None], fetched_twice: int | None
+) -> None:
+    """After a clean stop nothing is fetched twice; else, nothing that was recorded."""
+    lab = lab_of(tree(PAGES))
+    stop(lab)
+    before, recorded, claimed = lab.site.hits(), lab.recorded(), lab.claims().keys()
+    assert recorded < lab.site.pages.keys() - {"/"}
+    assert claimed
+    assert lab.workers()
+    done = lab.crawl(TREE)
+    everything = lab.site.pages.keys() - {"/"}
+    assert lab.recorded() == everything
+    assert not lab.claims()
+    assert not lab.workers()
+    twice = before.keys() & done.hits.keys() - {"/"}
+    # What was killed between its record and the end of its claim has both.
+    assert twice & recorded <= claimed
+    assert max(done.hits.values()) == 1
+    if fetched_twice is not None:
+        assert len(twice) == fetched_twice
+    assert done.stats["bloom/taken_over"] > 0
+
+
+def test_a_crawl_that_is_killed_again_and_again_is_complete_in_the_end(lab_of: LabOf) -> None:
+    """Only what was in flight is fetched twice, if all else had the time to be recorded."""
+    lab = lab_of(tree(PAGES))
+    for _ in range(4):
+        lab.kill_settled(12, TREE)
+    lab.crawl(TREE)
+    assert lab.recorded() == lab.site.pages.keys() - {"/"}
+    assert not lab.claims()
+    assert not lab.workers()
+    hits = lab.site.hits()
+    del hits["/"]
+    assert hits.total() - len(hits) <= 4 * CONCURRENCY
+
+
+def test_a_crawl_that_is_killed_at_its_first_claim_loses_nothing(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.site.hold_after(1)
+    with lab.start() as crawl:
+        until(lambda: lab.claims() or crawl.is_over, "there is a claim")
+        crawl.kill()
+    assert lab.claims()
+    lab.site.pages["/"] = page()
+    assert lab.crawl().recorded == {"/a"}
+
+
+def test_a_redirect_that_is_killed_on_its_way_is_crawled_by_the_next_run(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/old"), "/old": moved("/new"), "/new": page()})
+    lab.kill_midway(2)
+    assert {path: claim.kind for path, claim in lab.claims().items()} == {"/old": "w", "/new": "w"}
+    lab.site.pages["/"] = page()
+    lab.crawl()
+    assert lab.recorded() == {"/old", "/new"}
+    assert not lab.claims()
+
+
+def test_start_requests_are_not_kept(lab_of: LabOf) -> None:
+    """The next run makes them again."""
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.kill_midway(0, TREE)
+    assert not lab.claims()
+    assert lab.crawl(TREE).hits == Counter(["/", "/a"])
+
+
+CHANGED = """
+from support.odd_site import OddSpider
+
+class ChangedSpider(OddSpider):
+    def parse(self, response):
+        return self.links(response, callback=self.CALLBACK)
+
+    def CALLBACK(self, response):
+        pass
+"""
+
+
+def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.kill_midway(1, CHANGED.replace("CALLBACK", "parse_old"))
+    lab.site.pages["/"] = page()
+    changed = CHANGED.replace("CALLBACK", "parse_new")
+    done = lab.crawl(changed)
+    assert done.stats["bloom/not_restored"] == 1
+    assert "parse_old" in done.log
+    assert done.hits == Counter(["/"])
+    assert not lab.claims()
+    lab.site.pages["/"] = page("/a")
+    lab.crawl(changed)
+    assert lab.recorded() == {"/a"}
+
+
+# -- two spiders --
+
+
+def test_a_spider_never_takes_up_what_another_one_has_left(lab_of: LabOf) -> None:
+    """Its URLs are nevertheless taken, as the filter is shared."""
+    lab = lab_of(tree(30))
+    one = TREE.replace("pages = 0", 'name = "one"; pages = 0')
+    other = one.replace('"one"', '"other"')
+    key = {"BLOOM_KEY": "common"}
+    lab.kill_midway(8, one, **key)
+    left = lab.claims("common")
+    assert left
+    done = lab.crawl(other, **key)
+    assert not done.hits.keys() & left.keys()
+    assert lab.claims("common") == left
+    assert "bloom/taken_over" not in done.stats
+    lab.crawl(one, **key)
+    assert lab.recorded("common") == lab.site.pages.keys() - {"/"}
+    assert not lab.claims("common")
+    assert not lab.workers("common")

@@ -1,0 +1,316 @@
+"""Values of a request's attributes, stored as JSON: they come back exactly, or are refused."""
+
+import enum
+from collections import OrderedDict, defaultdict
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
+from typing import Any
+from uuid import uuid1
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.http import Headers
+from support.stored_requests import (
+    SPIDER,
+    URL,
+    Boxed,
+    Colour,
+    Discount,
+    Fixed,
+    Fraction,
+    Hashable,
+    Items,
+    Loose,
+    Mapping,
+    Number,
+    Octets,
+    Pair,
+    Point,
+    Price,
+    PriceError,
+    Raising,
+    Rights,
+    Sealed,
+    Size,
+    Slotted,
+    Spot,
+    Text,
+    TokenRequest,
+    Word,
+    assert_kept,
+    assert_refused,
+    made,
+    of,
+    sample,
+)
+
+from scrapy_bloom.crawl.claims.request_codec import dump, load
+from scrapy_bloom.crawl.claims.request_values import MAX_DEPTH
+
+TODAY = datetime(2027, 1, 1, 12, tzinfo=timezone.utc)
+
+# -- strategies --
+
+tags = st.sampled_from(
+    [
+        *("bytes", "tuple", "dict", "set", "frozenset", "enum", "dataclass", "namedtuple"),
+        *("datetime", "date", "time", "timedelta", "decimal", "uuid", "PurePosixPath"),
+    ]
+)
+# Any characters: surrogates too, except that two in a row are one character in JSON.
+texts = st.text(
+    st.characters(exclude_characters=[chr(code) for code in range(0xDC00, 0xE000)]), max_size=8
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | texts
+    | st.sampled_from(["\udc00", "a\udfff", "\udc00\ud800"])
+    | st.binary(max_size=8)
+)
+zones = st.none() | st.integers(-80_000, 80_000).map(lambda s: timezone(timedelta(seconds=s)))
+moments = (
+    st.datetimes(timezones=zones).map(lambda value: value.replace(fold=0))
+    | st.dates()
+    | st.times(timezones=zones).map(lambda value: value.replace(fold=0))
+    | st.timedeltas()
+    | st.decimals()
+    | st.uuids()
+)
+path_texts = st.text(st.sampled_from("/\\.:aé\udc80 "), max_size=6)
+paths = path_texts.map(PurePosixPath) | path_texts.map(PosixPath)
+named = st.sampled_from([*Colour, *Size, Rights.READ, Rights.ALL, Boxed.Colour.RED])
+rich = (
+    moments
+    | paths
+    | named
+    | texts.map(Text)
+    | st.integers(-9, 9).map(Number)
+    | st.floats().map(Fraction)
+    | st.binary(max_size=3).map(Octets)
+)
+flat_keys = (scalars | moments | paths | named).filter(lambda value: "NaN" not in str(value))
+deep_keys = (
+    st.tuples(flat_keys, flat_keys)
+    | st.builds(Point, flat_keys, flat_keys)
+    | st.builds(Fixed, flat_keys)
+    | st.frozensets(flat_keys, max_size=2)
+)
+
+
+@st.composite
+def hashables(draw: st.DrawFn) -> object:
+    """A strategy with a short repr."""
+    return draw(flat_keys | deep_keys)
+
+
+@st.composite
+def all_values(draw: st.DrawFn) -> object:
+    return draw(nested)
+
+
+hashable = hashables()
+keys = hashable | tags
+nested = st.recursive(
+    scalars | rich,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.lists(inner, max_size=3).map(Items)
+        | st.lists(inner, max_size=3).map(Pair)
+        | st.dictionaries(texts, inner, max_size=3).map(Mapping)
+        | st.sets(hashable, max_size=3)
+        | st.frozensets(hashable, max_size=3)
+        | st.builds(Point, inner, inner)
+        | st.builds(Spot, inner, inner)
+        | st.builds(Price, inner, texts)
+        | st.builds(Fixed, inner)
+        | st.builds(Slotted, inner, texts)
+        | st.builds(Discount, inner, texts)
+        | st.builds(Sealed, inner, inner)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.dictionaries(tags, inner, max_size=1)
+    ),
+    max_leaves=10,
+)
+values = all_values()
+
+# -- what is kept --
+
+
+@given(values)
+def test_values_come_back_exactly(value: object) -> None:
+    assert_kept(sample(TokenRequest, token=value, meta={"a": value}))
+
+
+@given(st.dictionaries(keys, values, max_size=4))
+def test_dicts_come_back_exactly(value: dict[Any, Any]) -> None:
+    assert_kept(sample(meta=value, cb_kwargs=value, cookies=value))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({3, 1, 2}, '{"set":[1,2,3]}'),
+        (frozenset({"b", "a"}), '{"frozenset":["a","b"]}'),
+        ([Text("a")], '["a"]'),
+        (OrderedDict(a=1), '{"a":1}'),
+        (date(2027, 1, 2), '{"date":"2027-01-02"}'),
+        (timedelta(-1, 2, 3), '{"timedelta":"-1 2 3"}'),
+        (Colour.CRIMSON, f'{{"enum":["{of(Colour)}","RED"]}}'),
+        (Boxed.Colour.RED, f'{{"enum":["{of(Boxed)}.Colour","RED"]}}'),
+        (Price(1), f'{{"dataclass":["{of(Price)}",{{"amount":1,"currency":"EUR"}}]}}'),
+        (Point(1), f'{{"namedtuple":["{of(Point)}",[1,null]]}}'),
+        ({"set": 1}, '{"dict":[["set",1]]}'),
+        ({1: 2}, '{"dict":[[1,2]]}'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_are_stored_under_their_tags(value: object, text: str) -> None:
+    request = sample(meta={"a": value})
+    assert dump(request, SPIDER) == f'{{"url":"{URL}","meta":{{"a":{text}}}}}'
+    assert_kept(request)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        defaultdict(list, a=[1]),
+        Headers({"A": "b"}),
+        Path("a/b"),
+        PureWindowsPath("C:/a"),
+        uuid1(),
+        datetime.max.replace(tzinfo=timezone(timedelta(seconds=-1))),
+        timedelta.min,
+        {Text("a"): 1, 2: Text("b")},
+        {Colour.RED: Size.LARGE, (Rights.ALL,): {Boxed.Colour.RED}},
+        {frozenset({frozenset()}): 1},
+        {Point(1, "a"), Point("b", Colour.BLUE)},
+        {Fixed(1): {(1, Sealed(2))}},
+        [Price(Fixed(Slotted(Sealed({Decimal("1.50")}))))],
+        Discount([1]),
+        made(Raising, amount=[1]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_of_more_types_come_back(value: object) -> None:
+    assert_kept(sample(meta={"a": value}, cb_kwargs={"a": value}, cookies={"a": value}))
+
+
+def test_items_keep_the_order_of_an_ordered_dict() -> None:
+    value = OrderedDict(a=1, b=2)
+    value.move_to_end("a")
+    again = load(dump(sample(meta={"a": value}), SPIDER), SPIDER)
+    assert list(again.meta["a"].items()) == [("b", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize("innermost", [1, (), {"tuple": 1}, {1: [2]}, Point(1), {Price}, {1}])
+def test_what_is_stored_can_be_read_however_deep_it_is(innermost: object) -> None:
+    value, is_kept = innermost, False
+    for _ in range(MAX_DEPTH):
+        value = [value]
+    for _ in range(MAX_DEPTH):
+        value = value[0]  # type: ignore[index]
+        request = sample(meta={"a": value})
+        try:
+            dump(request, SPIDER)
+        except ValueError:
+            assert not is_kept
+        else:
+            is_kept = True
+            assert_kept(request)
+
+
+# -- what is refused --
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        bytearray(b"x"),
+        "\ud83d\ude00",
+        [Text("\ud83d\ude00")],
+        PurePosixPath("\ud83d\ude00"),
+        SPIDER.parse,
+        range(2),
+        Rights(0),
+        made(Price, amount=1, currency="EUR", more=1),
+        type("Moment", (datetime,), {})(2027, 1, 1),
+        type("Ids", (set,), {})(),
+        TODAY.replace(fold=1),
+        TODAY.replace(tzinfo=timezone(timedelta(hours=1), "CET")),
+        TODAY.replace(tzinfo=ZoneInfo("UTC")),
+        time(1, fold=1),
+        tuple.__new__(Point, (1,)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("where", ["meta", "cb_kwargs", "cookies"])
+def test_values_of_other_types_are_refused(where: str, value: object) -> None:
+    arguments: dict[str, Any] = {where: {"a": [value]}}
+    assert_refused(Request(URL, **arguments), f"{where} holds a value of type")
+
+
+def spot_with_attributes() -> Spot:
+    spot = Spot(1, 2)
+    spot.note = "x"  # type: ignore[attr-defined]
+    return spot
+
+
+def local_class() -> Any:
+    class Local(enum.Enum):
+        RED = 1
+
+    return Local
+
+
+def fake_colour() -> object:
+    fake: Any = int.__new__(Colour, 3)
+    fake._name_ = "RED"
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (made(Slotted, amount=1), "AttributeError.*currency"),
+        (PriceError(), "not safe"),
+        (Word(), "not safe"),
+        (spot_with_attributes(), "meta holds a value of type Spot"),
+        (fake_colour(), "meta holds a value of type Colour"),
+        (local_class().RED, "not imported"),
+        ({Loose("a"), Loose("a")}, "meta would not come back unchanged"),
+        ({Loose("a"): 1, Loose("a"): 2}, "meta would not come back unchanged"),
+        ({Loose("a"): 1, "a": 2}, "meta would not come back unchanged"),
+        ({Hashable()}, "unhashable"),
+        (10**5000, "digits"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_that_would_not_come_back_exactly_are_refused(value: object, reason: str) -> None:
+    assert_refused(sample(meta={"a": [value]}), reason)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: list[object] = []
+    value += [value, value]
+    assert_refused(sample(meta={"a": value}), "meta is nested too deeply or too large")
+
+
+def test_a_value_that_grows_when_written_is_refused() -> None:
+    value: list[object] = []
+    for _ in range(MAX_DEPTH - 2):
+        value = [value, value]
+    assert_refused(sample(meta={"a": value}), "meta is nested too deeply or too large")
+
+
+def test_a_class_behind_the_path_of_another_is_refused() -> None:
+    hidden: Any = enum.Enum("Colour", {"RED": 1}, module=Colour.__module__)  # type: ignore[misc]
+    assert_refused(sample(meta={"a": hidden.RED}), "Colour' is another class")
