@@ -1,7 +1,6 @@
 """Sends the calls of an operation to an asyncio client: see driver.py."""
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -123,12 +122,7 @@ class AsyncDriver:
         timeout: float | None,
         words: Mapping[str, str] = WORDS,
     ) -> None:
-        check_client(client, "redis.asyncio.Redis or redis.asyncio.RedisCluster")
-        if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
-            raise ConfigurationError(
-                f"client is a {type(client).__module__}.{type(client).__name__}: for asyncio, use "
-                "redis.asyncio.Redis or redis.asyncio.RedisCluster"
-            )
+        check_client(client, is_async=True)
         self._client = client
         self._label = label
         self._words = words
