@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, chunks
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load_async
+from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
 from scrapy_bloom.bloom.extras.saver import Progress, Saved
 from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
@@ -126,35 +126,36 @@ class AsyncBloomFilter(BaseFilter):
 
     async def approx_union_len(self, other: "AsyncBloomFilter") -> int:
         """See ``BloomFilter.approx_union_len``."""
-        return round((await self._together(self._overlap(other), other)).union)
+        return round((await self.run_together(self._overlap(other), other)).union)
 
     async def approx_intersection_len(self, other: "AsyncBloomFilter") -> int:
         """See ``BloomFilter.approx_intersection_len``."""
-        return round((await self._together(self._overlap(other), other)).intersection)
+        return round((await self.run_together(self._overlap(other), other)).intersection)
 
     async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.union``."""
         made = self._sibling(key)
-        await self._together(self._union(others, key), *others, made)
+        await self.run_together(self._union(others, key), *others, made)
         return made
 
     async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.intersection``."""
         made = self._sibling(key)
-        await self._together(self._intersection(others, key), *others, made)
+        await self.run_together(self._intersection(others, key), *others, made)
         return made
 
     async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
         """See ``BloomFilter.copy``."""
         made = self._sibling(key, client)
-        await self._together(self._copy(key), made)
+        await self.run_together(self._copy(key), made)
         return made
 
     async def update(self, *others: "AsyncBloomFilter") -> None:
         """See ``BloomFilter.update``."""
-        await self._together(self._update(others), *others)
+        await self.run_together(self._update(others), *others)
 
-    async def _together(self, operation: MultiOperation[T], *others: "AsyncBloomFilter") -> T:
+    async def run_together(self, operation: MultiOperation[T], *others: "AsyncBloomFilter") -> T:
+        """See ``BloomFilter.run_together``."""
         filters = (self, *others)
         return await run_together_async(
             operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True), finish
@@ -181,10 +182,7 @@ class AsyncBloomFilter(BaseFilter):
         bloom = cls(client, key, timeout=timeout)
         with reading(file) as opened:
             reader = ArchiveReader(opened, max_memory)
-            loading = Loader(Keys(key), reader, progress=progress)
-            await load_async(
-                lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading, finish
-            )
+            await bloom.run_together(load(Keys(key), reader, progress))
         return bloom
 
     async def rotate(self) -> None:

@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, show
 from scrapy_bloom.bloom.extras import set_algebra
 from scrapy_bloom.bloom.extras.archive import ArchiveWriter
 from scrapy_bloom.bloom.extras.multi import MultiOperation
-from scrapy_bloom.bloom.extras.saver import Progress, Saved, save
+from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
 from scrapy_bloom.bloom.extras.set_algebra import Overlap
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
@@ -177,7 +177,7 @@ class BaseFilter(ABC):
         return [self._session, *(other.session for other in others)]
 
     def _save(self, file: IO[bytes], progress: Progress | None) -> Operation[Saved]:
-        return save(self._session.keys, ArchiveWriter(file), progress)
+        return Saver(self._session.keys, ArchiveWriter(file), progress).run()
 
     # -- what this client knows --
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy_bloom.bloom.base import BaseFilter
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
 from scrapy_bloom.bloom.extras.saver import Progress, Saved
 from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
@@ -47,14 +47,14 @@ class CombinableFilter(BaseFilter):
             SaturatedError: a bitmap has no bit left that is 0.
             StorageError: a server did not answer.
         """
-        return round(self._together(self._overlap(other), other).union)
+        return round(self.run_together(self._overlap(other), other).union)
 
     def approx_intersection_len(self, other: "Self") -> int:
         """Return how many items this filter and another one have in common, estimated.
 
         Raises as ``approx_union_len``.
         """
-        return round(self._together(self._overlap(other), other).intersection)
+        return round(self.run_together(self._overlap(other), other).intersection)
 
     def union(self, *others: "Self", key: str) -> "Self":
         """Create a filter with all items of this one and others, and return it.
@@ -72,7 +72,7 @@ class CombinableFilter(BaseFilter):
             StorageError: a server did not answer; nothing was made.
         """
         made = self._sibling(key)
-        self._together(self._union(others, key), *others, made)
+        self.run_together(self._union(others, key), *others, made)
         return made
 
     def intersection(self, *others: "Self", key: str) -> "Self":
@@ -85,7 +85,7 @@ class CombinableFilter(BaseFilter):
             FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
         """
         made = self._sibling(key)
-        self._together(self._intersection(others, key), *others, made)
+        self.run_together(self._intersection(others, key), *others, made)
         return made
 
     def copy(self, key: str, *, client: Any = None) -> "Self":
@@ -100,7 +100,7 @@ class CombinableFilter(BaseFilter):
             StorageError: a server did not answer; nothing was made.
         """
         made = self._sibling(key, client)
-        self._together(self._copy(key), made)
+        self.run_together(self._copy(key), made)
         return made
 
     def update(self, *others: "Self") -> None:
@@ -108,7 +108,7 @@ class CombinableFilter(BaseFilter):
 
         If it fails midway a part is recorded; it can be done again.
         """
-        self._together(self._update(others), *others)
+        self.run_together(self._update(others), *others)
 
     def __or__(self, other: "Self") -> "Self":
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
@@ -129,7 +129,7 @@ class CombinableFilter(BaseFilter):
         self.update(other)
         return self
 
-    def _together(self, operation: MultiOperation[T], *others: "CombinableFilter") -> T:
+    def run_together(self, operation: MultiOperation[T], *others: "CombinableFilter") -> T:
         """Run an operation on this filter, number 0, and others."""
         filters = (self, *others)
         return run_together(
@@ -181,6 +181,5 @@ class CombinableFilter(BaseFilter):
         bloom = cls(client, key, timeout=timeout)
         with reading(file) as opened:
             reader = ArchiveReader(opened, max_memory)
-            loading = Loader(Keys(key), reader, progress=progress)
-            load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
+            bloom.run_together(load(Keys(key), reader, progress))
         return bloom

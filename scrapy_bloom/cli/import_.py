@@ -6,7 +6,7 @@ import sys
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.streams import reading
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.archive_file import STREAM, bitmap_progress, report_file
@@ -43,7 +43,6 @@ def run(session: CommandSession) -> ExitCode:
         with session.connect() as server:
             bloom, keys = server.filter(name), Keys(server.key(name))
             with bitmap_progress(session, "loaded", reader.memory) as progress:
-                loading = Loader(keys, reader, progress=progress)
-                saved = load(lambda steps: bloom.run(lambda _: steps), loading)
+                saved = bloom.run_together(load(keys, reader, progress))
             report_file(session, server, name, saved, f"loaded from {opts.file}")
     return ExitCode.FINE

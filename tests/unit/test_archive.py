@@ -26,7 +26,6 @@ from scrapy_bloom.bloom.extras.archive import (
     END,
     HEADER,
     MAX_LAYERS,
-    MAX_STARTS,
     RAW,
     RING,
     ZEROS,
@@ -155,23 +154,6 @@ def test_the_header_says_what_it_is_and_of_when() -> None:
     assert reader.header == FILTER
     assert reader.saved == NOW
     assert reader.memory == sum(ring.memory for ring, _, _ in example())
-
-
-def test_a_block_that_begins_again_is_as_it_was_then() -> None:
-    before, after = ring_of(0, (3 * CHUNK_BYTES, 900)), ring_of(0, (500,))
-    header = replace(FILTER, blocks=1)
-    before, after = replace(before, header=header), replace(after, header=header)
-    file = io.BytesIO()
-    writer = ArchiveWriter(file)
-    writer.begin(header, NOW, 0)
-    for done in (0, 2, 3):  # at once, in the middle of a layer, between two
-        writer.block(before, {"8.0": 1, "7.0": 1})
-        for _ in range(done):
-            writer.chunk(b"\1" * CHUNK_BYTES)
-    writer.block(after, {"8.0": 3})
-    writer.chunk(b"\2" * 500)
-    writer.end()
-    assert read(file.getvalue()) == [(after, {"8.0": 3}, [b"\2" * 500])]
 
 
 def test_sparse_bitmaps_take_little_and_full_ones_no_more_than_they_have() -> None:
@@ -429,7 +411,7 @@ def test_a_forged_chunk_is_refused_in_bounded_memory(chunk: tuple[int, bytes]) -
         ([*GOOD[:3], GOOD[2], GOOD[3]], "more than the filter's blocks"),
         ([*GOOD[:3], GOOD[1], GOOD[2], GOOD[3]], "more than the filter's blocks"),
         ([*GOOD, GOOD[3]], "something follows the end"),
-        ([GOOD[0], *[GOOD[1]] * (MAX_STARTS + 1), *GOOD[2:]], "block 0 comes more than 20 times"),
+        ([GOOD[0], GOOD[1], *GOOD[1:]], "there is no chunk of 100 bytes"),
     ],
 )
 def test_forged_frames_have_to_be_in_order(contents: list[tuple[int, bytes]], reason: str) -> None:
@@ -461,7 +443,7 @@ def test_it_may_be_left_out(value: Any) -> None:
     assert drain(write(example()), max_memory=value) == drain(write(example())) > 0
 
 
-def test_memory_is_summed_over_blocks_and_not_over_those_that_begin_again() -> None:
+def test_memory_is_summed_over_blocks() -> None:
     content = example()
     total = sum(ring.memory for ring, _, _ in content)
     data = write(content)
@@ -474,7 +456,6 @@ def test_memory_is_summed_over_blocks_and_not_over_those_that_begin_again() -> N
     drain(liar, max_memory=100)
     with pytest.raises(ArchiveError, match="takes 100 bytes, and 99 are allowed"):
         drain(liar, max_memory=99)
-    drain(sealed(GOOD[0], *GOOD[1:3][:1] * 5, *GOOD[2:]), max_memory=100)
 
 
 def test_there_are_as_many_layers_as_a_reader_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,13 @@
 """The file that a filter is saved to: its content, frame by frame.
 
 First comes the header. For each block follows its ring with its counts, then the layers of that
-ring, each in chunks of 256 KiB; nothing but its place says where a chunk belongs. A ring that comes
-again stands for the block as it was read again, because it changed during the save: its earlier
-frames are void. The last frame is the end.
+ring, each in chunks of 256 KiB; nothing but its place says where a chunk belongs. The last frame is
+the end.
 """
 
 import json
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -40,8 +39,6 @@ LIMITS = {
 MAX_MEMORY_BYTES = 4 << 30
 #: Layers that a file may have: what is known of them is held in memory while it is loaded.
 MAX_LAYERS = 1 << 18
-#: Times that a block may come.
-MAX_STARTS = 20
 #: Bytes of a chunk that are deflated first, and the share of them that it has to take less than.
 _SAMPLE, _WORTH = 8 << 10, 0.95
 
@@ -76,10 +73,11 @@ class Chunk:
     data: bytes | None
 
 
-def spans(layer: Layer) -> list[tuple[int, int]]:
+def spans(layer: Layer, chunk: int | None = None) -> list[tuple[int, int]]:
     """Return offset and size of each chunk of a layer."""
-    starts = range(0, layer.memory, CHUNK_BYTES)
-    return [(start, min(CHUNK_BYTES, layer.memory - start)) for start in starts]
+    chunk = chunk or CHUNK_BYTES
+    starts = range(0, layer.memory, chunk)
+    return [(start, min(chunk, layer.memory - start)) for start in starts]
 
 
 class ArchiveWriter:
@@ -109,7 +107,7 @@ class ArchiveWriter:
         self._text(HEADER, {"header": header.to_fields(), "saved": saved, "memory": memory})
 
     def block(self, ring: Ring, counts: Counts) -> None:
-        """Write the beginning of a block, or begin the block again.
+        """Write the beginning of a block.
 
         Raises:
             ArchiveError: it is described at more length than a file may hold.
@@ -119,10 +117,6 @@ class ArchiveWriter:
     def chunk(self, data: bytes) -> None:
         """Write the next chunk of the block's next layer."""
         self._frames.frame(*_encode(data))
-
-    def zeros(self) -> None:
-        """Write the next chunk, all of zeros."""
-        self._frames.frame(ZEROS, b"")
 
     def end(self) -> None:
         """Write the end."""
@@ -185,25 +179,22 @@ class ArchiveReader:
         Raises:
             ArchiveError: the file is damaged, or takes more memory than is allowed.
         """
-        kind, body = self._frames.next()
         memory = layers = 0
         for number in range(self.header.blocks):
-            for _ in range(MAX_STARTS):
-                block = self._block(number, kind, body)
-                self._check_size(memory + block.ring.memory, layers + len(block.ring.layers))
-                yield block
-                again = yield from self._chunks(block.ring)
-                kind, body = again or self._frames.next()
-                if not again:
-                    break
-            else:
-                raise self.error(f"block {number} comes more than {MAX_STARTS} times")
+            block = self._block(number)
             memory, layers = memory + block.ring.memory, layers + len(block.ring.layers)
+            self._check_size(memory, layers)
+            yield block
+            for layer in block.ring.layers:
+                for offset, size in spans(layer):
+                    yield Chunk(layer, offset, size, self._chunk(size))
+        kind, _ = self._frames.next()
         if kind != END:
             raise self.error("there is more than the filter's blocks")
         self._frames.end()
 
-    def _block(self, number: int, kind: int, body: bytes) -> Block:
+    def _block(self, number: int) -> Block:
+        kind, body = self._frames.next()
         try:
             check(kind == RING, "kind of a frame", kind)
             value = json.loads(body)
@@ -221,17 +212,9 @@ class ArchiveReader:
             raise self.error(f"block {number} is not usable: {error}") from None
         return Block(ring, counts)
 
-    def _chunks(self, ring: Ring) -> Generator[Chunk, None, tuple[int, bytes] | None]:
-        """Yield the chunks of a ring; return the frame that begins its block again, if one does."""
-        for layer in ring.layers:
-            for offset, size in spans(layer):
-                kind, body = self._frames.next()
-                if kind == RING:
-                    return kind, body
-                yield Chunk(layer, offset, size, self._decode(kind, body, size))
-        return None
-
-    def _decode(self, kind: int, body: bytes, size: int) -> bytes | None:
+    def _chunk(self, size: int) -> bytes | None:
+        """Return the bytes of the next chunk; None if all are zero."""
+        kind, body = self._frames.next()
         if kind == ZEROS:
             return None
         if kind == RAW and len(body) == size:
