@@ -151,11 +151,11 @@ def test_one_round_trip_per_call(client: redis.Redis) -> None:
     bloom.open()
     for call in (
         lambda: bloom.add("new"),
-        lambda: bloom.add("new"),
         lambda: bloom.add_many(URLS),
         lambda: bloom.contains(URLS),
         lambda: "x" in bloom,
     ):
+        call()  # the server may not know the script yet
         before = bloom.round_trips
         call()
         assert bloom.round_trips == before + 1
@@ -196,7 +196,7 @@ def test_info_says_what_is_there(client: redis.Redis) -> None:
     assert (info.key, info.capacity, info.error_rate) == ("shop:bloom", 10_000, 1e-6)
     assert (info.blocks, info.num_hashes) == (16, 21)
     assert info.memory == planned.memory == sum(map(client.strlen, client.keys("*:0.0")))
-    assert info.bits_per_url == planned.bits_per_url
+    assert info.bits_per_url == planned.memory * 8 / 10_000
     assert info.count == len(bloom) == 1000
     assert 0 < info.estimated_error_rate < 1e-6
     assert info.lost_blocks == 0

@@ -74,7 +74,7 @@ class Ring(RingState):
             shown = self._show(run, now)
             current = shown.run // schedule.period.count
             return shown._open(current, now, counts) if current > newest else shown
-        current = self.timetable.index(now)
+        current = self.index(now)
         if current < newest - 1:
             return self._opened_by(now).advance(now, counts)
         return self._open(current, now, counts) if current > newest else self
@@ -129,7 +129,7 @@ class Ring(RingState):
         if config.schedule is None:
             return ring  # nothing is forgotten that is still there
         newest = ring.period(ring.active)
-        return replace(ring, generations=ring.timetable.live(newest, newest))
+        return replace(ring, generations=ring.live(newest, newest))
 
     def without(self, lost: Collection[str]) -> "Ring":
         """Return the ring without the layers that are lost; one that has to be there stays, empty.
@@ -167,7 +167,7 @@ class Ring(RingState):
 
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
-        kept = self.timetable.live(current, current - 1)[: MAX_GENERATIONS - 1]
+        kept = self.live(current, current - 1)[: MAX_GENERATIONS - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
         needed = max((count_in(generation.layers, counts) for generation in dropped), default=0)
         ring = replace(self, generations=kept)
@@ -186,11 +186,7 @@ class Ring(RingState):
     def _current(self, now: int) -> int:
         """Return the period at a time, of runs the last one; never one before the active's."""
         newest, schedule = self.period(self.active), self.config.schedule
-        return (
-            newest
-            if schedule is None or schedule.counts_runs
-            else max(newest, self.timetable.index(now))
-        )
+        return newest if schedule is None or schedule.counts_runs else max(newest, self.index(now))
 
     def _full(self, counts: Counts) -> list[Layer]:
         return [layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity]

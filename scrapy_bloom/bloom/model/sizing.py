@@ -44,10 +44,6 @@ class Plan:
     """The geometry of a generation with one layer in each block.
 
     Args:
-        capacity: URLs the generation is made for.
-        error_rate: upper bound on the false-positive rate of the whole filter, 0 < p < 1.
-        tested: generations that are tested for each URL.
-        growing: whether layers may be added, which have their share of the error rate.
         blocks: number of blocks.
         num_hashes: seeds, bits a URL sets.
         block_capacity: URLs one block takes; more than ``capacity / blocks``, because URLs do not
@@ -56,10 +52,6 @@ class Plan:
         counting: whether they are counters.
     """
 
-    capacity: int
-    error_rate: float
-    tested: int
-    growing: bool
     blocks: int
     num_hashes: int
     block_capacity: int
@@ -70,18 +62,6 @@ class Plan:
     def memory(self) -> int:
         """Bytes of one generation's bitmaps."""
         return self.blocks * layer_bytes(self.num_bits, counting=self.counting)
-
-    @property
-    def bits_per_url(self) -> float:
-        """Bits of bitmap per URL when the generation holds its capacity."""
-        return self.memory * 8 / self.capacity
-
-    @property
-    def predicted_error_rate(self) -> float:
-        """False-positive rate when all generations hold their capacity, evenly spread."""
-        count = self.capacity / self.blocks
-        rate = predicted_error_rate(count, self.num_bits, self.num_hashes)
-        return any_of([rate] * self.tested)
 
 
 def plan(
@@ -124,7 +104,7 @@ def plan(
             "512 MiB: set more `blocks`, a smaller `capacity`, "
             "a higher `error_rate` or another number of `seeds`"
         )
-    return Plan(capacity, error_rate, tested, growing, blocks, k, n, bits, counting)
+    return Plan(blocks, k, n, bits, counting)
 
 
 def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: bool) -> float:
