@@ -52,9 +52,9 @@ class Loader(Installer):
         return Saved(self._new, self._reader.saved, count, memory)
 
     def _load_chunk(self, chunk: Chunk) -> Operation[None]:
-        if chunk.data is not None:
+        if chunk.data.strip(b"\0"):
             yield from self.fill(chunk.layer, chunk.offset, chunk.data)
-        self._done += chunk.size
+        self._done += len(chunk.data)
         self._progress(self._done, max(self._done, self._reader.memory))
 
 
