@@ -360,21 +360,11 @@ def test_a_value_that_cannot_be_shown_is_refused_by_name(parameter: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("seeds", "problem"),
-    [
-        ([], "it has 0"),
-        ([11, 22, 11], "11 is in it twice"),
-        ([11, -1], "-1 is none"),
-        ([11, 2**32], "4294967296 is none"),
-        ([11, "a"], "'a' is none"),
-        ([11, True], "True is none"),
-        (list(range(65)), "it has 65"),
-    ],
+    "seeds", [[], [11, 22, 11], [11, -1], [11, 2**32], [11, "a"], [11, True], list(range(65))]
 )
-def test_bad_seeds_are_refused_by_what_is_wrong_and_the_others_are_not_shown(
-    client: redis.Redis, seeds: list[object], problem: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=f"^seeds as a list .* but {problem}$") as caught:
+def test_bad_seeds_are_refused_and_not_shown(client: redis.Redis, seeds: list[object]) -> None:
+    message = f"^seeds as a list has 1 to 64 different .* a list of {len(seeds)}$"
+    with pytest.raises(ConfigurationError, match=message) as caught:
         BloomFilter(client, "k", seeds=seeds)
     assert "22" not in str(caught.value)
 

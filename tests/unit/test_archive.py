@@ -237,18 +237,18 @@ def test_any_other_bytes_are_refused(data: st.DataObject) -> None:
             b"PK\3\4" + bytes(100),
             r"at byte 0 .*it is damaged or no saved filter: Not a gzipped",
         ),
-        (gzip.compress(b"", mtime=0), "the file ends in the middle, or it is no saved filter"),
+        (gzip.compress(b"", mtime=0), "the file ends in the middle"),
         (
             gzip.compress(b"no filter", mtime=0),
             "the file ends in the middle, or it is no saved filter",
         ),
         (
             gzip.compress(b"no filter\n", mtime=0),
-            "it is no saved filter, or not usable: Expecting value",
+            "not usable: Expecting value",
         ),
         (
             gzip.compress(b"x" * 40, mtime=0)[:15],
-            "it is damaged or no saved filter: Compressed file ended",
+            "Compressed file ended",
         ),
         (gzip.compress(b'{"scrapy_bloom":2}\n', mtime=0), f"not usable: .*version = {VERSION + 1}"),
     ],

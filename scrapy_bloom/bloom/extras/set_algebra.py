@@ -28,7 +28,7 @@ from scrapy_bloom.bloom.extras.builder import (
     try_block,
 )
 from scrapy_bloom.bloom.extras.combine_blocks import intersect, merge, unite, with_layers
-from scrapy_bloom.bloom.extras.estimate import cardinality, largest
+from scrapy_bloom.bloom.extras.estimate import cardinality
 from scrapy_bloom.bloom.extras.installer import or_discard
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, open_all
 from scrapy_bloom.bloom.model.generations import Layer
@@ -113,12 +113,10 @@ def _approx(session: FilterSession, held: CachedRing) -> Operation[float]:
 
 def _finite(session: FilterSession, ring: Ring, found: float) -> float:
     if isinf(found):
-        hashes = len(ring.header.seeds)
-        most = fsum(largest(layer.num_bits, hashes) for layer in ring.tested)
         raise SaturatedError(
             f"the filter {session.keys.prefix!r} is saturated: all bits of block {ring.block} are "
-            f"set, and do not tell any more how many items they are of (up to {most:,.0f} they "
-            "would). Clear the filter, or restore it from a file"
+            "set, and do not tell any more how many items they are of. Clear the filter, or "
+            "restore it from a file"
         )
     return found
 
@@ -171,7 +169,7 @@ def copy(source: FilterSession, target: Keys) -> MultiOperation[None]:
     yield from _build([source], [ring.header], target, _same)
 
 
-def update(first: FilterSession, others: Sequence[FilterSession]) -> MultiOperation[None]:
+def update(first: FilterSession, *others: FilterSession) -> MultiOperation[None]:
     """Make a filter, number 0, remember what others, numbers 1 and up, do, while it is in use.
 
     What it has no room for comes into further layers, even if it may not grow. If this ends before

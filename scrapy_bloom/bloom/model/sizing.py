@@ -125,7 +125,8 @@ def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: boo
 def optimal_hashes(capacity: int, error_rate: float) -> int:
     """Return the ``k`` that needs the fewest bits: one of the integers around log2(1 / p)."""
     ideal = -math.log2(error_rate)
-    candidates = {_clamp(math.floor(ideal)), _clamp(math.ceil(ideal))}
+    around = (math.floor(ideal), math.ceil(ideal))
+    candidates = [k for k in around if 1 <= k <= MAX_HASHES] or [1]
     return min(candidates, key=lambda k: required_bits(capacity, error_rate, k))
 
 
@@ -266,7 +267,3 @@ def _log1m(error_rate: float, num_hashes: int) -> float:
     if fill < 0.5:
         return math.log1p(-fill)
     return math.log(-math.expm1(math.log(error_rate) / num_hashes))
-
-
-def _clamp(num_hashes: int) -> int:
-    return min(max(num_hashes, 1), MAX_HASHES)
