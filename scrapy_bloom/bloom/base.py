@@ -16,9 +16,9 @@ from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import plain
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
-from scrapy_bloom.bloom.protocol import counting, deletion
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.bloom.protocol.membership import add, contains, find
+from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
@@ -115,7 +115,7 @@ class BaseFilter(ABC):
         return [verdict.is_new for verdict in verdicts]
 
     def _discard(self, item: Item) -> Operation[bool]:
-        return (yield from counting.discard(self._session, [to_bytes(item)]))[0]
+        return (yield from discard(self._session, [to_bytes(item)]))[0]
 
     def _contains(self, items: Sequence[Item]) -> Operation[list[bool]]:
         return (yield from contains(self._session, [to_bytes(item) for item in items]))

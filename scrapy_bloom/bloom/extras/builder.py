@@ -1,18 +1,17 @@
-"""Blocks of a filter as they are read, changed and written whole. No I/O."""
+"""Blocks of a filter as they are read and changed, with their bitmaps. No I/O."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block, spans
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, spans
 from scrapy_bloom.bloom.extras.block_bitmaps import Contents
-from scrapy_bloom.bloom.extras.installer import Installer
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
-from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -48,8 +47,7 @@ def try_block(
         StorageError: the filter keeps changing, or was replaced.
     """
     for _ in range(MAX_ROUNDS):
-        if not session.complete:
-            yield from session.open()
+        yield from session.ensure_open()
         if session.header != header:
             raise StorageError(f"the filter {session.keys.prefix!r} was deleted and created again")
         held = session.held[block]
@@ -72,7 +70,7 @@ def read_block(held: CachedRing, layers: Sequence[Layer]) -> Operation[Contents]
     (reply,) = yield [Call(load("read"), (held.keys.ring(block), held.keys.claims(block)), ())]
     if reply.version != held.version or held.ring.advance(reply.now) is not held.ring:
         raise RefusedError(reply)
-    counts = {layer.name: _count(held, reply, layer) for layer in layers}
+    counts = StoredFilter(held.keys).counts_in(held.ring, reply)
     bits = {}
     for layer in layers:
         chunks = yield from read_layer(held.keys, block, layer, held.version)
@@ -126,20 +124,6 @@ def merge_bits(
     yield from _all(calls, "ok")
 
 
-class Builder(Installer):
-    """A filter that is written a block at a time, from memory: to be run by ``or_discard``."""
-
-    def put(self, contents: Contents) -> Operation[None]:
-        """Write a block."""
-        yield from self.begin(Block(contents.ring, contents.counts))
-        for layer in contents.ring.layers:
-            data = contents.bits[layer.name].to_bytes(layer.memory, "big")
-            for start, size in spans(layer):
-                chunk = data[start : start + size]
-                if any(chunk):
-                    yield from self.fill(layer, start, chunk)
-
-
 def read_layer(keys: Keys, block: int, layer: Layer, version: str) -> Operation[list[bytes]]:
     """Read a bitmap, in chunks.
 
@@ -177,11 +161,3 @@ def _all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
 
 def _keys(held: CachedRing, layer: Layer) -> tuple[str, str]:
     return held.keys.ring(held.ring.block), held.keys.layer(held.ring.block, layer.name)
-
-
-def _count(held: CachedRing, reply: Reply, layer: Layer) -> int:
-    text = reply.fields.get(f"n:{layer.name}", "0")
-    if not text.isdecimal() or len(text) > 18:
-        key = held.keys.ring(held.ring.block)
-        raise StorageError(f"the Redis key {key!r} counts {text!r:.40} items in {layer.name}")
-    return int(text)

@@ -18,7 +18,8 @@ from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
-from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block, spans
+from scrapy_bloom.bloom.extras.block_bitmaps import Contents
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
@@ -95,6 +96,16 @@ class Installer(StoredFilter):
         self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
         if len(self._waiting) == CHUNKS_PER_ROUND:
             yield from self._send()
+
+    def put(self, contents: Contents) -> Operation[None]:
+        """Write a whole block."""
+        yield from self.begin(Block(contents.ring, contents.counts))
+        for layer in contents.ring.layers:
+            data = contents.bits[layer.name].to_bytes(layer.memory, "big")
+            for start, size in spans(layer):
+                chunk = data[start : start + size]
+                if any(chunk):
+                    yield from self.fill(layer, start, chunk)
 
     def finish(self) -> Operation[None]:
         """Make it a filter: all of it, at once.

@@ -21,7 +21,6 @@ from scrapy_bloom.bloom.extras.block_bitmaps import (
     unlike,
 )
 from scrapy_bloom.bloom.extras.builder import (
-    Builder,
     count_ones,
     merge_bits,
     read_block,
@@ -29,7 +28,7 @@ from scrapy_bloom.bloom.extras.builder import (
 )
 from scrapy_bloom.bloom.extras.combine_blocks import intersect, merge, unite, with_layers
 from scrapy_bloom.bloom.extras.estimate import cardinality
-from scrapy_bloom.bloom.extras.installer import or_discard
+from scrapy_bloom.bloom.extras.installer import Installer, or_discard
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, open_all
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
@@ -192,7 +191,7 @@ def _build(
     sources: Sequence[FilterSession], headers: Sequence[Header], target: Keys, make: Make
 ) -> MultiOperation[None]:
     header, number = headers[0], len(sources)
-    building = Builder(target, header)
+    building = Installer(target, header)
 
     def build() -> MultiOperation[None]:
         yield from on(number, building.check())

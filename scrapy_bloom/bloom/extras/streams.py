@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
@@ -55,9 +55,9 @@ def reading(file: PathOrFile) -> Iterator[IO[bytes]]:
     if not isinstance(file, str | os.PathLike):
         yield _checked(file, "read")
         return
-    with ExitStack() as stack:
-        with _explained("read", file):
-            stream = stack.enter_context(Path(file).open("rb"))
+    with _explained("read", file):
+        opened = Path(file).open("rb")  # noqa: SIM115 - closed below
+    with opened as stream:
         yield stream
 
 

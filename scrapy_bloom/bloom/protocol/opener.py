@@ -80,6 +80,11 @@ class FilterOpener(RingStore):
                 return header
         raise self.unstable(MAX_RACES)
 
+    def ensure_open(self) -> Operation[None]:
+        """Open the filter, unless the header and all rings are held."""
+        if not self.complete:
+            yield from self.open()
+
     def forget(self) -> None:
         """Forget what is known of the filter, because it was deleted."""
         self.header = None
