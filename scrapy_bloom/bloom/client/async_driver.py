@@ -225,15 +225,15 @@ async def finish(cleaning: Awaitable[T]) -> T:
     Raises:
         StorageError: the server did not do it in time.
     """
-    task = asyncio.create_task(_bounded(cleaning))
+
+    async def in_time() -> T:
+        try:
+            async with timeout(CLEAN_UP_SECONDS):
+                return await cleaning
+        except asyncio.TimeoutError as error:
+            raise explain(TimeoutError("timed out"), "Redis") from error
+
+    task = asyncio.create_task(in_time())
     _cleaning.add(task)
     task.add_done_callback(_cleaning.discard)
     return await asyncio.shield(task)
-
-
-async def _bounded(cleaning: Awaitable[T]) -> T:
-    try:
-        async with timeout(CLEAN_UP_SECONDS):
-            return await cleaning
-    except asyncio.TimeoutError as error:
-        raise explain(TimeoutError("timed out"), "Redis") from error

@@ -124,17 +124,14 @@ def claim(
 
     def make_call(batch: BlockBatch) -> Call:
         claims = [text for place in batch.places for text in (fields[place], requests[place])]
-        return batch.held.claim(
-            batch.packed, owner, nonce, claims, room=_room(session, memory), tested=tested
-        )
+        return batch.held.claim(batch.packed, owner, nonce, claims, room=room(), tested=tested)
+
+    def room() -> int:
+        """Return the bytes for the claims of one block."""
+        return max(1, memory // session.header.blocks) if memory and session.header else 0
 
     fields = [field_of(item) for item in items]
     return to_verdicts((yield from ask(session, items, make_call)))
-
-
-def _room(session: FilterSession, memory: int) -> int:
-    """Return the bytes for the claims of one block."""
-    return 0 if not memory or session.header is None else max(1, memory // session.header.blocks)
 
 
 def note_windows(session: FilterSession, names: Sequence[str]) -> Operation[set[str]]:

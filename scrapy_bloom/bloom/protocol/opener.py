@@ -99,9 +99,8 @@ class FilterOpener(RingStore):
             self.now = reply.now
             if reply.status == "header":
                 header = self.header_in(reply)
-                self.ring_in(
-                    0, reply, header
-                )  # before any of the header's blocks is read or created
+                # It refuses a header and a ring that differ, before any block is read or created.
+                self.ring_in(0, reply, header)
                 self._adopt(header)
                 return header
             # Restored if it is known or left in any ring: new seeds would forget everything.
