@@ -32,8 +32,9 @@ class AsyncBloomFilter(BaseFilter):
     ``contains`` and ``info``, and ``async with`` instead of ``with``.
 
     Args:
-        client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``; the rest, see
-            ``BloomFilter``.
+        client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
+        timeout: seconds an operation may take in all, and each round trip of one on all blocks; for
+            the other arguments, see ``BloomFilter``.
 
     Raises:
         ConfigurationError: a parameter is out of its range.

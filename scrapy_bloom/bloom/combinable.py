@@ -94,7 +94,7 @@ class CombinableFilter(BaseFilter):
 
         Args:
             key: prefix of its keys.
-            client: of the server that it is to be on; None for this one's.
+            client: of the server for the copy; None for this filter's.
 
         Raises:
             ConfigurationError: the key is in use.

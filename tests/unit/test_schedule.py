@@ -478,7 +478,7 @@ def test_a_url_is_forgotten_after_the_window_at_most(
 
 def test_runs_have_no_times() -> None:
     schedule = Schedule.of(Span(3, RUNS))
-    with pytest.raises(ValueError, match="no time tells"):
+    with pytest.raises(ValueError, match="begins at no known time"):
         schedule.index(0)
-    with pytest.raises(ValueError, match="no time tells"):
+    with pytest.raises(ValueError, match="begins at no known time"):
         schedule.start(0)

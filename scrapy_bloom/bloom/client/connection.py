@@ -262,7 +262,7 @@ def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[],
 
 
 def _is_name(host: object) -> bool:
-    """Whether a host is to be looked up; a socket's path, None here, is not."""
+    """Whether a host has to be resolved; None, for a socket's path, has not."""
     if host in (None, "localhost"):
         return False
     try:

@@ -100,7 +100,7 @@ class EmbeddedServer:
                 if is_free(self.data_dir / "users.lock"):
                     self._stop()
         except FileNotFoundError:
-            # The directory was deleted under the server: what it still holds is lost to everybody.
+            # The directory was deleted under the server: no process can reach its data any more.
             _ask(self.socket_path, b"SHUTDOWN")
         except (OSError, StorageError) as error:
             logger.warning("left the embedded server in %s running: %s", self.data_dir, error)

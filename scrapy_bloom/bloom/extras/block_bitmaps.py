@@ -1,4 +1,4 @@
-"""A block of a filter with its bitmaps, and what can be told of it. Pure."""
+"""A block of a filter with its bitmaps, and estimates from its bits. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A bitmap that is to become a layer, or a part of one.
+    """A bitmap that becomes a layer, or a part of one.
 
     Args:
         period: the period of its generation.
@@ -173,6 +173,6 @@ def check_sizes(sizes: Collection[int]) -> None:
     if len(sizes) > 1:
         raise FilterMismatchError(
             f"the filters have layers of {min(sizes):,} and of {max(sizes):,} bits, in which an "
-            "item has other places: what filters have in common can be told only if all their "
+            "item has other places: what filters have in common can be estimated only if all their "
             "layers have one size (one capacity and error rate, and none has grown)"
         )

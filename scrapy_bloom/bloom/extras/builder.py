@@ -41,7 +41,7 @@ def try_block(
         session: the filter.
         header: its header; a filter that was replaced is refused.
         block: the block.
-        attempt: what is to be done with the ring; may raise RefusedError.
+        attempt: called with the ring; may raise RefusedError.
 
     Raises:
         StorageError: the filter keeps changing, or was replaced.

@@ -1,7 +1,7 @@
 """How many items bitmaps hold, by the bits that are set in them. Pure arithmetic.
 
 Letters as in ``sizing``: ``n`` items, ``m`` bits, ``k`` seeds. A bit stays 0 with probability
-``(1 - 1/m) ** (k * n)``, so the share of bits that are 0 tells ``n``.
+``(1 - 1/m) ** (k * n)``, so ``n`` follows from the share of bits that are 0.
 
 Source: S. J. Swamidass, P. Baldi, Mathematical Correction for Fingerprint Similarity Measures to
 Improve Chemical Retrieval, J. Chem. Inf. Model. 47(3), 2007, doi:10.1021/ci600526a.

@@ -41,10 +41,10 @@ BLOCKS_PER_ROUND = 16
 
 
 class Installer(StoredFilter):
-    """One filter that is written: to be run by ``or_discard``.
+    """Writes one filter: run it with ``or_discard``.
 
     Args:
-        keys: the keys it is to have.
+        keys: the new filter's keys.
         header: its header; it gets a new id.
     """
 
@@ -261,17 +261,17 @@ def _gone(keys: Keys) -> StorageError:
 def or_discard(
     installing: Installer, number: int, operation: MultiOperation[T]
 ) -> MultiOperation[T]:
-    """Run the whole of an installation; whatever ends it before its time, it is discarded.
+    """Run an installation to its end; discard what it has written if it fails or is cancelled.
 
     Args:
-        installing: what is to be written.
-        number: of the filter it is to be.
+        installing: writes the filter.
+        number: of that filter.
         operation: ends with ``finish``.
     """
     try:
         result = yield from operation
     except GeneratorExit:
-        raise  # it is dropped, by whom nothing more is sent
+        raise  # the generator was dropped: nothing more can be sent
     except BaseException:
         with suppress(BloomError):
             yield from on(number, installing.discard())

@@ -13,11 +13,11 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 
 
 class Loader(Installer):
-    """One loading of a filter: to be run by ``load``.
+    """Loads one filter: run it with ``load``.
 
     Args:
-        keys: the keys it is to have.
-        reader: what it is read by.
+        keys: the new filter's keys.
+        reader: reads the file.
         progress: called with the bytes of bitmaps done and in all, about.
     """
 

@@ -114,8 +114,8 @@ def _finite(session: FilterSession, ring: Ring, found: float) -> float:
     if isinf(found):
         raise SaturatedError(
             f"the filter {session.keys.prefix!r} is saturated: all bits of block {ring.block} are "
-            "set, and do not tell any more how many items they are of. Clear the filter, or "
-            "restore it from a file"
+            "set, so the number of items cannot be estimated. Clear the filter, or restore it from "
+            "a file"
         )
     return found
 
@@ -152,8 +152,8 @@ def intersection(sources: Sequence[FilterSession], target: Keys) -> MultiOperati
 
     So it has all items that are in all of them, until the first of them forgets it; its false
     positives are those they share, and items of some that the others take for seen. It has more
-    bits than those of its items: what ``len`` and ``approx_len`` tell of it is an upper bound
-    (``overlap`` tells better), and it is full earlier. Arguments and errors are those of ``union``.
+    bits than those of its items: what ``len`` and ``approx_len`` return for it is an upper bound
+    (``overlap`` is closer), and it is full earlier. Arguments and errors are those of ``union``.
 
     Raises:
         FilterMismatchError: also if layers that may share items differ in size.
@@ -257,9 +257,9 @@ def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
         _refuse(differences(rings[0], ring), views[0], session)
     if rings[0].header.counting:
         raise ConfigurationError(
-            f"the filter {views[0].keys.prefix!r} counts (`counting`), and how often an item "
-            "was added cannot be told from counters of several: such filters can be copied and "
-            "compared, but not united or intersected"
+            f"the filter {views[0].keys.prefix!r} counts (`counting`), and the "
+            "counters of several filters do not show how often an item was added: such filters can "
+            "be copied and compared, but not united or intersected"
         )
     return [ring.header for ring in rings]
 

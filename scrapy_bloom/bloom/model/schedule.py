@@ -186,7 +186,7 @@ class Schedule:
 
     def _boundary(self, index: int) -> int:
         if self.counts_runs:
-            raise ValueError(f"no time tells when a period of {self.period} begins")
+            raise ValueError(f"a period of {self.period} begins at no known time")
         if self.period.unit == SECONDS:
             return index * self.period.count
         years, months = divmod(index * self.period.count, 12)

@@ -134,11 +134,11 @@ class CachedRing:
 
         Args:
             packed: offsets of the URLs.
-            owner: whose the claims are to be.
+            owner: the new owner of the claims.
             nonce: of this call.
             claims: for each URL the field of its claim, and its request.
             room: bytes that the block's claims take at most with their requests; 0 for no limit.
-            tested: whether URLs that are recorded already are to be left out.
+            tested: whether to leave out URLs that are recorded already.
         """
         keys, head = (self.claim_keys, self.claim_head) if tested else self._untested()
         args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)

@@ -116,10 +116,10 @@ def claim(
         session: the filter.
         items: their fingerprints.
         requests: their requests as JSON, "" for those that are not kept.
-        owner: whose the claims are to be.
+        owner: the new owner of the claims.
         nonce: of this call; repeated with it, nothing changes.
         memory: bytes that all claims on the filter take at most; 0 for no limit.
-        tested: whether items that are recorded already are to be left out.
+        tested: whether to leave out items that are recorded already.
     """
 
     def make_call(batch: BlockBatch) -> Call:

@@ -126,7 +126,7 @@ class FilterOpener(RingStore):
             self.held.clear()
 
     def _load_rings(self, header: Header) -> Operation[list[tuple[int, Reply]]]:
-        """Hold the rings that are there; return the other blocks, and what is there instead."""
+        """Hold the rings that exist; return the other blocks with their replies."""
         blocks = [block for block in range(header.blocks) if block not in self.held]
         if not blocks:
             return []
