@@ -4,8 +4,6 @@ Resolving a host name has no time-out. So a crawl's thread leaves connecting to 
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class _ThisThread(threading.local):
@@ -15,12 +13,17 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 
 
-@contextmanager
-def connecting(*, allowed: bool) -> Iterator[None]:
+class connecting:  # noqa: N801 - it reads as a statement: with connecting(allowed=False):
     """Allow or forbid connections in a ``with`` block; an outer block that forbids them counts."""
-    outer = this_thread.may_connect
-    this_thread.may_connect = outer and allowed
-    try:
-        yield
-    finally:
-        this_thread.may_connect = outer
+
+    __slots__ = ("_allowed", "_outer")
+
+    def __init__(self, *, allowed: bool) -> None:
+        self._allowed = allowed
+
+    def __enter__(self) -> None:
+        self._outer = this_thread.may_connect
+        this_thread.may_connect = self._outer and self._allowed
+
+    def __exit__(self, *error: object) -> None:
+        this_thread.may_connect = self._outer
