@@ -350,9 +350,7 @@ def test_bad_parameters_are_refused_by_name_and_value(
 )
 def test_a_value_that_cannot_be_shown_is_refused_by_name(parameter: str) -> None:
     """Python writes no int of more than 4,300 digits."""
-    values: list[object] = [10**5000, -(10**5000)]
-    values += [[10**5000]] if parameter == "seeds" else []
-    for value in values:
+    for value in (10**5000, -(10**5000)):
         with pytest.raises(ConfigurationError, match=f"^{parameter} .*something of type"):
             BloomFilter(None, "k", **{parameter: value})
     with pytest.raises(ConfigurationError, match=f"^{parameter} "):
