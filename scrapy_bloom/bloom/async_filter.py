@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar, overload
 
-from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, chunks
+from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, Combine, chunks
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
-from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load_async
+from scrapy_bloom.bloom.extras import set_algebra
+from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
+from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
-from scrapy_bloom.bloom.extras.saver import Progress, Saved
+from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
 from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
 from scrapy_bloom.bloom.model.hashing import Item
 from scrapy_bloom.bloom.model.header import Header
@@ -31,8 +32,9 @@ class AsyncBloomFilter(BaseFilter):
     ``contains`` and ``info``, and ``async with`` instead of ``with``.
 
     Args:
-        client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``; the rest, see
-            ``BloomFilter``.
+        client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
+        timeout: seconds an operation may take in all, and each round trip of one on all blocks; for
+            the other arguments, see ``BloomFilter``.
 
     Raises:
         ConfigurationError: a parameter is out of its range.
@@ -122,39 +124,47 @@ class AsyncBloomFilter(BaseFilter):
 
     async def approx_len(self) -> int:
         """See ``BloomFilter.approx_len``."""
-        return await self._run(self._approx_len(), on_all_blocks=True)
+        return await self._run(set_algebra.approx_len(self._session), on_all_blocks=True)
 
     async def approx_union_len(self, other: "AsyncBloomFilter") -> int:
         """See ``BloomFilter.approx_union_len``."""
-        return round((await self._together(self._overlap(other), other)).union)
+        return round((await self.run_together(self._overlap(other), other)).union)
 
     async def approx_intersection_len(self, other: "AsyncBloomFilter") -> int:
         """See ``BloomFilter.approx_intersection_len``."""
-        return round((await self._together(self._overlap(other), other)).intersection)
+        return round((await self.run_together(self._overlap(other), other)).intersection)
 
     async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.union``."""
-        made = self._sibling(key)
-        await self._together(self._union(others, key), *others, made)
-        return made
+        return await self._make(set_algebra.union, others, key)
 
     async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.intersection``."""
         made = self._sibling(key)
-        await self._together(self._intersection(others, key), *others, made)
+        await self.run_together(
+            set_algebra.intersection(self._sessions(others), Keys(key)), *others, made
+        )
         return made
 
     async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
         """See ``BloomFilter.copy``."""
         made = self._sibling(key, client)
-        await self._together(self._copy(key), made)
+        await self.run_together(set_algebra.copy(self._session, Keys(key)), made)
         return made
 
     async def update(self, *others: "AsyncBloomFilter") -> None:
         """See ``BloomFilter.update``."""
-        await self._together(self._update(others), *others)
+        await self.run_together(set_algebra.update(*self._sessions(others)), *others)
 
-    async def _together(self, operation: MultiOperation[T], *others: "AsyncBloomFilter") -> T:
+    async def _make(
+        self, combine: Combine, others: tuple["AsyncBloomFilter", ...], key: str
+    ) -> "AsyncBloomFilter":
+        made = self._sibling(key)
+        await self.run_together(combine(self._sessions(others), Keys(key)), *others, made)
+        return made
+
+    async def run_together(self, operation: MultiOperation[T], *others: "AsyncBloomFilter") -> T:
+        """See ``BloomFilter.run_together``."""
         filters = (self, *others)
         return await run_together_async(
             operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True), finish
@@ -163,8 +173,9 @@ class AsyncBloomFilter(BaseFilter):
     async def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
         """See ``BloomFilter.save``; writing to the file blocks the event loop."""
         with writing(file) as opened:
+            saver = Saver(self._session.keys, ArchiveWriter(opened), progress)
             # It needs no session: other tasks may use the filter at the same time.
-            return await self._driver.run(self._save(opened, progress), on_all_blocks=True)
+            return await self._driver.run(saver.run(), on_all_blocks=True)
 
     @classmethod
     async def load(
@@ -181,10 +192,7 @@ class AsyncBloomFilter(BaseFilter):
         bloom = cls(client, key, timeout=timeout)
         with reading(file) as opened:
             reader = ArchiveReader(opened, max_memory)
-            loading = Loader(Keys(key), reader, progress=progress)
-            await load_async(
-                lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading, finish
-            )
+            await bloom.run_together(load(Keys(key), reader, progress))
         return bloom
 
     async def rotate(self) -> None:

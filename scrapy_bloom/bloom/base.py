@@ -1,27 +1,24 @@
 """What BloomFilter and AsyncBloomFilter share: parameters, properties, and operations. No I/O."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import IO, Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, shown
-from scrapy_bloom.bloom.extras import set_algebra
-from scrapy_bloom.bloom.extras.archive import ArchiveWriter
 from scrapy_bloom.bloom.extras.multi import MultiOperation
-from scrapy_bloom.bloom.extras.saver import Progress, Saved, save
-from scrapy_bloom.bloom.extras.set_algebra import Overlap
+from scrapy_bloom.bloom.extras.set_algebra import Overlap, overlap
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import plain
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
-from scrapy_bloom.bloom.protocol import counting, deletion
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.bloom.protocol.membership import add, contains, find
+from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
@@ -29,6 +26,8 @@ from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
 T = TypeVar("T")
 S = TypeVar("S", bound="BaseFilter")
 
+#: Makes a filter under some keys, of others.
+Combine = Callable[[Sequence[FilterSession], Keys], MultiOperation[None]]
 #: Items that are sent together.
 CHUNK_ITEMS = 8_192
 
@@ -87,7 +86,7 @@ class BaseFilter(ABC):
             self.session = self._session = _new_session(key, wanted, like, notify)
             self._client, self._given_label = client, label
             self._label = label_of_client(client) if label is None else label
-            self._timeout = _seconds("timeout", timeout)
+            self._timeout = _seconds(timeout)
             self._use(client)
         self.key = key
         #: Items that were new but not recorded, because their block was full and could not grow.
@@ -116,7 +115,7 @@ class BaseFilter(ABC):
         return [verdict.is_new for verdict in verdicts]
 
     def _discard(self, item: Item) -> Operation[bool]:
-        return (yield from counting.discard(self._session, [to_bytes(item)]))[0]
+        return (yield from discard(self._session, [to_bytes(item)]))[0]
 
     def _contains(self, items: Sequence[Item]) -> Operation[list[bool]]:
         return (yield from contains(self._session, [to_bytes(item) for item in items]))
@@ -149,35 +148,16 @@ class BaseFilter(ABC):
         self._session.forget()
         return was_there
 
-    def _approx_len(self) -> Operation[int]:
-        return set_algebra.approx_len(self._session)
-
     def _overlap(self, other: "BaseFilter") -> MultiOperation[Overlap]:
-        return set_algebra.overlap(*self._views([other]))
+        return overlap(*self._sessions([other]))
 
-    def _union(self, others: Sequence["BaseFilter"], key: str) -> MultiOperation[None]:
-        return set_algebra.union(self._views(others), Keys(key))
-
-    def _intersection(self, others: Sequence["BaseFilter"], key: str) -> MultiOperation[None]:
-        return set_algebra.intersection(self._views(others), Keys(key))
-
-    def _copy(self, key: str) -> MultiOperation[None]:
-        return set_algebra.copy(self._session, Keys(key))
-
-    def _update(self, others: Sequence["BaseFilter"]) -> MultiOperation[None]:
-        first, *rest = self._views(others)
-        return set_algebra.update(first, rest)
-
-    def _views(self, others: Sequence["BaseFilter"]) -> list[FilterSession]:
+    def _sessions(self, others: Sequence["BaseFilter"]) -> list[FilterSession]:
         for other in others:
             if not isinstance(other, BaseFilter) or other.is_async != self.is_async:
                 raise ConfigurationError(
                     f"the other filter must be a {type(self).__name__}, too; got {other!r:.60}"
                 )
         return [self._session, *(other.session for other in others)]
-
-    def _save(self, file: IO[bytes], progress: Progress | None) -> Operation[Saved]:
-        return save(self._session.keys, ArchiveWriter(file), progress)
 
     # -- what this client knows --
 
@@ -272,20 +252,16 @@ def _new_session(
     key: str, wanted: FilterOptions, like: BaseFilter | None, notify: Notify | None
 ) -> FilterSession:
     if like is not None:
-        wanted = wanted.over(_filter("like", like).as_wanted())
+        if not isinstance(like, BaseFilter):
+            raise ConfigurationError(
+                f"like is a BloomFilter or an AsyncBloomFilter; got {shown(like)}"
+            )
+        wanted = wanted.over(like.as_wanted())
     wanted.check_run()
     if notify is not None and not callable(notify):
         raise ConfigurationError(f"notify is a function; got {shown(notify)}")
     return FilterSession(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
 
 
-def _seconds(name: str, value: float | None) -> float | None:
-    return None if value is None else validators.seconds(name, value, 0.001, 3600)
-
-
-def _filter(name: str, value: object) -> BaseFilter:
-    if not isinstance(value, BaseFilter):
-        raise ConfigurationError(
-            f"{name} is a BloomFilter or an AsyncBloomFilter; got {shown(value)}"
-        )
-    return value
+def _seconds(timeout: float | None) -> float | None:
+    return None if timeout is None else validators.seconds("timeout", timeout, 0.001, 3600)

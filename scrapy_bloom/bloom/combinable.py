@@ -4,11 +4,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scrapy_bloom.bloom.base import BaseFilter
-from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.base import BaseFilter, Combine
+from scrapy_bloom.bloom.extras import set_algebra
+from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
+from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
-from scrapy_bloom.bloom.extras.saver import Progress, Saved
+from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
 from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -37,7 +38,7 @@ class CombinableFilter(BaseFilter):
             SaturatedError: a bitmap has no bit left that is 0.
             StorageError: the server did not answer.
         """
-        return self.run(lambda _: self._approx_len(), on_all_blocks=True)
+        return self.run(set_algebra.approx_len, on_all_blocks=True)
 
     def approx_union_len(self, other: "Self") -> int:
         """Return how many items there are in this filter or another one, estimated from the bits.
@@ -47,14 +48,14 @@ class CombinableFilter(BaseFilter):
             SaturatedError: a bitmap has no bit left that is 0.
             StorageError: a server did not answer.
         """
-        return round(self._together(self._overlap(other), other).union)
+        return round(self.run_together(self._overlap(other), other).union)
 
     def approx_intersection_len(self, other: "Self") -> int:
         """Return how many items this filter and another one have in common, estimated.
 
         Raises as ``approx_union_len``.
         """
-        return round(self._together(self._overlap(other), other).intersection)
+        return round(self.run_together(self._overlap(other), other).intersection)
 
     def union(self, *others: "Self", key: str) -> "Self":
         """Create a filter with all items of this one and others, and return it.
@@ -71,9 +72,7 @@ class CombinableFilter(BaseFilter):
             ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
             StorageError: a server did not answer; nothing was made.
         """
-        made = self._sibling(key)
-        self._together(self._union(others, key), *others, made)
-        return made
+        return self._make(set_algebra.union, others, key)
 
     def intersection(self, *others: "Self", key: str) -> "Self":
         """Create a filter that says "seen" where this one and all others do, and return it.
@@ -85,7 +84,9 @@ class CombinableFilter(BaseFilter):
             FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
         """
         made = self._sibling(key)
-        self._together(self._intersection(others, key), *others, made)
+        self.run_together(
+            set_algebra.intersection(self._sessions(others), Keys(key)), *others, made
+        )
         return made
 
     def copy(self, key: str, *, client: Any = None) -> "Self":
@@ -93,14 +94,14 @@ class CombinableFilter(BaseFilter):
 
         Args:
             key: prefix of its keys.
-            client: of the server that it is to be on; None for this one's.
+            client: of the server for the copy; None for this filter's.
 
         Raises:
             ConfigurationError: the key is in use.
             StorageError: a server did not answer; nothing was made.
         """
         made = self._sibling(key, client)
-        self._together(self._copy(key), made)
+        self.run_together(set_algebra.copy(self._session, Keys(key)), made)
         return made
 
     def update(self, *others: "Self") -> None:
@@ -108,7 +109,7 @@ class CombinableFilter(BaseFilter):
 
         If it fails midway a part is recorded; it can be done again.
         """
-        self._together(self._update(others), *others)
+        self.run_together(set_algebra.update(*self._sessions(others)), *others)
 
     def __or__(self, other: "Self") -> "Self":
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
@@ -129,7 +130,12 @@ class CombinableFilter(BaseFilter):
         self.update(other)
         return self
 
-    def _together(self, operation: MultiOperation[T], *others: "CombinableFilter") -> T:
+    def _make(self, combine: Combine, others: tuple["Self", ...], key: str) -> "Self":
+        made = self._sibling(key)
+        self.run_together(combine(self._sessions(others), Keys(key)), *others, made)
+        return made
+
+    def run_together(self, operation: MultiOperation[T], *others: "CombinableFilter") -> T:
         """Run an operation on this filter, number 0, and others."""
         filters = (self, *others)
         return run_together(
@@ -150,7 +156,8 @@ class CombinableFilter(BaseFilter):
             ArchiveError: the file cannot be written.
         """
         with writing(file) as opened:
-            return self.run(lambda _: self._save(opened, progress), on_all_blocks=True)
+            saver = Saver(self._session.keys, ArchiveWriter(opened), progress)
+            return self.run(lambda _: saver.run(), on_all_blocks=True)
 
     @classmethod
     def load(
@@ -181,6 +188,5 @@ class CombinableFilter(BaseFilter):
         bloom = cls(client, key, timeout=timeout)
         with reading(file) as opened:
             reader = ArchiveReader(opened, max_memory)
-            loading = Loader(Keys(key), reader, progress=progress)
-            load(lambda steps: bloom.run(lambda _: steps, on_all_blocks=True), loading)
+            bloom.run_together(load(Keys(key), reader, progress))
         return bloom

@@ -79,7 +79,7 @@ _REMEDIES = (
         "refuses to write because it cannot save to its disk: see its log, then free the disk",
     ),
     (r"^MasterDownError|MASTERDOWN", "has lost its primary: use the primary's address"),
-    (r"WRONGTYPE", "holds something else under {other_key}"),
+    (r"WRONGTYPE", "answers WRONGTYPE: it holds something else under {other_key}"),
     (
         r"NOREPLICAS",
         "refuses to write because too few of its replicas are connected: repair them",

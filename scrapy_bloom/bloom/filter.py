@@ -64,8 +64,9 @@ class BloomFilter(CombinableFilter):
             ``FILLING``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
         label: the server's address for error messages; None takes it from the client.
-        timeout: seconds an operation may take in all, and each round trip of one on all blocks
-            (opening, clearing, rotating, ``info``); None for no limit. See ``Driver``.
+        timeout: seconds an operation of several round trips may take; None for no limit. It does
+            not count for operations on all blocks (opening, clearing, rotating, ``info``). The
+            client's own time-outs bound each reply. See ``Driver``.
         words: what error messages call parameters and remedies, for callers with settings of their
             own; see ``errors.WORDS``.
 
@@ -106,7 +107,8 @@ class BloomFilter(CombinableFilter):
 
         Args:
             operation: returns its steps.
-            on_all_blocks: whether ``timeout`` is that of each round trip.
+            on_all_blocks: whether the number of round trips grows with the number of blocks:
+                then ``timeout`` does not count.
 
         Raises:
             StorageError: the server did not answer; whether anything was changed is unknown.

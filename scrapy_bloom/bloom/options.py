@@ -179,7 +179,7 @@ class FilterOptions:
         )
 
     def new_header(self, default: Config = DEFAULTS) -> Header:
-        """Return the header of a filter that is to be created.
+        """Return the header of a new filter.
 
         Raises:
             ConfigurationError: the filter is impossible.

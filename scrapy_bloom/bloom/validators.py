@@ -148,22 +148,15 @@ def seeds(name: str, value: Any) -> tuple[int, ...] | int:
 
 
 def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
-    value = [plain(seed) for seed in value]
-    problem = ""
-    if not 1 <= len(value) <= MAX_HASHES:
-        problem = f"it has {len(value)}"
-    for seed in value if not problem else ():
-        if type(seed) is not int or not 0 <= seed <= MAX_SEED:
-            problem = f"{shown(seed, 40)} is none"
-        elif value.count(seed) > 1:
-            problem = f"{seed} is in it twice"
-    if problem:
-        # Of the value only what is wrong: seeds are secret.
+    found = tuple(plain(seed) for seed in value)
+    are_seeds = all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in found)
+    if not are_seeds or not 1 <= len(found) <= MAX_HASHES or len(set(found)) < len(found):
+        # Seeds are secret: none of them is shown.
         raise ConfigurationError(
-            f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}, but "
-            f"{problem}"
+            f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}; got "
+            f"something else in a list of {len(found)}"
         )
-    return tuple(value)
+    return found
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import sys
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
-from scrapy_bloom.bloom.extras.loader import Loader, load
+from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.streams import reading
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.archive_file import STREAM, report_file
@@ -41,7 +41,6 @@ def run(session: CommandSession) -> ExitCode:
         with session.connect() as server:
             bloom, keys = server.filter(name), Keys(server.key(name))
             with progress("bytes of bitmaps loaded") as show:
-                loading = Loader(keys, reader, progress=show)
-                saved = load(lambda steps: bloom.run(lambda _: steps), loading)
+                saved = bloom.run_together(load(keys, reader, show))
             report_file(session, server, saved, f"loaded from {opts.file}")
     return ExitCode.FINE

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from scrapy_bloom.bloom.client.deadline import within
+from scrapy_bloom.bloom.client.connect_guard import connecting
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add
@@ -105,7 +105,7 @@ class JobApplier:
         are crawled again, and every server is identified before its first confirmation.
         """
         self.identify_server(filters)
-        with within(None, connect=False):
+        with connecting(allowed=False):
             run = filters.by_window[jobs[0].window].run
             if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
                 self._repeat(run, [job.item for job in repeated])

@@ -8,17 +8,16 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.extras.archive import CHUNK_BYTES
 from scrapy_bloom.bloom.extras.block_bitmaps import Contents
 from scrapy_bloom.bloom.extras.builder import (
-    CHUNK_BYTES,
-    Builder,
     RefusedError,
     count_ones,
     merge_bits,
     read_block,
     try_block,
 )
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS
+from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS, Installer
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
@@ -147,7 +146,7 @@ def test_a_count_that_is_no_number_is_an_error(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.open()
     client.hset(bloom.session.keys.ring(0), "n:0.0", "many")
-    with pytest.raises(StorageError, match="counts 'many' items in 0.0"):
+    with pytest.raises(StorageError, match="it is damaged .count = .many."):
         bloom.run(lambda session: read_all(session.held[0]))
 
 
@@ -224,7 +223,7 @@ def contents(client: redis.Redis) -> list[Contents]:
 
 
 def write(
-    client: redis.Redis, building: Builder, contents: list[Contents], *, finish: bool = True
+    client: redis.Redis, building: Installer, contents: list[Contents], *, finish: bool = True
 ) -> None:
     bloom = small(client, "any")
     bloom.run(lambda _: building.check())
@@ -238,7 +237,7 @@ def test_what_is_written_is_there_when_it_is_finished(
     client: redis.Redis, contents: list[Contents]
 ) -> None:
     header = contents[0].ring.header
-    building = Builder(Keys("new"), header)
+    building = Installer(Keys("new"), header)
     write(client, building, contents, finish=False)
     assert small(client, "new").look() is None
     client_of = small(client, "any")
@@ -252,7 +251,7 @@ def test_what_is_written_is_there_when_it_is_finished(
 
 def test_what_is_discarded_leaves_nothing(client: redis.Redis, contents: list[Contents]) -> None:
     before = set(client.keys())
-    building = Builder(Keys("new"), contents[0].ring.header)
+    building = Installer(Keys("new"), contents[0].ring.header)
     write(client, building, contents, finish=False)
     written = set(client.keys()) - before
     assert written
@@ -268,8 +267,8 @@ def test_a_filter_that_is_over_already_is_refused(
     bloom.extend(ITEMS[:1])
     short = [read(bloom, block) for block in range(2)]
     header: Header = short[0].ring.header
-    building = Builder(Keys("new"), header)
+    building = Installer(Keys("new"), header)
     write(client, building, short, finish=False)
     building._now += 402 * 86_400  # the clock of the other server
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="is forgotten by now"):
         small(client, "any").run(lambda _: building.finish())

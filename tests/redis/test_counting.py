@@ -15,7 +15,7 @@ from support.crawling import crawl
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import SATURATED
-from scrapy_bloom.bloom.protocol import claim_protocol, counting, membership
+from scrapy_bloom.bloom.protocol import claim_protocol, membership
 from scrapy_bloom.bloom.protocol.membership import (
     NEW,
     SEEN,
@@ -58,7 +58,7 @@ def claims(bloom: BloomFilter, *items: bytes) -> str:
 
 
 def discard(bloom: BloomFilter, *items: bytes) -> list[bool]:
-    return bloom.run(lambda session: counting.discard(session, items))
+    return bloom.run(lambda session: membership.discard(session, items))
 
 
 def take(bloom: BloomFilter, *items: bytes) -> str:

@@ -24,7 +24,7 @@ from support.examples import examples
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import Hasher
 from scrapy_bloom.bloom.model.sizing import SATURATED
-from scrapy_bloom.bloom.protocol import counting, membership
+from scrapy_bloom.bloom.protocol import membership
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
 
 pytestmark = pytest.mark.each_server
@@ -123,7 +123,7 @@ class CountingMachine(RuleBasedStateMachine):
 
     @rule(who=clients, batch=batches)
     def discard(self, who: int, batch: list[bytes]) -> None:
-        verdicts = self.filters[who].run(lambda session: counting.discard(session, batch))
+        verdicts = self.filters[who].run(lambda session: membership.discard(session, batch))
         assert verdicts == [self.model.discard(item) for item in batch]
 
     @rule(who=clients)

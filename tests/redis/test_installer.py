@@ -28,7 +28,7 @@ from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.archive import ArchiveReader
 from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS, or_discard
-from scrapy_bloom.bloom.extras.loader import Loader, load, load_async
+from scrapy_bloom.bloom.extras.loader import Loader, load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, run_together, run_together_async
 from scrapy_bloom.bloom.extras.set_algebra import copy
 from scrapy_bloom.bloom.model.keys import Keys
@@ -68,8 +68,8 @@ def data(client: redis.Redis) -> bytes:
 
 def put_file(client: redis.Redis, data: bytes, between: Between) -> None:
     run = Driver(client).run
-    loading = Loader(Keys("new"), ArchiveReader(io.BytesIO(data)))
-    load(lambda steps: run(watched(steps, between)), loading)
+    operation = load(Keys("new"), ArchiveReader(io.BytesIO(data)))
+    run_together(operation, lambda _, steps: run(watched(steps, between)))
 
 
 @pytest.fixture(params=["loaded", "copied"])
@@ -330,13 +330,12 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
 
             try:
                 if how == "loaded":
-                    loading = Loader(Keys("new"), ArchiveReader(io.BytesIO(data)))
-                    await load_async(run, loading, async_driver.finish)
+                    operation: Any = load(Keys("new"), ArchiveReader(io.BytesIO(data)))
                 else:
                     operation = copy(bloom.session, Keys("new"))
-                    await run_together_async(
-                        operation, lambda _, steps: run(steps), async_driver.finish
-                    )
+                await run_together_async(
+                    operation, lambda _, steps: run(steps), async_driver.finish
+                )
             except asyncio.CancelledError:
                 while async_driver._cleaning:
                     await asyncio.sleep(0)
@@ -377,9 +376,9 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
                     client.client_pause(600_000, all=False)
                     raise asyncio.CancelledError
 
-            await load_async(
-                lambda steps: bloom.run(lambda _: watched(steps, hang), on_all_blocks=True),
-                Loader(Keys("new"), ArchiveReader(io.BytesIO(data))),
+            await run_together_async(
+                load(Keys("new"), ArchiveReader(io.BytesIO(data))),
+                lambda _, steps: bloom.run(lambda _: watched(steps, hang), on_all_blocks=True),
                 async_driver.finish,
             )
 
@@ -527,9 +526,8 @@ def test_of_threads_that_write_one_filter_exactly_one_wins(server: Server) -> No
     def write(number: int) -> None:
         with server.client() as mine:
             try:
-                load(
-                    Driver(mine).run, Loader(Keys(f"new{number}"), ArchiveReader(io.BytesIO(data)))
-                )
+                operation = load(Keys(f"new{number}"), ArchiveReader(io.BytesIO(data)))
+                run_together(operation, lambda _, steps: Driver(mine).run(steps))
             except ConfigurationError:
                 pass
             except BaseException as error:

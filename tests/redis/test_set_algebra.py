@@ -69,7 +69,7 @@ def copied(source: BloomFilter, key: str, **kwargs: Any) -> BloomFilter:
 
 
 def updated(one: BloomFilter, *others: BloomFilter) -> None:
-    run(update(one.session, [other.session for other in others]), one, *others)
+    run(update(one.session, *(other.session for other in others)), one, *others)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
     two = twin(one, "two")
     one.open()
     saturate(client, one)
-    with pytest.raises(SaturatedError, match=r"'one' is saturated: all bits of block 0 .* \(up to"):
+    with pytest.raises(SaturatedError, match=r"'one' is saturated: all bits of block 0"):
         one.run(approx_len)
     for first, second in ((one, two), (two, one)):
         with pytest.raises(SaturatedError, match="'one' is saturated"):

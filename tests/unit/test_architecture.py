@@ -48,7 +48,7 @@ ORDER = [
 #: Packages, and modules, that do no I/O.
 PURE = ("bloom.errors", "bloom.model", "bloom.options", "bloom.validators", "bloom.protocol")
 PURE_EXTRAS = (
-    *("archive", "builder", "combine_blocks", "block_bitmaps", "estimate", "frames"),
+    *("archive", "builder", "combine_blocks", "block_bitmaps", "estimate"),
     "installer",
 )
 IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}

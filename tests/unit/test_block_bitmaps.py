@@ -129,7 +129,6 @@ def test_filters_that_are_alike_go_together() -> None:
         ({"blocks": 2}, "the number of blocks (1 and 2)"),
         ({"seeds": HEADER.seeds[1:]}, "the number of seeds (10 and 9)"),
         ({"seeds": HEADER.seeds[::-1]}, "the seeds"),
-        ({"scheme": "other/1"}, "the hash scheme ('mmh3-x64-128/1' and 'other/1')"),
         ({"fingerprinter": "b"}, "the fingerprinter (a and b)"),
         ({"counting": True}, "counting (False and True)"),
     ],

@@ -31,7 +31,7 @@ def test_the_readme_has_exactly_the_stats_there_are() -> None:
 def test_the_numbers_are_those_of_the_default_plan() -> None:
     planned = plan(1_000_000, 1e-5)
     assert f"are {planned.memory / 2**20:.1f} MiB" in README
-    assert f"about {round(planned.bits_per_url + 0.5)} bits a URL" in README
+    assert f"about {round(planned.memory * 8 / 1_000_000 + 0.5)} bits a URL" in README
 
 
 def test_the_commands_exist() -> None:

@@ -21,10 +21,13 @@ from scrapy_bloom.bloom.model.generations import Config, Counts, Generation, Lay
 from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
-from scrapy_bloom.bloom.model.ring_state import RING_OUTLIVES_SECONDS
+from scrapy_bloom.bloom.model.ring_state import (
+    RING_OUTLIVES_SECONDS,
+    RUNS_EXPIRE_SECONDS,
+    SLACK_SECONDS,
+)
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
-from scrapy_bloom.bloom.model.timetable import RUNS_EXPIRE_SECONDS, SLACK_SECONDS
 
 NOW = 1_700_000_000
 HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400
@@ -221,7 +224,7 @@ def check_times(ring: Ring) -> None:
             closes, forgotten, expires = times
             assert closes <= forgotten == expires - SLACK_SECONDS
             assert forgotten <= plan_.start(
-                ring.period(generation) + ring.config.slots, *ring.timetable.shift
+                ring.period(generation) + ring.config.slots, *ring.shift
             )
     assert ring.ends == ring.closes(ring.active)
 
@@ -815,9 +818,9 @@ def test_a_longer_period_forgets_nothing_of_the_window() -> None:
     now = start + 5 * DAY + HOUR
     changed = ring.reconfigure(replace(ring.config, schedule=schedule(6 * DAY, 2 * DAY)), now)
     assert numbers(changed) == numbers(ring)
-    for generation in ring.generations[1:]:
-        last_write = ring.closes(generation) - 1
-        assert last_write + 4 * DAY <= changed.forgotten(generation) <= last_write + 6 * DAY + 1
+    for before, after in zip(ring.generations[1:], changed.generations[1:], strict=True):
+        last_write = ring.closes(before) - 1
+        assert last_write + 4 * DAY <= changed.forgotten(after) <= last_write + 6 * DAY + 1
 
 
 def test_growth_that_is_impossible_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

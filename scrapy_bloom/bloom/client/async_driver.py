@@ -1,7 +1,6 @@
 """Sends the calls of an operation to an asyncio client: see driver.py."""
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -123,12 +122,7 @@ class AsyncDriver:
         timeout: float | None,
         words: Mapping[str, str] = WORDS,
     ) -> None:
-        check_client(client, "redis.asyncio.Redis or redis.asyncio.RedisCluster")
-        if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
-            raise ConfigurationError(
-                f"client is a {type(client).__module__}.{type(client).__name__}: for asyncio, use "
-                "redis.asyncio.Redis or redis.asyncio.RedisCluster"
-            )
+        check_client(client, is_async=True)
         self._client = client
         self._label = label
         self._words = words
@@ -231,15 +225,15 @@ async def finish(cleaning: Awaitable[T]) -> T:
     Raises:
         StorageError: the server did not do it in time.
     """
-    task = asyncio.create_task(_bounded(cleaning))
+
+    async def in_time() -> T:
+        try:
+            async with timeout(CLEAN_UP_SECONDS):
+                return await cleaning
+        except asyncio.TimeoutError as error:
+            raise explain(TimeoutError("timed out"), "Redis") from error
+
+    task = asyncio.create_task(in_time())
     _cleaning.add(task)
     task.add_done_callback(_cleaning.discard)
     return await asyncio.shield(task)
-
-
-async def _bounded(cleaning: Awaitable[T]) -> T:
-    try:
-        async with timeout(CLEAN_UP_SECONDS):
-            return await cleaning
-    except asyncio.TimeoutError as error:
-        raise explain(TimeoutError("timed out"), "Redis") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -25,7 +24,7 @@ from redis.retry import Retry
 
 from scrapy_bloom.bloom.client.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
 from scrapy_bloom.bloom.client.addresses import label as label_of
-from scrapy_bloom.bloom.client.deadline import BoundedSocket, at_most, may_connect, spend
+from scrapy_bloom.bloom.client.connect_guard import this_thread
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, rewording, showable
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[],
 
 
 def _is_name(host: object) -> bool:
-    """Whether a host is to be looked up; a socket's path, None here, is not."""
+    """Whether a host has to be resolved; None, for a socket's path, has not."""
     if host in (None, "localhost"):
         return False
     try:
@@ -276,69 +275,34 @@ class NotConnectedError(redis.ConnectionError):
     """There is no connection, and none may be made here."""
 
 
-class _Bounded(AbstractConnection):
-    """A connection that keeps the deadline: attempts, TLS and other handshakes, every reply.
-
-    Two things are not in its hands: how long the resolver takes for a host name, for getaddrinfo
-    knows no time-out, and what a credential provider or an OCSP check of the user's does.
-    """
-
-    #: For drivers: its sockets count what the server keeps a thread waiting.
-    counts_waiting = True
+class _GuardedConnection(AbstractConnection):
+    """A connection that is made only where that is allowed, and that never waits for ever."""
 
     def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
-        #: When the connection attempt that is under way has begun.
-        self._begun: float | None = None
-        # One time-out for both: redis-py's constructors forget one or the other for unix sockets,
-        # and then wait for ever (5.0.0), or for long while the server's backlog is full.
-        self._timeout = kwargs["socket_connect_timeout"] = socket_timeout
         super().__init__(socket_timeout=socket_timeout, **kwargs)
-
-    def _step_timeout(self) -> float:
-        # The addresses that were tried before have taken their time.
-        return at_most(self._timeout, but=self._elapsed())
-
-    def _elapsed(self) -> float:
-        return 0.0 if self._begun is None else time.monotonic() - self._begun
-
-    def _keep_timeout(self, value: object) -> None:
-        """Ignore what redis-py assigns: its argument, or, in 5.0.0, None."""
-
-    # It reads one before it tries each address of a host, the other before the TLS handshake.
-    socket_connect_timeout = property(_step_timeout, _keep_timeout)
-    socket_timeout = property(_step_timeout, _keep_timeout)
+        # redis-py 5.0.0 forgets both for unix sockets.
+        self.socket_timeout = self.socket_connect_timeout = socket_timeout
 
     def _connect(self) -> Any:
-        if not may_connect():
+        if not this_thread.may_connect:
             raise NotConnectedError("there is no connection, and none may be made here")
-        self._begun = time.monotonic()
-        try:
-            sock = super()._connect()  # type: ignore[safe-super, no-untyped-call]
-        except BaseException:
-            spend(self._elapsed())
-            raise
-        else:
-            # Part of it may be this thread's delay: half of the time is left for what follows.
-            spend(min(self._elapsed(), at_most(self._timeout) / 2))
-            return BoundedSocket(sock, self._timeout)
-        finally:
-            self._begun = None
+        return super()._connect()  # type: ignore[safe-super, no-untyped-call]
 
 
-class _TCPConnection(_Bounded, redis.Connection):
+class _TCPConnection(_GuardedConnection, redis.Connection):
     pass
 
 
-class _TLSConnection(_Bounded, redis.SSLConnection):
+class _TLSConnection(_GuardedConnection, redis.SSLConnection):
     pass
 
 
-class _UnixConnection(_Bounded, redis.UnixDomainSocketConnection):
+class _UnixConnection(_GuardedConnection, redis.UnixDomainSocketConnection):
     pass
 
 
 #: redis-py's connections -> ours.
-_BOUNDED: dict[type, Any] = {
+_GUARDED: dict[type, Any] = {
     redis.Connection: _TCPConnection,
     redis.SSLConnection: _TLSConnection,
     redis.UnixDomainSocketConnection: _UnixConnection,
@@ -353,7 +317,7 @@ def _complete(client: redis.Redis) -> None:
     pool = getattr(client, "connection_pool", None)
     if type(pool) is not redis.ConnectionPool:
         return
-    pool.connection_class = _BOUNDED.get(pool.connection_class, pool.connection_class)
+    pool.connection_class = _GUARDED.get(pool.connection_class, pool.connection_class)
     # Bad arguments show up only when a connection object is made; this one never connects.
     pool.connection_class(**pool.connection_kwargs)
 

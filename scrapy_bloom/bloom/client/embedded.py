@@ -80,7 +80,10 @@ class EmbeddedServer:
             with held(directory / "start.lock", deadline):
                 server = cls(directory, *_join(directory, deadline))
         except (OSError, RuntimeError) as error:
-            raise _unusable(directory, error) from error
+            raise StorageError(
+                f"the embedded server cannot keep its data in {directory}: {error}; make the "
+                'directory writable or choose another one with `url` = "embedded:/some/dir"'
+            ) from error
         atexit.register(server.detach)
         return server
 
@@ -97,7 +100,7 @@ class EmbeddedServer:
                 if is_free(self.data_dir / "users.lock"):
                     self._stop()
         except FileNotFoundError:
-            # The directory was deleted under the server: what it still holds is lost to everybody.
+            # The directory was deleted under the server: no process can reach its data any more.
             _ask(self.socket_path, b"SHUTDOWN")
         except (OSError, StorageError) as error:
             logger.warning("left the embedded server in %s running: %s", self.data_dir, error)
@@ -126,13 +129,6 @@ def _join(data_dir: Path, deadline: float) -> tuple[Path, int]:
         raise
 
 
-def _unusable(path: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"the embedded server cannot keep its data in {path}: {error}; make the directory "
-        'writable or choose another one with `url` = "embedded:/some/dir"'
-    )
-
-
 def _ensure_running(data_dir: Path, deadline: float) -> Path:
     """Return the socket of the directory's server once it answers; the caller holds start.lock."""
     launched = False
@@ -157,16 +153,12 @@ def _ensure_running(data_dir: Path, deadline: float) -> Path:
         if reply is not None:
             reached = now
         if now > (deadline if launched else min(deadline, reached + REACH_SECONDS)):
-            raise _unreachable(data_dir, path)
+            raise StorageError(
+                f"a server runs on {data_dir} but does not answer on {path}: it is still loading, "
+                "or belongs to another container, or its socket was deleted. Wait, or stop the "
+                f"process whose id is in {data_dir / 'server.pid'}. Log:\n{_log_tail(data_dir)}"
+            )
         time.sleep(POLL_SECONDS)
-
-
-def _unreachable(data_dir: Path, path: Path) -> StorageError:
-    return StorageError(
-        f"a server runs on {data_dir} but does not answer on {path}: it is still loading, or "
-        "belongs to another container, or its socket was deleted. Wait, or stop the process "
-        f"whose id is in {data_dir / 'server.pid'}. Log:\n{_log_tail(data_dir)}"
-    )
 
 
 def _launch(data_dir: Path, lock: int, deadline: float) -> None:

@@ -1,49 +1,40 @@
-"""The file that a filter is saved to: its content, frame by frame.
+"""The file that a filter is saved to: gzip, so that damage is noticed and sparse bitmaps shrink.
 
-First comes the header. For each block follows its ring with its counts, then the layers of that
-ring, each in chunks of 256 KiB; nothing but its place says where a chunk belongs. A ring that comes
-again stands for the block as it was read again, because it changed during the save: its earlier
-frames are void. The last frame is the end.
+A line of JSON describes the filter. For each block follow a line that describes its ring, with the
+counts, and the bitmaps of the ring's layers. No length is read: the ring says how long they are.
 """
 
+import gzip
 import json
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ArchiveError
-from scrapy_bloom.bloom.extras.frames import FrameReader, FrameWriter
+from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts, Layer
 from scrapy_bloom.bloom.model.header import Header, check, in_range
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.validators import MAX_CAPACITY
 
+#: Version of the format.
+VERSION = 1
 #: Bytes of a chunk: reading or writing one holds the server for 0.1 ms.
 CHUNK_BYTES = 256 << 10
 #: Chunks that are read or written in a round trip.
 CHUNKS_PER_ROUND = 4
-#: Kinds of frames.
-HEADER, RING, RAW, DEFLATED, ZEROS, END = b"HRrdze"
-#: Bytes of a frame's content at most, by kind.
-LIMITS = {
-    HEADER: CHUNK_BYTES,
-    RING: CHUNK_BYTES,
-    RAW: CHUNK_BYTES,
-    DEFLATED: CHUNK_BYTES - 1,
-    ZEROS: 0,
-    END: 0,
-}
+#: Bytes of a line at most.
+MAX_LINE_BYTES = 256 << 10
 #: Bytes of all bitmaps that a file may have unless its reader allows more.
 MAX_MEMORY_BYTES = 4 << 30
-#: Layers that a file may have: what is known of them is held in memory while it is loaded.
+#: Layers that a file may have: their descriptions are in memory while it is loaded.
 MAX_LAYERS = 1 << 18
-#: Times that a block may come.
-MAX_STARTS = 20
-#: Bytes of a chunk that are deflated first, and the share of them that it has to take less than.
-_SAMPLE, _WORTH = 8 << 10, 0.95
+#: zlib's parameter for the format of gzip.
+_GZIP = 16 + zlib.MAX_WBITS
+#: Errors of values that are not as they were written.
+_UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +57,19 @@ class Chunk:
     Args:
         layer: the layer.
         offset: where it begins, in bytes.
-        size: its bytes.
-        data: what they are; None where all are zero.
+        data: its bytes.
     """
 
     layer: Layer
     offset: int
-    size: int
-    data: bytes | None
+    data: bytes
 
 
-def spans(layer: Layer) -> list[tuple[int, int]]:
+def spans(layer: Layer, chunk: int | None = None) -> list[tuple[int, int]]:
     """Return offset and size of each chunk of a layer."""
-    starts = range(0, layer.memory, CHUNK_BYTES)
-    return [(start, min(CHUNK_BYTES, layer.memory - start)) for start in starts]
+    chunk = chunk or CHUNK_BYTES
+    starts = range(0, layer.memory, chunk)
+    return [(start, min(chunk, layer.memory - start)) for start in starts]
 
 
 class ArchiveWriter:
@@ -87,62 +77,75 @@ class ArchiveWriter:
 
     Args:
         file: has ``write``. It is neither flushed nor closed.
+
+    Attributes:
+        size: bytes written.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._frames = FrameWriter(file)
-
-    @property
-    def size(self) -> int:
-        """Bytes written."""
-        return self._frames.size
+        self._file = file
+        # Bitmaps have runs of zeros and repeat nothing else. To look for those alone finds more
+        # than the default strategy does, two to three times as fast.
+        self._packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
+        self.size = 0
 
     def begin(self, header: Header, saved: int, memory: int) -> None:
-        """Write the header of the file.
+        """Write the description of the filter.
 
         Args:
             header: its header.
             saved: the server's clock, Unix time in seconds.
             memory: bytes of all bitmaps, about: they may change while they are written.
         """
-        self._frames.begin()
-        self._text(HEADER, {"header": header.to_fields(), "saved": saved, "memory": memory})
+        fields = {"header": header.to_fields(), "saved": saved, "memory": memory}
+        self._line({"scrapy_bloom": VERSION, **fields})
 
     def block(self, ring: Ring, counts: Counts) -> None:
-        """Write the beginning of a block, or begin the block again.
+        """Write the beginning of a block.
 
         Raises:
-            ArchiveError: it is described at more length than a file may hold.
+            ArchiveError: its description is longer than a file may hold.
         """
-        self._text(RING, {"ring": ring_codec.dump(ring), "counts": dict(counts)})
+        self._line({"ring": ring_codec.dump(ring), "counts": dict(counts)})
 
     def chunk(self, data: bytes) -> None:
         """Write the next chunk of the block's next layer."""
-        self._frames.frame(*_encode(data))
-
-    def zeros(self) -> None:
-        """Write the next chunk, all of zeros."""
-        self._frames.frame(ZEROS, b"")
+        self._write(self._packer.compress(data))
 
     def end(self) -> None:
         """Write the end."""
-        self._frames.frame(END, b"")
+        self._write(self._packer.flush())
 
-    def _text(self, kind: int, value: dict[str, Any]) -> None:
-        text = json.dumps(value, separators=(",", ":")).encode()
-        if len(text) > LIMITS[kind]:
+    def _line(self, value: Mapping[str, Any]) -> None:
+        text = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        if len(text) > MAX_LINE_BYTES:
             raise ArchiveError(
-                f"this filter cannot be saved: to describe a block takes {len(text):,} bytes, and "
-                f"a file may hold {LIMITS[kind]:,}"
+                f"this filter cannot be saved: a block's description takes {len(text):,} bytes, "
+                f"and a file may hold {MAX_LINE_BYTES:,}"
             )
-        self._frames.frame(kind, text)
+        self._write(self._packer.compress(text))
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                # A file without a buffer may take a part only.
+                written = self._file.write(rest)
+                rest = rest[len(rest) if written is None else written :]
+        except (OSError, ValueError) as error:  # it is closed, or cannot be written
+            raise ArchiveError(f"cannot write {_name(self._file)}: {error}") from error
+        except TypeError:
+            raise ConfigurationError(
+                f"{_name(self._file)} is a text file: open it in binary mode ('wb')"
+            ) from None
+        self.size += len(data)
 
 
 class ArchiveReader:
     """Reads a filter from a binary file, which may be a pipe, in bounded memory.
 
-    Iterating over it yields its blocks, each followed by its chunks. Every length is checked before
-    anything of that length is read. What was yielded before an error is of no use.
+    Iterating over it yields its blocks, each followed by its chunks. Whether the file is damaged is
+    known at its end only, so everything that was yielded before an error is of no use.
 
     Args:
         file: has ``read``; stands at the beginning of the saved filter, which ends with the file.
@@ -163,21 +166,21 @@ class ArchiveReader:
             MAX_MEMORY_BYTES if max_memory is None else validators.memory("max_memory", max_memory)
         )
         self._max_memory = limit or validators.MAX_MEMORY_BYTES
-        self._frames = FrameReader(file, LIMITS)
-        kind, body = self._frames.next()
+        self._name = _name(file)
+        self._file = gzip.GzipFile(fileobj=file, mode="rb")
+        line = self._line()
         try:
-            check(kind == HEADER, "kind of the first frame", kind)
-            value = json.loads(body)
-            self.header = Header.from_fields(_texts(value["header"]))
-            self.saved: int = _number("saved", value["saved"])
-            self.memory: int = _number("memory", value["memory"])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise self.error(f"the header is not usable: {error}") from None
+            value = json.loads(line)
+            check(value["scrapy_bloom"] == VERSION, "version", value["scrapy_bloom"])
+            fields = value["header"]
+            # Its seeds are secret: no error shows it.
+            check(all(isinstance(text, str) for text in fields.values()), "type of a field", None)
+            self.header = Header.from_fields(fields)
+            self.saved = _number("saved", value["saved"])
+            self.memory = _number("memory", value["memory"])
+        except _UNUSABLE as error:
+            raise self._error(f"it is no saved filter, or not usable: {error}") from None
         self._check_size(self.memory)
-
-    def error(self, text: str) -> ArchiveError:
-        """Return an error about what was read last."""
-        return self._frames.error(text)
 
     def __iter__(self) -> Iterator[Block | Chunk]:
         """Yield blocks and chunks.
@@ -185,102 +188,74 @@ class ArchiveReader:
         Raises:
             ArchiveError: the file is damaged, or takes more memory than is allowed.
         """
-        kind, body = self._frames.next()
         memory = layers = 0
         for number in range(self.header.blocks):
-            for _ in range(MAX_STARTS):
-                block = self._block(number, kind, body)
-                self._check_size(memory + block.ring.memory, layers + len(block.ring.layers))
-                yield block
-                again = yield from self._chunks(block.ring)
-                kind, body = again or self._frames.next()
-                if not again:
-                    break
-            else:
-                raise self.error(f"block {number} comes more than {MAX_STARTS} times")
+            block = self._block(number)
             memory, layers = memory + block.ring.memory, layers + len(block.ring.layers)
-        if kind != END:
-            raise self.error("there is more than the filter's blocks")
-        self._frames.end()
+            self._check_size(memory, layers)
+            yield block
+            for layer in block.ring.layers:
+                for offset, size in spans(layer):
+                    data = self._read(self._file.read, size)
+                    if len(data) < size:
+                        raise self._error("the file ends in the middle")
+                    yield Chunk(layer, offset, data)
+        # Only at the end does gzip compare the checksum.
+        if self._read(self._file.read, 1):
+            raise self._error("there is more than the filter's blocks")
 
-    def _block(self, number: int, kind: int, body: bytes) -> Block:
+    def _block(self, number: int) -> Block:
+        line = self._line()
         try:
-            check(kind == RING, "kind of a frame", kind)
-            value = json.loads(body)
+            value = json.loads(line)
             ring, counts = ring_codec.parse(value["ring"]), value["counts"]
             check(ring.header == self.header, "header of the ring", ring.header)
             check(ring.block == number, "block", ring.block)
             check(in_range(ring.expiry, 0, ring_codec.MANY), "expiry", ring.expiry)
-            check(isinstance(counts, dict), "counts", counts)
             check(counts.keys() == {layer.name for layer in ring.layers}, "counts", counts)
             check(ring.config.capacity <= MAX_CAPACITY, "capacity", ring.config.capacity)
             for layer in ring.layers:
                 check(layer.capacity <= MAX_CAPACITY, "capacity", layer.capacity)
                 _number("count", counts[layer.name], MAX_CAPACITY)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise self.error(f"block {number} is not usable: {error}") from None
+        except _UNUSABLE as error:
+            raise self._error(f"block {number} is not usable: {error}") from None
         return Block(ring, counts)
 
-    def _chunks(self, ring: Ring) -> Generator[Chunk, None, tuple[int, bytes] | None]:
-        """Yield the chunks of a ring; return the frame that begins its block again, if one does."""
-        for layer in ring.layers:
-            for offset, size in spans(layer):
-                kind, body = self._frames.next()
-                if kind == RING:
-                    return kind, body
-                yield Chunk(layer, offset, size, self._decode(kind, body, size))
-        return None
+    def _line(self) -> bytes:
+        line = self._read(self._file.readline, MAX_LINE_BYTES)
+        if not line.endswith(b"\n"):
+            raise self._error("the file ends in the middle, or it is no saved filter")
+        return line
 
-    def _decode(self, kind: int, body: bytes, size: int) -> bytes | None:
-        if kind == ZEROS:
-            return None
-        if kind == RAW and len(body) == size:
-            return body
-        if kind == DEFLATED:
-            inflate = zlib.decompressobj()
-            try:
-                data = inflate.decompress(body, size + 1)
-            except zlib.error as error:
-                raise self.error(f"a chunk cannot be inflated: {error}") from None
-            if len(data) == size and inflate.eof and not inflate.unused_data:
-                return data
-        raise self.error(f"there is no chunk of {size:,} bytes")
+    def _read(self, read: Callable[[int], bytes], size: int) -> bytes:
+        try:
+            return read(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._error(f"it is damaged or no saved filter: {error}") from None
+        except (OSError, ValueError) as error:  # it is closed, or cannot be read
+            raise ArchiveError(f"cannot read {self._name}: {error}") from error
+        except TypeError:
+            raise ConfigurationError(
+                f"{self._name} is a text file: open it in binary mode ('rb')"
+            ) from None
+
+    def _error(self, text: str) -> ArchiveError:
+        at = self._file.tell()
+        return ArchiveError(f"{self._name} cannot be loaded: at byte {at:,} (unpacked), {text}")
 
     def _check_size(self, memory: int, layers: int = 0) -> None:
         if memory > self._max_memory:
-            raise self.error(
+            raise self._error(
                 f"the filter takes {memory:,} bytes, and {self._max_memory:,} are allowed: if you "
                 "trust the file, raise max_memory (scrapy bloom import --max-memory)"
             )
         if layers > MAX_LAYERS:
-            raise self.error(f"the filter has {layers:,} layers, and {MAX_LAYERS:,} are allowed")
+            raise self._error(f"the filter has {layers:,} layers, and {MAX_LAYERS:,} are allowed")
 
 
-def _encode(data: bytes) -> tuple[int, bytes]:
-    """Return kind and content of the frame for a chunk."""
-    if data.count(0) == len(data):
-        return ZEROS, b""
-    sample = data[:_SAMPLE]
-    if len(_deflate(sample)) < _WORTH * len(sample):
-        deflated = _deflate(data)
-        if len(deflated) < len(data):
-            return DEFLATED, deflated
-    return RAW, data
-
-
-def _deflate(data: bytes) -> bytes:
-    # Bitmaps have runs of zeros and repeat nothing else: looking for those alone finds more than
-    # the default strategy does, two to three times as fast.
-    compressor = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
-    return compressor.compress(data) + compressor.flush()
-
-
-def _texts(value: Any) -> dict[str, str]:
-    # Its seeds are secret: no error shows it.
-    check(isinstance(value, dict), "type of the fields", type(value))
-    check(all(isinstance(text, str) for text in value.values()), "type of a field", None)
-    texts: dict[str, str] = value
-    return texts
+def _name(file: object) -> str:
+    name = getattr(file, "name", None)
+    return name if isinstance(name, str) else "the file"
 
 
 def _number(name: str, value: Any, most: int = ring_codec.MANY) -> int:

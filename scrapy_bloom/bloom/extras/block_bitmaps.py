@@ -1,4 +1,4 @@
-"""A block of a filter with its bitmaps, and what can be told of it. Pure."""
+"""A block of a filter with its bitmaps, and estimates from its bits. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A bitmap that is to become a layer, or a part of one.
+    """A bitmap that becomes a layer, or a part of one.
 
     Args:
         period: the period of its generation.
@@ -142,34 +142,30 @@ def _used(block: Contents) -> list[tuple[int, int]]:
 def differences(first: Ring, other: Ring) -> list[str]:
     """Return what of two filters is too different for a filter to be made of them, as text."""
     one, two = first.header, other.header
-    found = unlike(one, two)
-    for name, mine, yours in (
+    return unlike(one, two) + _unequal(
         ("the ring order", one.order, two.order),
         ("stagger", one.stagger, two.stagger),
         ("the window", first.config.window or "never", other.config.window or "never"),
         ("the period", first.config.period or "never", other.config.period or "never"),
-    ):
-        if mine != yours:
-            found.append(f"{name} ({mine} and {yours})")
-    return found
+    )
 
 
 def unlike(one: Header, two: Header) -> list[str]:
     """Return why an item has other places under one header than under another, as text."""
-    found = []
-    if one.blocks != two.blocks:
-        found.append(f"the number of blocks ({one.blocks:,} and {two.blocks:,})")
-    if len(one.seeds) != len(two.seeds):
-        found.append(f"the number of seeds ({len(one.seeds)} and {len(two.seeds)})")
-    elif one.seeds != two.seeds:
+    found = _unequal(
+        ("the number of blocks", one.blocks, two.blocks),
+        ("the number of seeds", len(one.seeds), len(two.seeds)),
+        ("counting", one.counting, two.counting),
+    )
+    if len(one.seeds) == len(two.seeds) and one.seeds != two.seeds:
         found.append("the seeds")  # which are secret
-    if one.scheme != two.scheme:
-        found.append(f"the hash scheme ({one.scheme!r:.40} and {two.scheme!r:.40})")
-    if one.fingerprinter and two.fingerprinter and one.fingerprinter != two.fingerprinter:
-        found.append(f"the fingerprinter ({one.fingerprinter:.80} and {two.fingerprinter:.80})")
-    if one.counting != two.counting:
-        found.append(f"counting ({one.counting} and {two.counting})")
+    if one.fingerprinter and two.fingerprinter:
+        found += _unequal(("the fingerprinter", one.fingerprinter, two.fingerprinter))
     return found
+
+
+def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
+    return [f"{name} ({one!s:.80} and {two!s:.80})" for name, one, two in pairs if one != two]
 
 
 def check_sizes(sizes: Collection[int]) -> None:
@@ -177,6 +173,6 @@ def check_sizes(sizes: Collection[int]) -> None:
     if len(sizes) > 1:
         raise FilterMismatchError(
             f"the filters have layers of {min(sizes):,} and of {max(sizes):,} bits, in which an "
-            "item has other places: what filters have in common can be told only if all their "
+            "item has other places: what filters have in common can be estimated only if all their "
             "layers have one size (one capacity and error rate, and none has grown)"
         )

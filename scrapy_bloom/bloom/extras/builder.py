@@ -1,17 +1,17 @@
-"""Blocks of a filter as they are read, changed and written whole. No I/O."""
+"""Blocks of a filter as they are read and changed, with their bitmaps. No I/O."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.extras.archive import CHUNK_BYTES, CHUNKS_PER_ROUND, Block
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, spans
 from scrapy_bloom.bloom.extras.block_bitmaps import Contents
-from scrapy_bloom.bloom.extras.installer import Installer
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
-from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -41,14 +41,13 @@ def try_block(
         session: the filter.
         header: its header; a filter that was replaced is refused.
         block: the block.
-        attempt: what is to be done with the ring; may raise RefusedError.
+        attempt: called with the ring; may raise RefusedError.
 
     Raises:
         StorageError: the filter keeps changing, or was replaced.
     """
     for _ in range(MAX_ROUNDS):
-        if not session.complete:
-            yield from session.open()
+        yield from session.ensure_open()
         if session.header != header:
             raise StorageError(f"the filter {session.keys.prefix!r} was deleted and created again")
         held = session.held[block]
@@ -60,25 +59,22 @@ def try_block(
 
 
 def read_block(held: CachedRing, layers: Sequence[Layer]) -> Operation[Contents]:
-    """Read bitmaps of a block.
+    """Read some layers of a block.
 
     The filter may be in use: an item that is recorded at the same time may be there in part.
 
-    Args:
-        held: its ring.
-        layers: those that are wanted.
-
     Raises:
-        RefusedError: the ring is another one, or they are not there.
+        RefusedError: the ring is another one, or a bitmap is not there.
     """
     block = held.ring.block
     (reply,) = yield [Call(load("read"), (held.keys.ring(block), held.keys.claims(block)), ())]
     if reply.version != held.version or held.ring.advance(reply.now) is not held.ring:
         raise RefusedError(reply)
-    counts = {layer.name: _count(held, reply, layer) for layer in layers}
+    counts = StoredFilter(held.keys).counts_in(held.ring, reply)
     bits = {}
     for layer in layers:
-        bits[layer.name] = int.from_bytes((yield from _read_layer(held, layer)), "big")
+        chunks = yield from read_layer(held.keys, block, layer, held.version)
+        bits[layer.name] = int.from_bytes(b"".join(chunks), "big")
     return Contents(held.ring, counts, bits)
 
 
@@ -90,9 +86,10 @@ def count_ones(held: CachedRing) -> Operation[list[int]]:
     """
     counted = []
     for layer in held.ring.tested:
+        keys = _keys(held, layer)
         calls = [
-            Call(load("bitcount"), _keys(held, layer), (held.version, layer.memory, start, end - 1))
-            for start, end in _spans(layer, COUNTED_BYTES)
+            Call(load("bitcount"), keys, (held.version, layer.memory, start, start + size - 1))
+            for start, size in spans(layer, COUNTED_BYTES)
         ]
         replies = yield from _all(calls, "ok")
         counted.append(sum(int(reply.verdicts) for reply in replies))
@@ -118,42 +115,32 @@ def merge_bits(
     block, scratch = held.ring.block, (f"{layer.name}.a", f"{layer.name}.b")
     keys = (*_keys(held, layer), *(held.keys.scratch(block, token, name) for name in scratch))
     calls = []
-    for start, end in _spans(layer, CHUNK_BYTES):
-        if any(data[start:end]):
-            args = (held.version, layer.memory, start, data[start:end], f"n:{layer.name}", more)
+    for start, size in spans(layer):
+        chunk = data[start : start + size]
+        if any(chunk):
+            args = (held.version, layer.memory, start, chunk, f"n:{layer.name}", more)
             calls.append(Call(load("merge"), keys, args))
             more = 0  # they are counted once
     yield from _all(calls, "ok")
 
 
-class Builder(Installer):
-    """A filter that is written a block at a time, from memory: to be run by ``or_discard``."""
+def read_layer(keys: Keys, block: int, layer: Layer, version: str) -> Operation[list[bytes]]:
+    """Read a bitmap, in chunks.
 
-    def put(self, contents: Contents) -> Operation[None]:
-        """Write a block."""
-        yield from self.begin(Block(contents.ring, contents.counts))
-        for layer in contents.ring.layers:
-            data = contents.bits[layer.name].to_bytes(layer.memory, "big")
-            for start, end in _spans(layer, CHUNK_BYTES):
-                if any(data[start:end]):
-                    yield from self.fill(layer, start, data[start:end])
-
-
-def _read_layer(held: CachedRing, layer: Layer) -> Operation[bytes]:
+    Raises:
+        RefusedError: the ring is another one, or the bitmap is not there.
+    """
+    names = keys.ring(block), keys.layer(block, layer.name)
     calls = [
-        Call(
-            load("read_range"),
-            _keys(held, layer),
-            (held.version, layer.memory, start, end - start),
-            binary=True,
-        )
-        for start, end in _spans(layer, CHUNK_BYTES)
+        Call(load("read_range"), names, (version, layer.memory, offset, size), binary=True)
+        for offset, size in spans(layer)
     ]
     replies = yield from _all(calls, BYTES)
-    data = b"".join(reply.data for reply in replies)
-    if len(data) != layer.memory:
-        raise StorageError(f"a script answered {len(data)} bytes where there are {layer.memory}")
-    return data
+    chunks = [reply.data for reply in replies]
+    size = sum(map(len, chunks))
+    if size != layer.memory:
+        raise StorageError(f"a script answered {size} bytes where there are {layer.memory}")
+    return chunks
 
 
 def _all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
@@ -172,18 +159,5 @@ def _all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
     return replies
 
 
-def _spans(layer: Layer, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, layer.memory, size):
-        yield start, min(start + size, layer.memory)
-
-
 def _keys(held: CachedRing, layer: Layer) -> tuple[str, str]:
     return held.keys.ring(held.ring.block), held.keys.layer(held.ring.block, layer.name)
-
-
-def _count(held: CachedRing, reply: Reply, layer: Layer) -> int:
-    text = reply.fields.get(f"n:{layer.name}", "0")
-    if not text.isdecimal() or len(text) > 18:
-        key = held.keys.ring(held.ring.block)
-        raise StorageError(f"the Redis key {key!r} counts {text!r:.40} items in {layer.name}")
-    return int(text)

@@ -277,7 +277,7 @@ def _join(one: Part, two: Part, num_hashes: int, *, bounded: bool = True) -> Par
 def _count(bits: int, num_bits: int, num_hashes: int, least: int, most: int) -> int:
     """Return the items in a bitmap, as estimated, within what is known of them.
 
-    It decides when the layer is full, so it has to tell how full of bits it is.
+    It decides when the layer is full, so it has to follow the bits that are set.
     """
     found = cardinality(bits.bit_count(), num_bits, num_hashes)
     return most if isinf(found) else min(max(ceil(found), least), most)

@@ -18,7 +18,8 @@ from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
-from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block
+from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block, spans
+from scrapy_bloom.bloom.extras.block_bitmaps import Contents
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
@@ -26,7 +27,7 @@ from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.protocol.ring_store import GONE, STAYS, UNFINISHED, Operation, StoredFilter
+from scrapy_bloom.bloom.protocol.ring_store import STAYS, UNFINISHED, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
 
 T = TypeVar("T")
@@ -40,10 +41,10 @@ BLOCKS_PER_ROUND = 16
 
 
 class Installer(StoredFilter):
-    """One filter that is written: to be run by ``or_discard``.
+    """Writes one filter: run it with ``or_discard``.
 
     Args:
-        keys: the keys it is to have.
+        keys: the new filter's keys.
         header: its header; it gets a new id.
     """
 
@@ -74,22 +75,17 @@ class Installer(StoredFilter):
             raise _in_use(self.keys, used)
 
     def begin(self, block: Block) -> Operation[None]:
-        """Write the ring of a block, and allocate its bitmaps; or begin the same block again.
+        """Write the ring of a block, and allocate its bitmaps.
 
         Raises:
             ConfigurationError: the key is in use by now.
         """
         yield from self._send()
         ring = replace(block.ring, header=self._new)
-        before = self._blocks.get(ring.block)
         self._blocks[ring.block] = replace(block, ring=ring)
-        names = {layer.name for layer in ring.layers}
-        gone = [name for name in (before.counts if before else ()) if name not in names]
-        bitmaps = [value for name in gone for value in (name, *GONE)]
-        expected = self._version if before else ""
-        (reply,) = yield [self._swap_call(ring, expected, self._version, self._until, bitmaps)]
+        (reply,) = yield [self._swap_call(ring, "", self._until, [])]
         if reply.status != "ok" and reply.version != self._version:
-            raise _taken(self.keys) if before else _in_use(self.keys, [reply])
+            raise _in_use(self.keys, [reply])
         for layer in ring.layers:
             arguments = (layer.name, layer.memory, block.counts[layer.name], self._until)
             yield from self._make([self._call("allocate", ring, layer, *arguments)])
@@ -100,6 +96,16 @@ class Installer(StoredFilter):
         self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
         if len(self._waiting) == CHUNKS_PER_ROUND:
             yield from self._send()
+
+    def put(self, contents: Contents) -> Operation[None]:
+        """Write a whole block."""
+        yield from self.begin(Block(contents.ring, contents.counts))
+        for layer in contents.ring.layers:
+            data = contents.bits[layer.name].to_bytes(layer.memory, "big")
+            for start, size in spans(layer):
+                chunk = data[start : start + size]
+                if any(chunk):
+                    yield from self.fill(layer, start, chunk)
 
     def finish(self) -> Operation[None]:
         """Make it a filter: all of it, at once.
@@ -166,7 +172,7 @@ class Installer(StoredFilter):
         for generation in ring.generations:
             for layer in generation.layers:
                 bitmaps += [layer.name, STAYS, self._lasting(ring.expires(generation))]
-        call = self._swap_call(ring, version, self._version, self._lasting(ring.expiry), bitmaps)
+        call = self._swap_call(ring, version, self._lasting(ring.expiry), bitmaps)
         # It takes no memory, and comes before the clean-up that gives some back.
         return call._replace(script=on_full_server(call.script))
 
@@ -175,10 +181,10 @@ class Installer(StoredFilter):
         return time and max(time, self._now + MIN_LIFE_SECONDS)
 
     def _swap_call(
-        self, ring: Ring, version: str, new_version: str, expiry: int, bitmaps: Sequence[Argument]
+        self, ring: Ring, version: str, expiry: int, bitmaps: Sequence[Argument]
     ) -> Call:
         names = [self.keys.layer(ring.block, str(name)) for name in bitmaps[::3]]
-        arguments = (version, new_version, ring_codec.dump(ring), expiry, *bitmaps)
+        arguments = (version, self._version, ring_codec.dump(ring), expiry, *bitmaps)
         return Call(load("swap"), (self.keys.ring(ring.block), *names), arguments)
 
     def _call(self, script: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
@@ -221,11 +227,11 @@ class Installer(StoredFilter):
         expiries = [block.ring.expiry for block in self._blocks.values()]
         last = max(expiries) if all(expiries) else 0
         if 0 < last <= self._now:
-            raise self._over("it ends, and all that it remembers is forgotten by now")
+            raise StorageError(
+                f"the filter {self.keys.prefix!r} is not written: all that it remembers is "
+                "forgotten by now"
+            )
         return last
-
-    def _over(self, problem: str) -> BloomError:
-        return StorageError(f"the filter cannot be written: {problem}")
 
 
 def _in_use(keys: Keys, replies: Iterable[Reply]) -> ConfigurationError:
@@ -255,17 +261,17 @@ def _gone(keys: Keys) -> StorageError:
 def or_discard(
     installing: Installer, number: int, operation: MultiOperation[T]
 ) -> MultiOperation[T]:
-    """Run the whole of an installation; whatever ends it before its time, it is discarded.
+    """Run an installation to its end; discard what it has written if it fails or is cancelled.
 
     Args:
-        installing: what is to be written.
-        number: of the filter it is to be.
+        installing: writes the filter.
+        number: of that filter.
         operation: ends with ``finish``.
     """
     try:
         result = yield from operation
     except GeneratorExit:
-        raise  # it is dropped, by whom nothing more is sent
+        raise  # the generator was dropped: nothing more can be sent
     except BaseException:
         with suppress(BloomError):
             yield from on(number, installing.discard())

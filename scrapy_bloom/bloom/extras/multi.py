@@ -48,8 +48,8 @@ async def run_together_async(
     Args:
         operation: the operation. Its task's cancellation is thrown into it, too.
         run: runs steps by the driver of the filter of that number.
-        clean_up: awaits what runs after something was raised, whose time has to be bounded, and
-            which a second cancellation must not end; None to await it as the rest.
+        clean_up: awaits the steps that run after an error: within a time, and also if the task is
+            cancelled again; None awaits them like the others.
     """
     go_on, wait = partial(operation.send, None), None
     while True:

@@ -21,15 +21,14 @@ from scrapy_bloom.bloom.extras.block_bitmaps import (
     unlike,
 )
 from scrapy_bloom.bloom.extras.builder import (
-    Builder,
     count_ones,
     merge_bits,
     read_block,
     try_block,
 )
 from scrapy_bloom.bloom.extras.combine_blocks import intersect, merge, unite, with_layers
-from scrapy_bloom.bloom.extras.estimate import cardinality, largest
-from scrapy_bloom.bloom.extras.installer import or_discard
+from scrapy_bloom.bloom.extras.estimate import cardinality
+from scrapy_bloom.bloom.extras.installer import Installer, or_discard
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on, open_all
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
@@ -113,12 +112,10 @@ def _approx(session: FilterSession, held: CachedRing) -> Operation[float]:
 
 def _finite(session: FilterSession, ring: Ring, found: float) -> float:
     if isinf(found):
-        hashes = len(ring.header.seeds)
-        most = fsum(largest(layer.num_bits, hashes) for layer in ring.tested)
         raise SaturatedError(
             f"the filter {session.keys.prefix!r} is saturated: all bits of block {ring.block} are "
-            f"set, and do not tell any more how many items they are of (up to {most:,.0f} they "
-            "would). Clear the filter, or restore it from a file"
+            "set, so the number of items cannot be estimated. Clear the filter, or restore it from "
+            "a file"
         )
     return found
 
@@ -155,8 +152,8 @@ def intersection(sources: Sequence[FilterSession], target: Keys) -> MultiOperati
 
     So it has all items that are in all of them, until the first of them forgets it; its false
     positives are those they share, and items of some that the others take for seen. It has more
-    bits than those of its items: what ``len`` and ``approx_len`` tell of it is an upper bound
-    (``overlap`` tells better), and it is full earlier. Arguments and errors are those of ``union``.
+    bits than those of its items: what ``len`` and ``approx_len`` return for it is an upper bound
+    (``overlap`` is closer), and it is full earlier. Arguments and errors are those of ``union``.
 
     Raises:
         FilterMismatchError: also if layers that may share items differ in size.
@@ -171,7 +168,7 @@ def copy(source: FilterSession, target: Keys) -> MultiOperation[None]:
     yield from _build([source], [ring.header], target, _same)
 
 
-def update(first: FilterSession, others: Sequence[FilterSession]) -> MultiOperation[None]:
+def update(first: FilterSession, *others: FilterSession) -> MultiOperation[None]:
     """Make a filter, number 0, remember what others, numbers 1 and up, do, while it is in use.
 
     What it has no room for comes into further layers, even if it may not grow. If this ends before
@@ -194,7 +191,7 @@ def _build(
     sources: Sequence[FilterSession], headers: Sequence[Header], target: Keys, make: Make
 ) -> MultiOperation[None]:
     header, number = headers[0], len(sources)
-    building = Builder(target, header)
+    building = Installer(target, header)
 
     def build() -> MultiOperation[None]:
         yield from on(number, building.check())
@@ -260,9 +257,9 @@ def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
         _refuse(differences(rings[0], ring), views[0], session)
     if rings[0].header.counting:
         raise ConfigurationError(
-            f"the filter {views[0].keys.prefix!r} counts (`counting`), and how often an item "
-            "was added cannot be told from counters of several: such filters can be copied and "
-            "compared, but not united or intersected"
+            f"the filter {views[0].keys.prefix!r} counts (`counting`), and the "
+            "counters of several filters do not show how often an item was added: such filters can "
+            "be copied and compared, but not united or intersected"
         )
     return [ring.header for ring in rings]
 

@@ -1,10 +1,10 @@
 """Where filters are saved to and loaded from: paths, and files that are open."""
 
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO
 
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError, shown
@@ -38,7 +38,6 @@ def writing(file: PathOrFile) -> Iterator[IO[bytes]]:
                 if is_regular:
                     os.fsync(stream.fileno())
                     Path(stream.name).replace(path)
-                    _sync_directory(path.parent)
     except BaseException:
         if is_regular:
             Path(opened.name).unlink(missing_ok=True)
@@ -56,9 +55,9 @@ def reading(file: PathOrFile) -> Iterator[IO[bytes]]:
     if not isinstance(file, str | os.PathLike):
         yield _checked(file, "read")
         return
-    with ExitStack() as stack:
-        with _explained("read", file):
-            stream = stack.enter_context(Path(file).open("rb"))
+    with _explained("read", file):
+        opened = Path(file).open("rb")  # noqa: SIM115 - closed below
+    with opened as stream:
         yield stream
 
 
@@ -69,17 +68,8 @@ def _checked(file: IO[bytes], method: str) -> IO[bytes]:
 
 
 def _open_temporary(path: Path) -> IO[bytes]:
-    number, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
-    os.close(number)
-    return Path(name).open("wb")
-
-
-def _sync_directory(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    prefix = f".{path.name[:100]}."
+    return NamedTemporaryFile(prefix=prefix, suffix=".part", dir=path.parent, delete=False)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.generations import Config, lost_by_discard_from, saturated_in
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span
@@ -131,7 +131,7 @@ def load(header: Header, config: Config, urls: int) -> Load:
         ring = grown
     slots, tested, limit = config.slots, config.tested(header.order), config.max_memory
     generation, held = header.blocks * ring.memory, header.blocks * (share - left)
-    memory = slots * generation
+    memory, k = slots * generation, len(header.seeds)
     return Load(
         urls=urls,
         generation_memory=generation,
@@ -139,8 +139,8 @@ def load(header: Header, config: Config, urls: int) -> Load:
         layers=len(ring.layers),
         bits_per_url=8 * slots * generation / (tested * held),
         error_rate=any_of([ring.error_rate(counts)] * tested),
-        lost_by_discard=slots * ring.lost_by_discard(counts),
-        saturated=slots * header.blocks * ring.saturated(counts),
+        lost_by_discard=slots * lost_by_discard_from(ring.layers, counts, k),
+        saturated=slots * header.blocks * saturated_in(ring.layers, counts, k),
         forgets_early=slots > 1 and (left > 0 or (limit is not None and memory > limit)),
         unrecorded=header.blocks * max(0, share - slots * (share - left)),
     )

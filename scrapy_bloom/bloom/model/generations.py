@@ -94,8 +94,8 @@ class Generation:
     Args:
         number: counts up through the life of a block; never used twice.
         opened: Unix time in seconds on the server's clock.
-        dated: Unix time that tells its period: when it was opened; after a change of schedule, when
-            it may have been written last.
+        dated: Unix time that decides its period: that of opening or, after a change of schedule,
+            that of the last possible write.
         run: number of the run in which it was opened, for windows in runs.
         layers: oldest first; the last one is written.
     """

@@ -71,14 +71,17 @@ class Header:
             raise ValueError(
                 f"its hash scheme is {fields.get('scheme')!r:.40}, this version knows {SCHEME!r}"
             )
+        name, fingerprinter = fields.get("id"), fields.get("fingerprinter", "")
+        check(isinstance(name, str) and re.fullmatch(r"[0-9a-f]{32}", name), "id", name)
+        check(isinstance(fingerprinter, str), "fingerprinter", fingerprinter)
         order = _one_of("order", fields.get("order"), (WRITE_NEWEST, WRITE_ALL))
         counting = _one_of("counting", fields.get("counting"), ("0", "1")) == "1"
         check(not (counting and order == WRITE_ALL), "order of a counting filter", order)
         return cls(
-            id=_id(fields.get("id")),
+            id=str(name),
             blocks=parse_blocks(fields.get("blocks")),
             seeds=_seeds(fields.get("seeds", "null")),
-            fingerprinter=_text(fields.get("fingerprinter", "")),
+            fingerprinter=fingerprinter,
             order=order,
             stagger=_one_of("stagger", fields.get("stagger"), ("0", "1")) == "1",
             counting=counting,
@@ -94,11 +97,6 @@ def check(good: Any, name: str, value: Any) -> None:
 def in_range(value: Any, low: int, high: int) -> bool:
     """Whether a stored value is an int, and within bounds."""
     return type(value) is int and low <= value <= high
-
-
-def _id(value: Any) -> str:
-    check(isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32}", value), "id", value)
-    return str(value)
 
 
 def parse_blocks(text: Any) -> int:
@@ -123,11 +121,6 @@ def _seeds(text: str) -> tuple[int, ...]:
         check(in_range(seed, 0, MAX_SEED), "type or range of seed number", number)
     check(len(set(value)) == count, "number of different seeds", len(set(value)))
     return tuple(value)
-
-
-def _text(value: Any) -> str:
-    check(isinstance(value, str), "fingerprinter", value)
-    return str(value)
 
 
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:

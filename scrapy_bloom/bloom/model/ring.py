@@ -70,13 +70,20 @@ class Ring(RingState):
         newest = self.period(self.active)
         if schedule.counts_runs:
             if run is None or run in self.runs:
-                return self._renewed(now)
-            shown = self._show(run, now)
+                # Without a new run, the keys live on, and are renewed from time to time.
+                is_old = now > self.changed + RENEW_AFTER_SECONDS
+                return replace(self, changed=now) if is_old else self
+            runs = (run, *self.runs)[:RUNS_KEPT]
+            shown = replace(self, run=self.run + 1, runs=runs, changed=now)
             current = shown.run // schedule.period.count
             return shown._open(current, now, counts) if current > newest else shown
-        current = self.timetable.index(now)
+        current = self.index(now)
         if current < newest - 1:
-            return self._opened_by(now).advance(now, counts)
+            generations = tuple(
+                replace(g, opened=min(g.opened, now), dated=min(g.dated, now))
+                for g in self.generations
+            )
+            return replace(self, generations=generations).advance(now, counts)
         return self._open(current, now, counts) if current > newest else self
 
     def rotate(self, now: int, counts: Counts = NO_COUNTS) -> "Ring":
@@ -129,7 +136,7 @@ class Ring(RingState):
         if config.schedule is None:
             return ring  # nothing is forgotten that is still there
         newest = ring.period(ring.active)
-        return replace(ring, generations=ring.timetable.live(newest, newest))
+        return replace(ring, generations=ring.live(newest, newest))
 
     def without(self, lost: Collection[str]) -> "Ring":
         """Return the ring without the layers that are lost; one that has to be there stays, empty.
@@ -156,41 +163,19 @@ class Ring(RingState):
 
     # -- steps --
 
-    def _renewed(self, now: int) -> "Ring":
-        """Return the ring that lives on although no new run is shown; the same for some time."""
-        return replace(self, changed=now) if now > self.changed + RENEW_AFTER_SECONDS else self
-
-    def _show(self, run: str, now: int) -> "Ring":
-        """Return the ring that was shown the id of another run."""
-        runs = (run, *self.runs)[:RUNS_KEPT]
-        return replace(self, run=self.run + 1, runs=runs, changed=now)
-
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":
         """Open a generation in period ``current``; drop what is forgotten by then."""
-        kept = self.timetable.live(current, current - 1)[: MAX_GENERATIONS - 1]
+        kept = self.live(current, current - 1)[: MAX_GENERATIONS - 1]
         dropped = [generation for generation in self.generations if generation not in kept]
         needed = max((count_in(generation.layers, counts) for generation in dropped), default=0)
         ring = replace(self, generations=kept)
         new = ring._new_generation(self.active.number + 1, now, needed)
         return replace(ring, generations=(new, *kept))
 
-    def _opened_by(self, now: int) -> "Ring":
-        return replace(
-            self,
-            generations=tuple(
-                replace(g, opened=min(g.opened, now), dated=min(g.dated, now))
-                for g in self.generations
-            ),
-        )
-
     def _current(self, now: int) -> int:
         """Return the period at a time, of runs the last one; never one before the active's."""
         newest, schedule = self.period(self.active), self.config.schedule
-        return (
-            newest
-            if schedule is None or schedule.counts_runs
-            else max(newest, self.timetable.index(now))
-        )
+        return newest if schedule is None or schedule.counts_runs else max(newest, self.index(now))
 
     def _full(self, counts: Counts) -> list[Layer]:
         return [layer for layer in self.written if counts.get(layer.name, 0) >= layer.capacity]

@@ -1,5 +1,6 @@
 """What a block's ring holds, and until when. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.model.generations import (
@@ -9,12 +10,13 @@ from scrapy_bloom.bloom.model.generations import (
     Layer,
     count_in,
     error_rate_of,
-    lost_by_discard_from,
-    saturated_in,
 )
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
-from scrapy_bloom.bloom.model.timetable import Timetable
 
+#: Seconds that bitmaps outlive their content, for clocks that go back a little (a failover).
+SLACK_SECONDS = 86_400
+#: Seconds that the keys of a filter whose window is in runs outlive its last use.
+RUNS_EXPIRE_SECONDS = 400 * 86_400
 #: Seconds that a ring, with its copy of the header, outlives its last bitmap.
 RING_OUTLIVES_SECONDS = 400 * 86_400
 
@@ -86,14 +88,6 @@ class RingState:
         """
         return self.error_rate({layer.name: layer.capacity for layer in self.tested})
 
-    def lost_by_discard(self, counts: Counts) -> float:
-        """Return how many URLs one discard of an absent URL makes unseen; 0 without counters."""
-        return lost_by_discard_from(self.layers, counts, len(self.header.seeds))
-
-    def saturated(self, counts: Counts) -> float:
-        """Return how many counters are saturated, as expected; 0 without counters."""
-        return saturated_in(self.layers, counts, len(self.header.seeds))
-
     @property
     def memory(self) -> int:
         """Bytes of all bitmaps."""
@@ -101,15 +95,17 @@ class RingState:
 
     # -- times --
 
-    @property
-    def timetable(self) -> Timetable:
-        """When each generation closes, is forgotten and expires."""
-        shift = (self.block, self.header.blocks) if self.header.stagger else (0, 1)
-        return Timetable(self.config.schedule, self.generations, self.since, self.changed, shift)
+    def index(self, time: int) -> int:
+        """Return the number of the period that contains a time; 0 without a schedule."""
+        schedule = self.config.schedule
+        return schedule.index(time, *self.shift) if schedule else 0
 
     def period(self, generation: Generation) -> int:
         """Return the number of the period in which a generation was opened."""
-        return self.timetable.period(generation)
+        schedule = self.config.schedule
+        if schedule and schedule.counts_runs:
+            return generation.run // schedule.period.count
+        return self.index(generation.dated)
 
     @property
     def ends(self) -> int:
@@ -117,16 +113,30 @@ class RingState:
         return self.closes(self.active)
 
     def closes(self, generation: Generation) -> int:
-        """See ``Timetable.closes``."""
-        return self.timetable.closes(generation)
+        """Return the Unix time at which a generation stops being the active one; 0 if unknown.
+
+        That is the end of its period, or earlier if the next one was opened by hand or early.
+        """
+        end = self._start(self.period(generation) + 1)
+        place = self.generations.index(generation)
+        return min(end, self.generations[place - 1].opened) if place else end
 
     def forgotten(self, generation: Generation) -> int:
-        """See ``Timetable.forgotten``."""
-        return self.timetable.forgotten(generation)
+        """Return the Unix time at which a generation is forgotten; 0 if unknown.
+
+        Later rotations by hand, early ones and changes of settings move it.
+        """
+        up_to = self.generations[: self.generations.index(generation) + 1]
+        return self._start(self._counted(up_to, self.period(self.active))[-1] + self.config.slots)
 
     def expires(self, generation: Generation) -> int:
-        """See ``Timetable.expires``."""
-        return self.timetable.expires(generation)
+        """Return the Unix time at which an unused filter's bitmaps expire; 0 is never."""
+        schedule = self.config.schedule
+        if schedule is None:
+            return 0
+        if schedule.counts_runs:
+            return self.changed + RUNS_EXPIRE_SECONDS
+        return self.forgotten(generation) + SLACK_SECONDS
 
     def expired(self, now: int) -> set[str]:
         """Return the names of the layers whose bitmaps have expired by a time."""
@@ -138,3 +148,41 @@ class RingState:
         """Unix time at which an unused ring itself expires; 0 is never."""
         last = max(self.expires(generation) for generation in self.generations)
         return last and last + RING_OUTLIVES_SECONDS
+
+    def live(self, current: int, newest: int) -> tuple[Generation, ...]:
+        """Return the generations that are remembered in period ``current``.
+
+        Args:
+            current: the period.
+            newest: the last period that one of them may count for.
+        """
+        counted = zip(self.generations, self._counted(self.generations, newest), strict=True)
+        return tuple(g for g, period in counted if period > current - self.config.slots)
+
+    @property
+    def shift(self) -> tuple[int, int]:
+        """By which part of a period, of how many, the boundaries of this block are late."""
+        return (self.block, self.header.blocks) if self.header.stagger else (0, 1)
+
+    def _start(self, period: int) -> int:
+        """Return the Unix time at which a period begins; 0 if no clock decides it."""
+        schedule = self.config.schedule
+        if schedule is None or schedule.counts_runs:
+            return 0
+        return schedule.start(period, *self.shift)
+
+    def _counted(self, generations: Iterable[Generation], newest: int) -> list[int]:
+        """Return the periods that generations count for, the newest one first.
+
+        Of several that were opened in one period, by hand or early, each but the last counts for a
+        period before: there are at most as many as the window has periods, which share one error
+        budget. Those of another configuration have a budget of their own.
+        """
+        counted = []
+        for generation in generations:
+            period = self.period(generation)
+            if generation.number >= self.since:
+                period = min(period, newest)
+                newest = period - 1
+            counted.append(period)
+        return counted

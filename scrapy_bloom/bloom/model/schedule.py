@@ -123,11 +123,13 @@ class Schedule:
     period: Span
 
     def __post_init__(self) -> None:
-        problem = _problem(self.window, self.period)
-        if problem:
+        times, rest = divmod(self.window.count, self.period.count)
+        if self.window.unit != self.period.unit or rest or times > MAX_GENERATIONS:
+            fitting = _periods(self.window, self.period)
             raise ConfigurationError(
-                f'`window` = "{self.window}" does not go together with '
-                f'`period` = "{self.period}": {problem}'
+                f'`window` = "{self.window}" does not go together with `period` = "{self.period}": '
+                "the window is a multiple of the period, up to "
+                f"{MAX_GENERATIONS} times, in the same unit; set `period` to {_any_of(fitting[:3])}"
             )
 
     @classmethod
@@ -184,7 +186,7 @@ class Schedule:
 
     def _boundary(self, index: int) -> int:
         if self.counts_runs:
-            raise ValueError(f"no time tells when a period of {self.period} begins")
+            raise ValueError(f"a period of {self.period} begins at no known time")
         if self.period.unit == SECONDS:
             return index * self.period.count
         years, months = divmod(index * self.period.count, 12)
@@ -233,34 +235,15 @@ def _read(text: str) -> Span:
     return Span(int(count) if unit == SECONDS else int(count) * size, unit)
 
 
-def _problem(window: Span, period: Span) -> str:
-    """Say why a window and a period do not go together, and what would; "" if they do."""
-    periods = _periods(window)
-    if window.unit != period.unit:
-        return f"give both in {window.unit}, say set `period` to {_any_of(periods[:4])}"
-    times, rest = divmod(window.count, period.count)
-    if window.count > MAX_GENERATIONS * period.count:
-        return (
-            f"the window is at most {MAX_GENERATIONS} times the period; "
-            f"set `period` to {_any_of(periods[-1:])}"
-        )
-    if rest == 0:
-        return ""
-    longer = [other for other in periods if other.count > period.count][-1:]
-    shorter = [other for other in periods if other.count < period.count][:1]
-    counts = [count * period.count for count in (times, times + 1)]
-    windows = [Span(count, window.unit) for count in counts if 1 <= count <= _MOST[window.unit]]
-    return (
-        "the window has to be a multiple of the period; set `period` to "
-        f"{_any_of(shorter + longer)}, or `window` to {_any_of(windows)}"
-    )
-
-
-def _periods(window: Span) -> list[Span]:
-    """Return the periods that divide a window, from long to short; no odd ones (9450 seconds)."""
+def _periods(window: Span, wanted: Span) -> list[Span]:
+    """Return periods that divide a window, the nearest to one that does not first."""
     numbers = [n for n in range(1, MAX_GENERATIONS + 1) if window.count % n == 0]
     periods = [Span(window.count // n, window.unit) for n in numbers]
-    return [period for period in periods if period == window or re.match(r"\d\d? ", str(period))]
+    # No odd ones (9450 seconds).
+    even = [period for period in periods if period == window or re.match(r"\d\d? ", str(period))]
+    if window.unit != wanted.unit:
+        return even
+    return sorted(even, key=lambda period: abs(period.count - wanted.count))
 
 
 def _any_of(items: Sequence[object]) -> str:

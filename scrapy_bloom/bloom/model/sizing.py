@@ -44,10 +44,6 @@ class Plan:
     """The geometry of a generation with one layer in each block.
 
     Args:
-        capacity: URLs the generation is made for.
-        error_rate: upper bound on the false-positive rate of the whole filter, 0 < p < 1.
-        tested: generations that are tested for each URL.
-        growing: whether layers may be added, which have their share of the error rate.
         blocks: number of blocks.
         num_hashes: seeds, bits a URL sets.
         block_capacity: URLs one block takes; more than ``capacity / blocks``, because URLs do not
@@ -56,10 +52,6 @@ class Plan:
         counting: whether they are counters.
     """
 
-    capacity: int
-    error_rate: float
-    tested: int
-    growing: bool
     blocks: int
     num_hashes: int
     block_capacity: int
@@ -70,18 +62,6 @@ class Plan:
     def memory(self) -> int:
         """Bytes of one generation's bitmaps."""
         return self.blocks * layer_bytes(self.num_bits, counting=self.counting)
-
-    @property
-    def bits_per_url(self) -> float:
-        """Bits of bitmap per URL when the generation holds its capacity."""
-        return self.memory * 8 / self.capacity
-
-    @property
-    def predicted_error_rate(self) -> float:
-        """False-positive rate when all generations hold their capacity, evenly spread."""
-        count = self.capacity / self.blocks
-        rate = predicted_error_rate(count, self.num_bits, self.num_hashes)
-        return any_of([rate] * self.tested)
 
 
 def plan(
@@ -124,7 +104,7 @@ def plan(
             "512 MiB: set more `blocks`, a smaller `capacity`, "
             "a higher `error_rate` or another number of `seeds`"
         )
-    return Plan(capacity, error_rate, tested, growing, blocks, k, n, bits, counting)
+    return Plan(blocks, k, n, bits, counting)
 
 
 def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: bool) -> float:
@@ -145,7 +125,8 @@ def layer_error_rate(error_rate: float, tested: int, index: int, *, growing: boo
 def optimal_hashes(capacity: int, error_rate: float) -> int:
     """Return the ``k`` that needs the fewest bits: one of the integers around log2(1 / p)."""
     ideal = -math.log2(error_rate)
-    candidates = {_clamp(math.floor(ideal)), _clamp(math.ceil(ideal))}
+    around = (math.floor(ideal), math.ceil(ideal))
+    candidates = [k for k in around if 1 <= k <= MAX_HASHES] or [1]
     return min(candidates, key=lambda k: required_bits(capacity, error_rate, k))
 
 
@@ -286,7 +267,3 @@ def _log1m(error_rate: float, num_hashes: int) -> float:
     if fill < 0.5:
         return math.log1p(-fill)
     return math.log(-math.expm1(math.log(error_rate) / num_hashes))
-
-
-def _clamp(num_hashes: int) -> int:
-    return min(max(num_hashes, 1), MAX_HASHES)

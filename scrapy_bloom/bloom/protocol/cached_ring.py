@@ -134,19 +134,17 @@ class CachedRing:
 
         Args:
             packed: offsets of the URLs.
-            owner: whose the claims are to be.
+            owner: the new owner of the claims.
             nonce: of this call.
             claims: for each URL the field of its claim, and its request.
             room: bytes that the block's claims take at most with their requests; 0 for no limit.
-            tested: whether URLs that are recorded already are to be left out.
+            tested: whether to leave out URLs that are recorded already.
         """
-        keys, head = (self.claim_keys, self.claim_head) if tested else self._untested()
+        keys, head = self.claim_keys, self.claim_head
+        if not tested:
+            keys, head = _claim_parts(self.version, self.ring, self.keys, self.sizes, ())
         args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
         return Call(load("claim"), keys, args)
-
-    def _untested(self) -> tuple[tuple[str, ...], tuple[Argument, ...]]:
-        """Return the keys and arguments of a claim on items that are not looked up."""
-        return _claim_parts(self.version, self.ring, self.keys, self.sizes, ())
 
     def contains_in(self, generation: Generation, packed: bytes) -> Call:
         """Return the call that tests URLs against one generation."""

@@ -116,31 +116,27 @@ def claim(
         session: the filter.
         items: their fingerprints.
         requests: their requests as JSON, "" for those that are not kept.
-        owner: whose the claims are to be.
+        owner: the new owner of the claims.
         nonce: of this call; repeated with it, nothing changes.
         memory: bytes that all claims on the filter take at most; 0 for no limit.
-        tested: whether items that are recorded already are to be left out.
+        tested: whether to leave out items that are recorded already.
     """
 
     def make_call(batch: BlockBatch) -> Call:
         claims = [text for place in batch.places for text in (fields[place], requests[place])]
-        return batch.held.claim(
-            batch.packed, owner, nonce, claims, room=_room(session, memory), tested=tested
-        )
+        return batch.held.claim(batch.packed, owner, nonce, claims, room=room(), tested=tested)
+
+    def room() -> int:
+        """Return the bytes for the claims of one block."""
+        return max(1, memory // session.header.blocks) if memory and session.header else 0
 
     fields = [field_of(item) for item in items]
     return to_verdicts((yield from ask(session, items, make_call)))
 
 
-def _room(session: FilterSession, memory: int) -> int:
-    """Return the bytes for the claims of one block."""
-    return 0 if not memory or session.header is None else max(1, memory // session.header.blocks)
-
-
 def note_windows(session: FilterSession, names: Sequence[str]) -> Operation[set[str]]:
     """Note the windows whose filters belong to this one; return all that were noted before."""
-    if not session.complete:
-        yield from session.open()
+    yield from session.ensure_open()
     keys = (session.keys.header(), session.keys.ring(0))
     script = on_full_server(load("header")) if names else load("header")
     (reply,) = yield [Call(script, keys, ("", *names))]
@@ -215,27 +211,24 @@ def hold(
 
     Not those of failed items.
     """
-    wanted, header = set(items), session.header
-    found = yield from _hold(session, wanted, owner, nonce)
-    if len(found) < len(wanted):
+    wanted, found = set(items), set[str]()
+    for _ in range(2):
+        header = session.header
+        fields = yield from _fields_by_block(session, wanted)
+        calls = [
+            Call(load("reassign"), (session.keys.claims(block),), ("", owner, nonce, "", *part))
+            for block, all_of_it in fields.items()
+            for part in _parts(all_of_it)
+        ]
+        replies = (yield calls) if calls else []
+        found = {name for reply in replies for name in reply.fields}
+        if len(found) == len(wanted):
+            break
         # Under another header, they are in other blocks: no script compares it here.
         yield from session.open()
-        if session.header != header:
-            found = yield from _hold(session, wanted, owner, nonce)
+        if session.header == header:
+            break
     return found
-
-
-def _hold(
-    session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
-) -> Operation[set[str]]:
-    fields = yield from _fields_by_block(session, items)
-    calls = [
-        Call(load("reassign"), (session.keys.claims(block),), ("", owner, nonce, "", *part))
-        for block, all_of_it in fields.items()
-        for part in _parts(all_of_it)
-    ]
-    replies = (yield calls) if calls else []
-    return {name for reply in replies for name in reply.fields}
 
 
 def reassign(
@@ -278,8 +271,7 @@ def _page(reply: Reply) -> ClaimPage:
 def _fields_by_block(
     session: FilterSession, items: Iterable[bytes]
 ) -> Operation[dict[int, list[str]]]:
-    if not session.complete:
-        yield from session.open()
+    yield from session.ensure_open()
     fields: dict[int, list[str]] = defaultdict(list)
     for item in items:
         fields[session.hasher.block(item)].append(field_of(item))
@@ -302,8 +294,7 @@ def heartbeat(
         life: seconds until it counts as dead, 0 if it has stopped; "" removes it.
         description: what is stored of it; of one to be removed, its whole entry.
     """
-    if not session.complete:
-        yield from session.open()
+    yield from session.ensure_open()
     expiry = session.held[0].ring.expiry if 0 in session.held else 0
     arguments = (worker, life, description, expiry)
     (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), arguments)]

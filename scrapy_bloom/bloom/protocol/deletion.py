@@ -1,4 +1,4 @@
-"""Deletes a filter, and lists its keys, also where little is left of it. No I/O."""
+"""Deletes a filter and lists its keys, also if parts of it are lost. No I/O."""
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model import ring_codec
@@ -21,7 +21,7 @@ def delete(stored: StoredFilter) -> Operation[bool]:
 
 
 def stored_blocks(stored: StoredFilter) -> Operation[int]:
-    """Return how many blocks are stored, also if little is left of them; 0 for no filter."""
+    """Return how many blocks are stored, also if parts of them are lost; 0 for no filter."""
     reply = yield from stored.read_header("")
     if reply.status == "header":
         try:
@@ -53,7 +53,7 @@ def all_keys(stored: StoredFilter) -> Operation[list[str]]:
 
 
 def _remove(stored: StoredFilter, block: int, walked: dict[str, list[str]]) -> Operation[None]:
-    """Delete all that a block has, its ring last: what is there at one moment.
+    """Delete all keys of a block that exist at one moment, its ring last.
 
     Clients that have the filter open create it again, empty, at once; that stays.
 
@@ -70,7 +70,7 @@ def _remove(stored: StoredFilter, block: int, walked: dict[str, list[str]]) -> O
             keys += [stored.keys.workers(), stored.keys.header()]
         try:
             kept = _bitmaps(stored.keys, ring_codec.parse(reply.state))
-        except ValueError:  # without a ring, or with one that cannot be read, the names tell
+        except ValueError:  # no ring, or a damaged one: find the bitmaps by their names
             kept = yield from _find_bitmaps(stored, block, walked)
         keys = [*kept, *keys]
         for key in (*keys, ring_key):

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 
-from scrapy_bloom.bloom.model.generations import Counts, Generation, count_in, error_rate_of
+from scrapy_bloom.bloom.model.generations import (
+    Counts,
+    Generation,
+    count_in,
+    error_rate_of,
+    lost_by_discard_from,
+    saturated_in,
+)
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 
@@ -127,7 +134,7 @@ def describe(
     """Return what a filter is and holds, or one block of it."""
     chosen = [block] if block is not None else sorted(snapshot.rings)
     rings = [(snapshot.rings[number], snapshot.counts[number]) for number in chosen]
-    header, config = snapshot.header, rings[0][0].config
+    header, config, k = snapshot.header, rings[0][0].config, len(snapshot.header.seeds)
     return FilterInfo(
         key=key,
         capacity=config.capacity,
@@ -140,13 +147,15 @@ def describe(
         growth=config.growth,
         max_memory=config.max_memory,
         blocks=header.blocks,
-        num_hashes=len(header.seeds),
+        num_hashes=k,
         num_bits=sum(layer.num_bits for ring, _ in rings for layer in ring.layers),
         count=sum(ring.count(counts) for ring, counts in rings),
         estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
         error_bound=max(ring.error_bound for ring, _ in rings),
-        lost_by_discard=_mean(ring.lost_by_discard(counts) for ring, counts in rings),
-        saturated=fsum(ring.saturated(counts) for ring, counts in rings),
+        lost_by_discard=_mean(
+            lost_by_discard_from(ring.layers, counts, k) for ring, counts in rings
+        ),
+        saturated=fsum(saturated_in(ring.layers, counts, k) for ring, counts in rings),
         claims=sum(snapshot.claims[number] for number in chosen),
         memory=sum(ring.memory for ring, _ in rings),
         lost_blocks=lost_blocks,

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
@@ -116,30 +116,46 @@ def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[list[b
     return [code == PRESENT for code in codes]
 
 
+def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bool]]:
+    """Take items out of the newest layers they are in, once each: True if it was there.
+
+    Raises:
+        ConfigurationError: the filter does not count.
+    """
+
+    def make_call(batch: BlockBatch) -> Call:
+        if not batch.held.ring.header.counting:
+            raise ConfigurationError(
+                f"items cannot be discarded from the filter {session.keys.prefix!r}, which does "
+                "not count them: take a new one (another `key`) with `counting` = True"
+            )
+        return batch.held.discard(batch.packed)
+
+    codes = yield from ask(session, items, make_call)
+    return [code == PRESENT for code in codes]
+
+
 def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found]]:
     """Return per item its ring, and the newest generation that remembers it, if one does."""
     found: dict[int, Found] = {}
     pending, races = list(range(len(items))), RaceCounter(session)
     while pending:
-        if not session.complete:
-            yield from session.open()
+        yield from session.ensure_open()
         batches = _batches(session, items, pending)
-        asked = [(b, generation) for b in batches for generation in b.held.ring.generations]
-        replies = yield [b.held.contains_in(generation, b.packed) for b, generation in asked]
-        refused = []
-        for (batch, generation), reply in zip(asked, replies, strict=True):
-            if not is_answer(reply, len(batch.places)):
-                refused.append((batch, reply))
+        calls = [b.held.contains_in(g, b.packed) for b in batches for g in b.held.ring.generations]
+        replies = iter((yield calls))
+        pending, refused = [], []
+        for batch in batches:
+            ring, size = batch.held.ring, len(batch.places)
+            answers = [(generation, next(replies)) for generation in ring.generations]
+            refusals = [reply for _, reply in answers if not is_answer(reply, size)]
+            if refusals:
+                refused.append((batch, refusals[0]))
+                pending += batch.places
                 continue
-            for place, verdict in zip(batch.places, reply.verdicts, strict=True):
-                if found.get(place, (None, None))[1] is None:
-                    there = generation if verdict == PRESENT else None
-                    found[place] = batch.held.ring, there
-        # Some generations may have answered for a batch: the whole batch is tested again.
-        again = {place for batch, _ in refused for place in batch.places}
-        pending = sorted(again)
-        for place in pending:
-            found.pop(place, None)
+            for number, place in enumerate(batch.places):
+                there = [g for g, reply in answers if reply.verdicts[number] == PRESENT]
+                found[place] = ring, there[0] if there else None
         _note(races, batches, pending)
         for batch, reply in refused:
             yield from session.refresh(batch.held.ring.block, batch.held.version, reply)
@@ -161,8 +177,7 @@ def _ask_part(
     verdicts: dict[int, str] = {}
     pending, races = list(places), RaceCounter(session)
     while pending:
-        if not session.complete:
-            yield from session.open()
+        yield from session.ensure_open()
         batches = _batches(session, items, pending)
         replies = yield [make_call(batch) for batch in batches]
         refused, full = [], []

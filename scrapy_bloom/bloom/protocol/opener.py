@@ -80,6 +80,11 @@ class FilterOpener(RingStore):
                 return header
         raise self.unstable(MAX_RACES)
 
+    def ensure_open(self) -> Operation[None]:
+        """Open the filter, unless the header and all rings are held."""
+        if not self.complete:
+            yield from self.open()
+
     def forget(self) -> None:
         """Forget what is known of the filter, because it was deleted."""
         self.header = None
@@ -94,9 +99,8 @@ class FilterOpener(RingStore):
             self.now = reply.now
             if reply.status == "header":
                 header = self.header_in(reply)
-                self.ring_in(
-                    0, reply, header
-                )  # before any of the header's blocks is read or created
+                # It refuses a header and a ring that differ, before any block is read or created.
+                self.ring_in(0, reply, header)
                 self._adopt(header)
                 return header
             # Restored if it is known or left in any ring: new seeds would forget everything.
@@ -122,7 +126,7 @@ class FilterOpener(RingStore):
             self.held.clear()
 
     def _load_rings(self, header: Header) -> Operation[list[tuple[int, Reply]]]:
-        """Hold the rings that are there; return the other blocks, and what is there instead."""
+        """Hold the rings that exist; return the other blocks with their replies."""
         blocks = [block for block in range(header.blocks) if block not in self.held]
         if not blocks:
             return []

@@ -16,8 +16,8 @@ from scrapy_bloom.bloom.model.generations import Counts
 from scrapy_bloom.bloom.model.header import Header, check
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.ring_state import SLACK_SECONDS
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.model.timetable import SLACK_SECONDS
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
 
@@ -195,8 +195,8 @@ class StoredFilter:
 
     def _disagree(self, ring: Ring, header: Header) -> StorageError:
         key, other = self.keys.header(), self.keys.ring(ring.block)
-        pairs = zip(ring.header.to_fields().items(), header.to_fields().values(), strict=True)
-        names = ", ".join(name for (name, copy), value in pairs if copy != value)
+        stored = header.to_fields()
+        names = ", ".join(n for n, copy in ring.header.to_fields().items() if copy != stored[n])
         return StorageError(
             f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
             f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "

@@ -72,8 +72,7 @@ class FilterSession(FilterOpener):
         answers, rings = dict[int, Reply](), dict[int, Ring]()
         header, races = self.header, RaceCounter(self)
         while True:
-            if not self.complete:
-                yield from self.open()
+            yield from self.ensure_open()
             if header is None or header != self.header:
                 # Another filter has taken its place: start again.
                 header = self.header

@@ -1,8 +1,4 @@
-"""One deadline for all of an operation, whatever the network does, and threads that do not connect.
-
-No assertion on time is tight: where an operation may take 0.3 seconds, the time-outs of single
-replies would let it take many times that.
-"""
+"""Operations end in time, whatever the network does; threads that do not connect."""
 
 import shutil
 import socket
@@ -11,14 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import given
-from hypothesis import strategies as st
 from redis._parsers import _HiredisParser, _RESP2Parser
 from scrapy.settings import Settings
 from support.polling import until
@@ -26,9 +20,8 @@ from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client import deadline
+from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
 from scrapy_bloom.bloom.client.connection import connect
-from scrapy_bloom.bloom.client.deadline import BoundedSocket, may_connect, remaining, spend, within
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
@@ -38,7 +31,7 @@ from scrapy_bloom.settings import BloomSettings
 TIMEOUT = 0.3
 #: Within the time-out, but not twice.
 SLOWLY = 0.25
-#: The time-out of a single reply; also what an operation gets that is to succeed.
+#: The time-out of operations that are to succeed, however busy the machine is.
 PATIENCE = 10.0
 LATE = "did not answer in time"
 CLOSED = "closed the connection"
@@ -47,20 +40,36 @@ KEY = "d"
 
 @contextmanager
 def failing(match: str) -> Iterator[None]:
-    """What is done fails, and long before the time-out of a reply."""
+    """What is done fails, and in time."""
     started = time.monotonic()
     with pytest.raises(StorageError, match=match):
         yield
-    assert time.monotonic() - started < 5 * TIMEOUT
+    assert time.monotonic() - started < 10 * TIMEOUT
 
 
 @contextmanager
 def ending(bloom: BloomFilter) -> Iterator[None]:
     """With the short time-out, what is done fails for it."""
-    bloom._driver._timeout = TIMEOUT
+    set_timeout(bloom, TIMEOUT)
     with failing(LATE):
         yield
-    bloom._driver._timeout = PATIENCE
+    set_timeout(bloom, PATIENCE)
+
+
+def set_timeout(bloom: BloomFilter, seconds: float) -> None:
+    """Change the time-out of operations, of the live connections and of those to come."""
+    bloom._driver._timeout = seconds
+    pool = bloom._driver.client.connection_pool
+    pool.connection_kwargs["socket_timeout"] = seconds
+    for connection in pool._available_connections:
+        connection.socket_timeout = connection.socket_connect_timeout = seconds
+        if connection._sock is not None:
+            connection._sock.settimeout(seconds)
+            parser = connection._parser
+            if isinstance(parser, _RESP2Parser):
+                parser = parser._buffer
+                parser.socket_timeout = seconds
+            parser._socket_timeout = seconds
 
 
 @contextmanager
@@ -112,7 +121,6 @@ SILENT = [
     Fault(Kind.DROP_REQUEST),
     Fault(Kind.DROP_REPLY),
     Fault(Kind.DELAY, seconds=5 * TIMEOUT),
-    Fault(Kind.DRIBBLE, seconds=SLOWLY),
     Fault(Kind.HALF),
     Fault(Kind.HALF, size=1),
     Fault(Kind.HANG),
@@ -175,17 +183,6 @@ def test_the_proxy_strikes_so_many_requests(bloom: BloomFilter, proxy: Proxy) ->
     assert proxy.struck == 2
 
 
-def test_many_stale_rings_and_slow_replies(
-    bloom: BloomFilter, proxy: Proxy, server: Server
-) -> None:
-    """Each block that another client has rotated costs a round trip."""
-    with server.client() as client:
-        BloomFilter(client, KEY).rotate()
-    proxy.fault = Fault(Kind.DELAY, seconds=SLOWLY)
-    with ending(bloom):
-        bloom.add_many(map(str, range(1_000)))
-
-
 def test_an_operation_on_all_blocks_has_the_time_for_each_round_trip(proxy: Proxy) -> None:
     """A filter of thousands of blocks takes longer to open than a single reply may."""
     proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT / 6)
@@ -197,53 +194,8 @@ def test_an_operation_on_all_blocks_has_the_time_for_each_round_trip(proxy: Prox
             bloom.clear()
 
 
-def test_forgotten_scripts_and_slow_replies(
-    bloom: BloomFilter, proxy: Proxy, client: redis.Redis
-) -> None:
-    proxy.fault = Fault(Kind.DELAY, seconds=0.6 * TIMEOUT)
-    client.script_flush()
-    with ending(bloom):
-        bloom.add_many(map(str, range(1_000)))
-    client.script_flush()
-    bloom._driver.client.ping()
-    with ending(bloom):
-        bloom.add("a")
-
-
-def test_a_slow_handshake(any_binary: str) -> None:
-    """AUTH, CLIENT SETINFO twice, SELECT: each byte of each reply would restart a time-out."""
-    params = {"password": "secret", "db": 3}
-    with (
-        Server(any_binary, "--requirepass", "secret") as server,
-        Proxy(server.port) as proxy,
-        filter_at(proxy.url, **params) as bloom,
-    ):
-        for fault in (Fault(Kind.DRIBBLE, TIMEOUT / 4), Fault(Kind.DELAY, SLOWLY)):
-            proxy.fault = fault
-            with ending(bloom):
-                bloom.open()
-        proxy.fault = PASS
-        bloom.open()
-        assert bloom._driver.client.client_info()["db"] == 3
-
-
-def test_many_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each address of a host gets what is left, not a time-out of its own."""
-    with socket.socket() as full, ExitStack() as fillers:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(3):  # the kernel answers no more attempts than this
-            filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", full.getsockname())] * 8
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
-        with filter_at("redis://many.invalid") as bloom, ending(bloom):
-            bloom.open()
-
-
-def test_other_clients_are_looked_at_between_round_trips(proxy: Proxy, client: redis.Redis) -> None:
-    ping = Call(load("header"), ("{k}:header",), ("read",))
+def test_an_operation_ends_between_round_trips(proxy: Proxy, client: redis.Redis) -> None:
+    ping = Call(load("header"), ("{k:0}:header", "{k:0}:ring"), ("",))
 
     def steps() -> Any:
         while True:
@@ -252,11 +204,11 @@ def test_other_clients_are_looked_at_between_round_trips(proxy: Proxy, client: r
     url = {"unix_socket_path": str(proxy.path)} if proxy.path else {"port": proxy.port}
     with redis.Redis(**url, socket_timeout=PATIENCE) as other:
         driver = Driver(other, timeout=TIMEOUT)
-        driver.may_connect = False  # is not heeded
+        driver.may_connect = False  # only clients of ``connect`` obey
         proxy.fault = Fault(Kind.DELAY, seconds=SLOWLY / 2)
         with failing(LATE):
             driver.run(steps())
-        assert driver.round_trips < 5
+        assert 4 <= driver.round_trips <= 6
         other.connection_pool.disconnect()
 
 
@@ -289,7 +241,6 @@ def test_tls(tls_port: int, parser: type) -> None:
             bloom.open()
             assert bloom.add_many(map(str, range(1_000))).count(True) > 990
             for fault in (
-                Fault(Kind.DRIBBLE, seconds=TIMEOUT / 10),
                 Fault(Kind.HALF),
                 Fault(Kind.HANG),
                 Fault(Kind.DROP_REPLY),
@@ -334,8 +285,10 @@ def test_a_late_reply_is_nobodys_answer(
 
     assert echo(b"before") == [b"before"]
     proxy.fault = fault
-    with within(TIMEOUT), pytest.raises(redis.TimeoutError):
+    set_timeout(bloom, TIMEOUT)
+    with pytest.raises(redis.TimeoutError):
         echo(b"first", b"second")
+    set_timeout(bloom, PATIENCE)
     assert client.connection_pool._available_connections[0]._sock is None
     proxy.fault = PASS
     time.sleep(3 * TIMEOUT)
@@ -409,120 +362,17 @@ def reconnect(bloom: BloomFilter) -> None:
     thread.join()
 
 
-# -- within --
-
-
-#: Of nested blocks: their seconds, whether they may connect, and the seconds that are then waited.
-blocks = st.lists(
-    st.tuples(st.none() | st.integers(0, 20), st.booleans(), st.integers(0, 10)), max_size=6
-)
-
-
-@given(blocks)
-def test_the_earliest_end_counts(nested: list[tuple[int | None, bool, int]]) -> None:
-    ends: list[float] = []
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(deadline.here, "waited", 100.0)
-        stack.callback(check, [], [])
-        for depth, (seconds, connects, waited) in enumerate(nested, 1):
-            outer = list(ends), [connect for _, connect, _ in nested[: depth - 1]]
-            stack.callback(check, *outer)
-            stack.enter_context(within(seconds, connect=connects))
-            ends += [] if seconds is None else [deadline.here.waited + seconds]
-            spend(waited)
-            check(ends, [connect for _, connect, _ in nested[:depth]])
-
-
-def check(ends: list[float], connects: list[bool]) -> None:
-    assert may_connect() == all(connects)
-    waited = deadline.here.waited
-    if not ends:
-        assert remaining() is None
-    elif min(ends) > waited:
-        assert remaining() == min(ends) - waited
-    else:
-        with pytest.raises(TimeoutError):
-            remaining()
-
-
-def test_another_thread_has_limits_of_its_own() -> None:
+def test_a_block_forbids_connections_in_its_thread_until_it_ends() -> None:
     seen = []
-    with within(5, connect=False):
-        thread = threading.Thread(target=lambda: seen.extend([remaining(), may_connect()]))
+    with suppress(KeyError), connecting(allowed=False):
+        with connecting(allowed=True):
+            assert not this_thread.may_connect
+        thread = threading.Thread(target=lambda: seen.append(this_thread.may_connect))
         thread.start()
         thread.join()
-    assert seen == [None, True]
-
-
-def test_an_error_ends_a_block() -> None:
-    with pytest.raises(KeyError), within(5, connect=False):
         raise KeyError
-    assert remaining() is None
-    assert may_connect()
-
-
-# -- the socket --
-
-
-def test_a_peer_that_reads_slowly() -> None:
-    ours, theirs = socket.socketpair()
-
-    def read() -> None:
-        while theirs.recv(65_536):
-            time.sleep(TIMEOUT / 10)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    started = time.monotonic()
-    with ours, theirs:
-        with within(TIMEOUT), pytest.raises(TimeoutError):
-            BoundedSocket(ours, 60).sendall(bytes(50_000_000))
-        ours.shutdown(socket.SHUT_RDWR)
-        thread.join()
-    assert time.monotonic() - started < 3 * TIMEOUT
-
-
-def test_all_is_sent_in_pieces() -> None:
-    class Slow:
-        sent = b""
-
-        def send(self, data: bytes) -> int:
-            self.sent += bytes(data[:3])
-            return min(len(data), 3)
-
-        def settimeout(self, seconds: float) -> None:
-            assert seconds > 0
-
-        def fileno(self) -> int:
-            return -1
-
-    slow = Slow()
-    BoundedSocket(slow, 60).sendall(b"0123456789")
-    assert slow.sent == b"0123456789"
-
-
-def test_after_a_deadline_a_socket_has_its_own_timeout_again() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        bounded = BoundedSocket(ours, TIMEOUT)
-        with within(0.01), pytest.raises(TimeoutError):
-            bounded.recv(1)
-        assert ours.gettimeout() < 0.011
-        begin = time.monotonic()
-        with pytest.raises(TimeoutError):
-            bounded.recv(1)
-        assert time.monotonic() - begin >= TIMEOUT
-
-
-def test_a_socket_that_must_not_wait_does_not() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, within(60):
-        bounded = BoundedSocket(ours, 60)
-        bounded.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            bounded.recv(1)
-        with pytest.raises(BlockingIOError):
-            bounded.recv_into(bytearray(1))
+    assert seen == [True]
+    assert this_thread.may_connect
 
 
 # -- a thread that is late --
@@ -555,8 +405,10 @@ def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
     with closing(connect(server.url, timeout=timeout)) as connection:
         bloom = BloomFilter(connection.client, KEY, blocks=2, capacity=1_000, timeout=timeout)
         with waiting_for_the_gil(lateness):
-            assert bloom.add("connecting, handshakes, the header and all rings")
-            assert not bloom.add("connecting, handshakes, the header and all rings")
+            bloom.open()
+            assert bloom.add("a")
+            assert not bloom.add("a")
+            assert bloom.add_many(["b", "c"]) == [True, True]
         client.client_pause(10_000, all=False)
         try:
             with waiting_for_the_gil(0.01), failing(LATE):
