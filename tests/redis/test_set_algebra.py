@@ -33,6 +33,8 @@ pytestmark = pytest.mark.each_server
 T = TypeVar("T")
 #: Fixed, so that a failing example fails again.
 SEEDS = (31_337, 2_718_281, 828_459, 45_235, 3_602_874, 71, 352_662, 49_775, 72_470, 93_699_959)
+#: Where a test has absent items: with random seeds, one of thousands may seem to be there.
+NO_CHANCE = list(range(1, 18))
 
 
 def items(*numbers: range) -> list[str]:
@@ -75,7 +77,7 @@ def updated(one: BloomFilter, *others: BloomFilter) -> None:
 @pytest.fixture
 def pair(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
     """Two filters with room, and 300 items in common."""
-    one = BloomFilter(client, "one", capacity=2_000, blocks=4)
+    one = BloomFilter(client, "one", capacity=2_000, blocks=4, seeds=NO_CHANCE)
     two = twin(one, "two")
     one.extend(items(range(1_000)))
     two.extend(items(range(700, 1_500)))
@@ -340,7 +342,9 @@ def test_an_update_gives_up_on_a_filter_that_never_keeps_still(
 
 
 def test_a_full_filter_is_updated_by_further_layers(client: redis.Redis) -> None:
-    one = BloomFilter(client, "one", capacity=1_000, blocks=2, growth=0, window="2 days")
+    one = BloomFilter(
+        client, "one", capacity=1_000, blocks=2, growth=0, window="2 days", seeds=NO_CHANCE
+    )
     two, three = twin(one, "two"), twin(one, "three")
     one.extend(items(range(1_000)))
     two.extend(items(range(1_000, 2_000)))
