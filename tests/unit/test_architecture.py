@@ -27,7 +27,6 @@ TO_SPLIT = {
     "redis/test_cli_migrate.py",
     "redis/test_filter.py",
     "redis/test_installer.py",
-    "unit/test_outputs.py",
     "unit/test_request_codec.py",
     "unit/test_ring.py",
 }
