@@ -22,7 +22,6 @@ TO_SPLIT = {
     "crawl/test_dupefilter.py",
     "crawl/test_outage.py",
     "crawl/test_outputs_crawl.py",
-    "crawl/test_write_behind.py",
     "redis/test_cli.py",
     "redis/test_cli_migrate.py",
     "redis/test_filter.py",

@@ -1,0 +1,71 @@
+"""Fixtures of tests that several files have: servers to stop, and a thread that writes to one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from support.servers import LASTING, Server
+from support.write_behind import TIMEOUT, EventLog, FakeServer, MakeWriter
+
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.crawl import apply_jobs, server_state, write_behind
+from scrapy_bloom.crawl.write_behind import WriteBehind
+
+
+@pytest.fixture
+def own_server(server: Server) -> Iterator[Server]:
+    """A server of the test's own, of each kind where `each_server` is marked."""
+    with Server(server.binary) as own:
+        yield own
+
+
+@pytest.fixture
+def lasting_server(any_binary: str) -> Iterator[Server]:
+    """A server of the test's own that loses nothing when it is killed."""
+    with Server(any_binary, *LASTING) as server:
+        yield server
+
+
+@pytest.fixture
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread flushes and reconnects after shorter times."""
+    monkeypatch.setattr(write_behind, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(server_state, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(server_state, "LAST_RETRY_SECONDS", 0.1)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """A server in memory: an operation on it is a name and items."""
+
+    def named(name: str) -> Callable[..., tuple[str, Sequence[bytes]]]:
+        return lambda _, items, *args, **kwargs: (name, items)
+
+    for name in ("claim", "confirm", "hold", "release"):
+        monkeypatch.setattr(claim_protocol, name, named(name))
+    monkeypatch.setattr(apply_jobs, "add", named("add"))
+    return FakeServer()
+
+
+@pytest.fixture
+def events() -> Iterator[EventLog]:
+    """Receives the events of writers."""
+    events = EventLog()
+    yield events
+    events.close()
+
+
+@pytest.fixture
+def make_writer(fake: FakeServer, events: EventLog) -> Iterator[MakeWriter]:
+    """Makes writers on the server in memory; at the end, they stop and close their connections."""
+    made: list[WriteBehind] = []
+
+    def make(**options: Any) -> WriteBehind:
+        made.append(WriteBehind(fake.filters, events.queue.put, events, **options))
+        return made[-1]
+
+    yield make
+    for writer in made:
+        writer.stop(TIMEOUT)
+    events.close()
+    assert fake.open == 0, "a connection is left"
