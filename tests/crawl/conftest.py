@@ -13,10 +13,10 @@ from scrapy_bloom.crawl.write_behind import WriteBehind
 
 
 @pytest.fixture
-def own_server(server: Server) -> Iterator[Server]:
-    """A server of the test's own, of each kind where `each_server` is marked."""
-    with Server(server.binary) as own:
-        yield own
+def own_server(any_binary: str) -> Iterator[Server]:
+    """A server of the test's own."""
+    with Server(any_binary) as server:
+        yield server
 
 
 @pytest.fixture
