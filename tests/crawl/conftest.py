@@ -1,12 +1,18 @@
-"""Fixtures of tests that several files have: servers to stop, and a thread that writes to one."""
+"""Fixtures of several files: servers to stop, dupefilters, and the background thread alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import redis
+from scrapy import Spider
+from scrapy.utils.test import get_crawler
+from support.dupefilters import Make
 from support.servers import LASTING, Server
+from support.workers import Shop
 from support.write_behind import TIMEOUT, EventLog, FakeServer, MakeWriter
 
+from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl import apply_jobs, server_state, write_behind
 from scrapy_bloom.crawl.write_behind import WriteBehind
@@ -69,3 +75,30 @@ def make_writer(fake: FakeServer, events: EventLog) -> Iterator[MakeWriter]:
         writer.stop(TIMEOUT)
     events.close()
     assert fake.open == 0, "a connection is left"
+
+
+@pytest.fixture
+def make(server: Server, client: redis.Redis) -> Iterator[Make]:
+    """Makes open dupefilters on an empty server; they are closed at the end."""
+    made: list[BloomDupeFilter] = []
+
+    def build(
+        spidercls: type[Spider] = Shop, *, is_open: bool = True, **settings: object
+    ) -> BloomDupeFilter:
+        settings = {
+            "BLOOM_REDIS_URL": server.url,
+            "BLOOM_CAPACITY": 10_000,
+            "BLOOM_REMEMBER": "scheduled",
+            **settings,
+        }
+        crawler = get_crawler(spidercls, settings)
+        crawler.spider = crawler._create_spider(spidercls.name)
+        dupefilter = BloomDupeFilter.from_crawler(crawler)
+        made.append(dupefilter)
+        if is_open:
+            dupefilter.open()
+        return dupefilter
+
+    yield build
+    for dupefilter in made:
+        dupefilter.close("finished")
