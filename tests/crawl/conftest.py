@@ -8,6 +8,7 @@ import redis
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from support.dupefilters import Make
+from support.odd_site import LabOf, labs
 from support.servers import LASTING, Server
 from support.workers import Shop
 from support.write_behind import TIMEOUT, EventLog, FakeServer, MakeWriter
@@ -102,3 +103,10 @@ def make(server: Server, client: redis.Redis) -> Iterator[Make]:
     yield build
     for dupefilter in made:
         dupefilter.close("finished")
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    """Makes labs: sites, and crawls of them that share a server."""
+    with labs(any_binary, tmp_path_factory.mktemp) as make:
+        yield make

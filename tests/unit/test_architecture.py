@@ -19,7 +19,6 @@ TESTS = Path(__file__).parents[1]
 MAX_TEST_LINES = 600
 TO_SPLIT = {
     "crawl/test_crawled.py",
-    "crawl/test_outputs_crawl.py",
     "redis/test_cli.py",
     "redis/test_cli_migrate.py",
     "redis/test_filter.py",
