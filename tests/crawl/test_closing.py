@@ -1,6 +1,5 @@
 """A crawl ends during an outage or right after it."""
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -46,9 +45,7 @@ async def test_a_crawl_ends_in_time_without_the_server_and_says_what_is_not_reco
             assert time.monotonic() - begin < 2 * TIMEOUT + 2
         assert "3 records could not be written" in caplog.text
         assert not worker.sees(3)
-    await eventually(
-        lambda: "scrapy-bloom" not in {thread.name for thread in threading.enumerate()}
-    )
+    await eventually(lambda: not worker.thread._thread.is_alive(), "the thread ends")
     assert marked(own_server, remember) <= 3
 
 

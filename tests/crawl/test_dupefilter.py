@@ -303,7 +303,7 @@ def test_request_seen_survives_any_meta(make: Make, meta: dict[str, object]) -> 
 def test_an_error_of_the_fingerprinter_is_raised_and_logged_once_with_its_class(
     make: Make, fingerprint: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Counted as new, a site with a loop would be crawled for ever."""
+    """If such requests counted as new, a loop of links would be crawled for ever."""
 
     class Fingerprinter:
         def fingerprint(self, request: Request) -> object:

@@ -1,4 +1,4 @@
-"""What is an outage, how it ends, and whether the spider goes on, is paused or closed."""
+"""What counts as an outage, how it ends, and whether the spider is paused or closed."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -15,7 +16,7 @@ from support.loops import eventually, in_loop
 from support.outages import kick, killed, known_host, stalled, struck
 from support.polling import until
 from support.proxy import PASS, Fault, Kind, Proxy
-from support.servers import LASTING, Server
+from support.servers import Server
 from support.workers import TIMEOUT, Worker, claimed, marked, page, recorded
 
 from scrapy_bloom import StorageError
@@ -85,13 +86,10 @@ async def test_many_round_trips_have_one_time_out(lasting_server: Server) -> Non
 
 
 @in_loop
-async def test_outages_come_again(own_server: Server) -> None:
-    own_server.kill()
-    own_server.options = LASTING
-    own_server.start()
-    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+async def test_outages_come_again(lasting_server: Server) -> None:
+    with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
         for outage in range(3):
-            with killed(own_server):
+            with killed(lasting_server):
                 assert not worker.sees(outage)
                 assert not worker.sees(10 + outage)
             await worker.back()
@@ -209,13 +207,16 @@ async def test_pages_are_made_up_for_in_their_windows(remember: str, own_server:
     with Worker(own_server.url, BLOOM_REMEMBER=remember, **windows) as worker:
         with killed(own_server):
             for name in ("lasting", "listing", "daily", "listing"):
-                asked = Request(f"https://example.com/{name}", meta={"bloom_window": name})
-                worker.dupefilter.request_seen(asked)
+                worker.dupefilter.request_seen(in_window(name, name))
         await worker.back()
         for name in ("lasting", "listing", "daily"):
             for other in ("lasting", "listing", "daily"):
-                asked = Request(f"https://example.com/{name}", meta={"bloom_window": other})
-                assert worker.dupefilter.request_seen(asked) is (name == other)
+                is_seen = worker.dupefilter.request_seen(in_window(name, other))
+                assert is_seen is (name == other)
+
+
+def in_window(name: str, window: str) -> Request:
+    return Request(f"https://example.com/{name}", meta={"bloom_window": window})
 
 
 # -- the policy --
@@ -312,22 +313,26 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
     assert marked(own_server, remember) == 9, "those of the second outage"
 
 
+# -- embedded servers --
+
+
+def process_of(worker: Worker) -> int:
+    """Return the process id of an embedded server."""
+    connection: Any = worker.connections.filters.connection
+    with redis.Redis(unix_socket_path=str(connection._server.socket_path)) as client:
+        return int(client.info("server")["process_id"])
+
+
 @needs_embedded
 @in_loop
 async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
     with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
         assert not worker.dupefilter.request_seen(page(0))
-        path = worker.connections.filters.connection._server.socket_path
-        with redis.Redis(unix_socket_path=str(path)) as client:
-            pid = client.info("server")["process_id"]
-        os.kill(pid, signal.SIGKILL)
+        os.kill(process_of(worker), signal.SIGKILL)
         assert not worker.dupefilter.request_seen(page(1))
         await worker.back()
         assert all(worker.dupefilter.request_seen(page(number)) for number in range(2))
         assert worker.stat("outages") == 1
-
-
-# -- embedded servers --
 
 
 @needs_embedded
@@ -336,9 +341,7 @@ async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Worker(f"embedded:{tmp_path / 'data'}") as worker:
-        path = worker.connections.filters.connection._server.socket_path
-        with redis.Redis(unix_socket_path=str(path)) as client:
-            pid = client.info("server")["process_id"]
+        pid = process_of(worker)
         os.kill(pid, signal.SIGSTOP)
         try:
             assert not worker.sees(0)

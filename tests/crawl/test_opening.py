@@ -96,7 +96,7 @@ async def test_the_thread_waits_for_its_first_connection(
     """If the server is slow then, that is no outage."""
     with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
         with stalled(own_server):
-            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"whatever"))
+            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"anything"))
             await eventually(lambda: failed_opens.count == 2)
         await eventually(lambda: not worker.thread.queue)
         assert worker.stat("outages") == 0

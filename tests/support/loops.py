@@ -12,14 +12,14 @@ P = ParamSpec("P")
 
 
 def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test in a loop of its own, in which no task may be left at the end."""
+    """Run a test in a loop of its own, and wait until all its tasks have ended."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         async def bounded() -> None:
             # A test may wait for several events.
             await asyncio.wait_for(test(*args, **kwargs), 2 * PATIENCE)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
+            await eventually(lambda: len(asyncio.all_tasks()) == 1, "all tasks end")
 
         asyncio.run(bounded())
 
