@@ -41,6 +41,8 @@ FOUND = find_servers()
 #: The servers on this machine, name -> binary. What runs on one server runs on the first of them.
 SERVERS = {name: binary for name, binary in FOUND.items() if binary}
 MISSING = sorted(FOUND.keys() - SERVERS.keys())
+#: Options of a server that loses nothing when it is killed.
+LASTING = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Server:

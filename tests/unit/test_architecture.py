@@ -18,13 +18,8 @@ TESTS = Path(__file__).parents[1]
 #: Lines of a file of tests, at most; and those that are longer until they are split.
 MAX_TEST_LINES = 600
 TO_SPLIT = {
-    "crawl/test_dupefilter.py",
-    "crawl/test_outage.py",
-    "crawl/test_outputs_crawl.py",
-    "crawl/test_write_behind.py",
     "redis/test_filter.py",
     "redis/test_installer.py",
-    "unit/test_outputs.py",
     "unit/test_ring.py",
 }
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a

@@ -1,0 +1,64 @@
+"""A crawl ends during an outage or right after it."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+from support.loops import eventually, in_loop
+from support.outages import killed, stalled
+from support.polling import until
+from support.servers import Server
+from support.workers import TIMEOUT, Worker, marked
+
+pytestmark = pytest.mark.usefixtures("short_retries")
+REMEMBER = ["scheduled", "crawled"]
+
+
+@in_loop
+async def test_filters_that_the_thread_connects_for_a_crawl_that_has_ended_are_closed(
+    own_server: Server,
+) -> None:
+    with Worker(own_server.url, BLOOM_REDIS_PARAMS={"client_name": "ours"}) as worker:
+        with killed(own_server):
+            assert not worker.sees(0)
+        # The event loop has no turn before the end of the crawl.
+        until(lambda: not worker.thread.server.is_down, "the thread finds the server")
+    with own_server.client() as client:
+        await eventually(lambda: "ours" not in [entry["name"] for entry in client.client_list()])
+
+
+@pytest.mark.parametrize("outage", [killed, stalled])
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_crawl_ends_in_time_without_the_server_and_says_what_is_not_recorded(
+    remember: str,
+    outage: Callable[[Server], AbstractContextManager[None]],
+    own_server: Server,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+        with outage(own_server):
+            assert not any(worker.sees(number) for number in range(3))
+            begin = time.monotonic()
+            worker.dupefilter.close("finished")
+            assert time.monotonic() - begin < 2 * TIMEOUT + 2
+        assert "3 records could not be written" in caplog.text
+        assert not worker.sees(3)
+    await eventually(lambda: not worker.thread._thread.is_alive(), "the thread ends")
+    assert marked(own_server, remember) <= 3
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
+    remember: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker,
+        killed(own_server),
+    ):
+        worker.thread.server._failures = 1_000  # the next attempt would be late
+        assert not any(worker.sees(number) for number in range(3))
+    assert marked(own_server, remember) == 3
+    assert "could not be written" not in caplog.text

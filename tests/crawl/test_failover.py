@@ -1,0 +1,352 @@
+"""What counts as an outage, how it ends, and whether the spider is paused or closed."""
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+from support.crawling import needs_embedded
+from support.loops import eventually, in_loop
+from support.outages import kick, killed, known_host, stalled, struck
+from support.polling import until
+from support.proxy import PASS, Fault, Kind, Proxy
+from support.servers import Server
+from support.workers import TIMEOUT, Worker, claimed, marked, page, recorded
+
+from scrapy_bloom import StorageError
+from scrapy_bloom.crawl import failover
+from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.jobs import Job, JobKind
+
+pytestmark = pytest.mark.usefixtures("short_retries")
+REMEMBER = ["scheduled", "crawled"]
+#: A name that has to be looked up.
+HOST = "redis.test"
+
+# -- no outage --
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_server_that_forgets_its_scripts_is_no_outage(
+    remember: str, own_server: Server
+) -> None:
+    with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker, own_server.client() as client:
+        for number in range(5):
+            client.script_flush()
+            assert not worker.sees(number)
+            client.script_flush()
+            assert worker.sees(number)
+        assert worker.stat("outages") == worker.stat("unknown") == worker.stat("offline") == 0
+    assert marked(own_server, remember) == 5
+
+
+@in_loop
+async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
+    hub = Request("https://example.com/", meta={"bloom_window": "run"})
+    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker, killed(own_server):
+        assert not worker.dupefilter.request_seen(hub)
+        assert worker.dupefilter.request_seen(hub)
+        assert worker.stat("outages") == 0
+
+
+@in_loop
+async def test_a_server_that_stalls_before_the_first_request_hides_nothing(
+    own_server: Server,
+) -> None:
+    with Worker(own_server.url) as worker:
+        with stalled(own_server):
+            assert not worker.sees(0)
+        await worker.back()
+        assert worker.sees(0)
+
+
+@in_loop
+async def test_many_round_trips_have_one_time_out(lasting_server: Server) -> None:
+    """Each reply comes in time, and together they would not."""
+    with Proxy(lasting_server.port) as proxy, Worker(proxy.url) as worker:
+        with lasting_server.client() as client:
+            client.flushall()
+            client.script_flush()
+        with struck(proxy, Fault(Kind.DELAY, TIMEOUT * 0.7)):
+            assert not worker.sees(0)
+            assert worker.stat("unknown") == 1
+        await worker.back()
+        assert worker.sees(0)
+
+
+# -- on the way back --
+
+
+@in_loop
+async def test_outages_come_again(lasting_server: Server) -> None:
+    with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
+        for outage in range(3):
+            with killed(lasting_server):
+                assert not worker.sees(outage)
+                assert not worker.sees(10 + outage)
+            await worker.back()
+            assert worker.stat("outages") == worker.stat("unknown") == outage + 1
+        assert all(worker.sees(number) for number in (0, 1, 2, 10, 11, 12))
+
+
+@in_loop
+async def test_what_is_written_is_remembered_here_until_the_filter_can_be_asked(
+    own_server: Server,
+) -> None:
+    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker, ExitStack() as outage:
+        outage.enter_context(killed(own_server))
+        assert not worker.sees(0)
+        connect, calls = worker.thread._connect, list[None]()
+
+        def connect_for_the_thread_only() -> Filters:
+            calls.append(None)
+            if len(calls) % 2 == 0 and len(calls) < 6:
+                raise StorageError("there is one connection, and it is taken")
+            return connect()
+
+        worker.thread._connect = connect_for_the_thread_only
+        outage.close()
+        await eventually(lambda: worker.stat("recorded_late") == 1)
+        assert worker.sees(0)
+        await worker.back()
+        assert worker.sees(0)
+
+
+@in_loop
+async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_little_longer(
+    own_server: Server,
+) -> None:
+    """It may look up many requests before the event loop gets a turn."""
+    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+        with killed(own_server):
+            assert not worker.sees(0)
+        until(lambda: not worker.thread.server.is_down, "the thread finds the server")
+        assert not worker.sees(1)
+        assert worker.sees(1)
+        await worker.back()
+        assert worker.stat("outages") == worker.stat("unknown") == 1
+        await eventually(lambda: worker.stat("recorded_late") == 2)
+    assert recorded(own_server) == 2
+
+
+@in_loop
+async def test_an_outage_that_crawl_and_thread_notice_is_one(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Job(JobKind.RELEASE, "lasting", b"anything")
+    with Worker(own_server.url) as worker:
+        worker.thread.put(release)
+        await eventually(lambda: worker.thread.done[JobKind.RELEASE], "the thread is connected")
+        apply, is_applying = worker.thread._applier.apply, threading.Event()
+
+        def apply_and_tell(filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
+            is_applying.set()
+            return apply(filters, jobs)
+
+        monkeypatch.setattr(worker.thread._applier, "apply", apply_and_tell)
+        with stalled(own_server):
+            worker.thread.put(release)
+            await eventually(is_applying.is_set)
+            assert not worker.sees(0)
+            await eventually(lambda: worker.stat("outages"))
+        await worker.back()
+        assert worker.stat("outages") == 1
+
+
+@in_loop
+async def test_an_outage_that_the_thread_notices_costs_the_crawl_nothing(
+    own_server: Server,
+) -> None:
+    with Worker(own_server.url) as worker:
+        with killed(own_server):
+            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"anything"))
+            await eventually(lambda: worker.stat("outages"))
+            assert not worker.sees(0)
+            assert worker.sees(0)
+        await worker.back()
+        assert (worker.stat("unknown"), worker.stat("offline")) == (0, 1)
+    assert claimed(own_server) == 1
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
+    remember: str, lasting_server: Server
+) -> None:
+    with Proxy(lasting_server.port) as proxy, Worker(proxy.url, BLOOM_REMEMBER=remember) as worker:
+        proxy.fault = Fault(Kind.RESET_REPLY, probability=0.05)
+        count = 0
+
+        def is_bad_enough() -> bool:
+            nonlocal count
+            assert not worker.sees(count)
+            assert worker.sees(count // 2)
+            count += 1
+            return worker.stat("outages") >= 3
+
+        await eventually(is_bad_enough, "the connection is reset")
+        proxy.fault = PASS
+        await worker.back()
+        await eventually(lambda: not worker.thread.queue)
+        assert all(worker.sees(number) for number in range(count))
+        assert marked(lasting_server, remember) == count
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_pages_are_made_up_for_in_their_windows(remember: str, own_server: Server) -> None:
+    windows = {"BLOOM_WINDOWS": {"listing": "1 day", "daily": "2 days"}}
+    with Worker(own_server.url, BLOOM_REMEMBER=remember, **windows) as worker:
+        with killed(own_server):
+            for name in ("lasting", "listing", "daily", "listing"):
+                worker.dupefilter.request_seen(in_window(name, name))
+        await worker.back()
+        for name in ("lasting", "listing", "daily"):
+            for other in ("lasting", "listing", "daily"):
+                is_seen = worker.dupefilter.request_seen(in_window(name, other))
+                assert is_seen is (name == other)
+
+
+def in_window(name: str, window: str) -> Request:
+    return Request(f"https://example.com/{name}", meta={"bloom_window": window})
+
+
+# -- the policy --
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_the_spider_is_closed_once_if_that_is_wanted(
+    remember: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"BLOOM_REMEMBER": remember, "BLOOM_ON_REDIS_ERROR": "close"}
+    with Worker(own_server.url, **settings) as worker:
+        with killed(own_server):
+            assert not worker.sees(0)
+            assert "The spider is closed, unless the server is back at once" in caplog.text
+            await eventually(lambda: worker.engine.calls)
+            assert not worker.sees(1), "requests go on until it is closed"
+            assert worker.sees(1)
+            await eventually(lambda: worker.thread.server._failures > 2)
+        await worker.back()
+        assert worker.engine.calls == [CLOSED_WITHOUT_SERVER]
+    assert marked(own_server, remember) == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", HOST])
+@in_loop
+async def test_the_spider_is_not_closed_because_a_connection_was(
+    host: str, own_server: Server
+) -> None:
+    """The crawl replaces an idle connection at once, unless it would have to resolve a name."""
+    with ExitStack() as stack:
+        stack.enter_context(known_host(HOST))
+        url = f"redis://{host}:{own_server.port}/0"
+        # With "scheduled", the thread has nothing to do: it does not notice a restart.
+        settings = {"BLOOM_ON_REDIS_ERROR": "close", "BLOOM_REMEMBER": "scheduled"}
+        worker = stack.enter_context(Worker(url, **settings))
+        client = stack.enter_context(own_server.client())
+        client.ping()
+        kick(client)
+        assert not worker.sees(0)
+        assert worker.sees(0)
+        await worker.back()
+        with killed(own_server):
+            pass
+        assert not worker.sees(1)
+        await worker.back()
+        assert worker.sees(1)
+        assert worker.stat("outages") == (2 if host == HOST else 0)
+        assert worker.engine.calls == []
+
+
+@in_loop
+async def test_a_connection_that_was_closed_is_no_outage(own_server: Server) -> None:
+    with Worker(own_server.url) as worker, own_server.client() as client:
+        for number in range(3):
+            client.ping()
+            kick(client)
+            assert not worker.sees(number)
+            assert worker.sees(number)
+        assert worker.stat("outages") == worker.stat("unknown") == 0
+
+
+@in_loop
+async def test_the_spider_is_not_closed_without_being_asked_to(own_server: Server) -> None:
+    with Worker(own_server.url) as worker:
+        with killed(own_server):
+            assert not worker.sees(0)
+            await eventually(lambda: worker.thread.server._failures > 2)
+        await worker.back()
+        assert worker.engine.calls == []
+
+
+@pytest.mark.parametrize("remember", REMEMBER)
+@in_loop
+async def test_the_crawl_waits_when_there_is_room_for_no_more(
+    remember: str,
+    own_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(failover, "MAX_OFFLINE", 5)
+    with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+        for outages in (1, 2):
+            with killed(own_server):
+                assert not any(worker.sees(outages * 100 + number) for number in range(4))
+                assert worker.engine.calls == ["pause", "unpause"] * (outages - 1)
+                # Requests in flight at the pause are looked up, too.
+                assert not any(worker.sees(outages * 100 + number) for number in range(4, 9))
+                assert worker.engine.calls == ["pause", "unpause"] * (outages - 1) + ["pause"]
+            await worker.back()
+            assert worker.engine.calls == ["pause", "unpause"] * outages
+            await eventually(lambda: not worker.thread.queue)
+    assert "remembers 5 requests by itself" in caplog.text
+    assert marked(own_server, remember) == 9, "those of the second outage"
+
+
+# -- embedded servers --
+
+
+def process_of(worker: Worker) -> int:
+    """Return the process id of an embedded server."""
+    connection: Any = worker.connections.filters.connection
+    with redis.Redis(unix_socket_path=str(connection._server.socket_path)) as client:
+        return int(client.info("server")["process_id"])
+
+
+@needs_embedded
+@in_loop
+async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
+        assert not worker.dupefilter.request_seen(page(0))
+        os.kill(process_of(worker), signal.SIGKILL)
+        assert not worker.dupefilter.request_seen(page(1))
+        await worker.back()
+        assert all(worker.dupefilter.request_seen(page(number)) for number in range(2))
+        assert worker.stat("outages") == 1
+
+
+@needs_embedded
+@in_loop
+async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Worker(f"embedded:{tmp_path / 'data'}") as worker:
+        pid = process_of(worker)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert not worker.sees(0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert "did not answer in time: see whether it is up, or start the crawl" in caplog.text
+        assert "BLOOM_REDIS_URL" not in caplog.text
+        await worker.back()

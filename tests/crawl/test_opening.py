@@ -1,0 +1,125 @@
+"""A crawl, and its thread, wait at their start for a server that is slow or loads its data."""
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from support.loops import eventually, in_loop
+from support.outages import loading, stalled
+from support.polling import PATIENCE
+from support.servers import Server
+from support.workers import Worker
+
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
+
+pytestmark = pytest.mark.usefixtures("short_retries")
+
+
+@dataclass
+class FailedOpens:
+    """How many attempts to open a filter failed, and what is called after each."""
+
+    count: int = 0
+    then: Callable[[], object] = int
+
+
+@pytest.fixture
+def failed_opens(monkeypatch: pytest.MonkeyPatch) -> FailedOpens:
+    """Counts the attempts to open a filter that fail."""
+    failed = FailedOpens()
+    open_filter = BloomFilter.open
+
+    def count(bloom: BloomFilter) -> Header:
+        try:
+            return open_filter(bloom)
+        except NotReadyError:
+            failed.count += 1
+            failed.then()
+            raise
+
+    monkeypatch.setattr(BloomFilter, "open", count)
+    return failed
+
+
+@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+@in_loop
+async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
+    remember: str,
+    own_server: Server,
+    failed_opens: FailedOpens,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ExitStack() as stall:
+        stall.enter_context(stalled(own_server))
+        failed_opens.then = lambda: stall.close() if failed_opens.count == 4 else None
+        with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+            assert not worker.sees(0)
+            assert worker.stat("outages") == 0
+    assert failed_opens.count >= 4
+    assert caplog.text.count("Waiting for it, up to 30 s") == 1
+
+
+@in_loop
+async def test_a_crawl_waits_at_its_start_for_a_server_that_loads_its_data(
+    own_server: Server,
+) -> None:
+    with loading(own_server):
+        await eventually(lambda: is_loading(own_server))
+        with Worker(own_server.url) as worker:
+            assert not worker.sees(0)
+            assert worker.stat("outages") == 0
+
+
+def is_loading(server: Server) -> bool:
+    """Without redis-py: version 5.0 leaves a socket open when a server is loading."""
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+            connection.sendall(b"PING\r\n")
+            reply = connection.recv(100)
+    except ConnectionError:  # it does not listen yet
+        return False
+    assert reply.startswith(b"-LOADING"), "it has loaded its data already"
+    return True
+
+
+@in_loop
+async def test_the_thread_waits_for_its_first_connection(
+    own_server: Server, failed_opens: FailedOpens
+) -> None:
+    """If the server is slow then, that is no outage."""
+    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+        with stalled(own_server):
+            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"anything"))
+            await eventually(lambda: failed_opens.count == 2)
+        await eventually(lambda: not worker.thread.queue)
+        assert worker.stat("outages") == 0
+
+
+def test_waiting_for_a_slow_server_has_an_end() -> None:
+    calls: list[None] = []
+
+    def time_out() -> None:
+        calls.append(None)
+        raise NotReadyError("too late")
+
+    with pytest.raises(NotReadyError):
+        Opening(patience=0.5).run(time_out)
+    assert len(calls) > 1
+    calls.clear()
+    with pytest.raises(NotReadyError):
+        Opening(is_over=lambda: True).run(time_out)
+    assert len(calls) == 1
+
+
+def test_a_crawl_does_not_wait_for_a_server_that_is_down() -> None:
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match="is not there"):
+        Worker("redis://127.0.0.1:1/0")
+    assert time.monotonic() - begin < OPENING_SECONDS

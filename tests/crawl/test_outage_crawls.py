@@ -1,0 +1,127 @@
+"""Crawls of the example site, each in a process of its own, whose server fails midway."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from example_site.build import Site
+from example_site.serve import SiteServer
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.crawling import crawl, options, run
+from support.outages import killed, stalled
+from support.polling import until
+from support.servers import Server
+from support.workers import recorded
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
+
+#: Requests that a crawl of the example project has in flight, at most.
+CONCURRENT_REQUESTS = 16
+#: What is called before a page is sent, by the number of the request.
+Actions = Mapping[int, Callable[[], object]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A magazine of 104 pages."""
+    return Site.build(tmp_path / "site", count=64)
+
+
+def crawl_and_act(
+    web: SiteServer, directory: Path, actions: Actions, **settings: str
+) -> dict[str, Any]:
+    """Crawl, and act when so many pages are asked for, before they are sent; return the stats."""
+    count, lock = web.count, threading.Lock()
+    stats = directory / "stats.json"
+    # One by one, so that something is asked all the time; for batches, see test_outputs_server.py.
+    settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
+    line = options(web, {"STATS_FILE": stats, **settings})
+
+    def count_and_act(url: str) -> None:
+        with lock:
+            count(url)
+            actions.get(web.hits().total(), int)()
+
+    with mock.patch.object(web, "count", count_and_act):
+        done = run("-m", "scrapy", "crawl", "links", *line)
+    assert done.returncode == 0, done.stderr
+    assert "] ERROR: " not in done.stderr
+    result: dict[str, Any] = json.loads(stats.read_text())
+    return result
+
+
+@pytest.mark.parametrize("outage", [killed, stalled])
+def test_a_crawl_goes_on_without_the_server(
+    outage: Callable[[Server], AbstractContextManager[None]],
+    lasting_server: Server,
+    site: Site,
+    web: SiteServer,
+    tmp_path: Path,
+) -> None:
+    remember = "crawled" if outage is killed else "scheduled"
+    with ExitStack() as end:
+        settings = {"BLOOM_REDIS_URL": lasting_server.url, "BLOOM_REMEMBER": remember}
+        actions = {25: lambda: end.enter_context(outage(lasting_server)), 60: end.close}
+        stats = crawl_and_act(web, tmp_path, actions, **settings)
+        assert stats["finish_reason"] == "finished"
+        assert stats["bloom/outages"] == 1
+        assert stats["bloom/offline"] > 0
+        expected = Counter(site.truth().crawl())
+        assert web.hits() >= expected, "every page"
+        expected += Counter(site.truth().crawl(site.truth()))
+        crawl("links", web, tmp_path, **settings)
+        assert web.hits() >= expected
+        # A server that was restarted may have lost the claims on links of pages under way: they are
+        # crawled again, by the next run if the server is back too late for this one.
+        again = (web.hits() - expected).total()
+        assert again <= stats.get("bloom/repeated", 0), "and once; all is recorded"
+        assert again <= 2 * CONCURRENT_REQUESTS
+        before = web.hits()
+        crawl("links", web, tmp_path, **settings)
+        assert web.hits() - before == Counter(site.truth().crawl(site.truth())), "all is recorded"
+
+
+def test_a_server_that_stalls_at_the_first_claim_hides_nothing(
+    lasting_server: Server, site: Site, web: SiteServer, tmp_path: Path
+) -> None:
+    """The home page, which is not claimed, is the second request, after robots.txt."""
+    with ExitStack() as end:
+        actions = {2: lambda: end.enter_context(stalled(lasting_server)), 20: end.close}
+        stats = crawl_and_act(web, tmp_path, actions, BLOOM_REDIS_URL=lasting_server.url)
+        assert stats["finish_reason"] == "finished"
+        assert web.hits() == Counter(site.truth().crawl())
+
+
+@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_scheduled(
+    remember: str, lasting_server: Server, site: Site, web: SiteServer, tmp_path: Path
+) -> None:
+    with ExitStack() as end:
+        settings = {"BLOOM_REDIS_URL": lasting_server.url, "BLOOM_REMEMBER": remember}
+
+        def kill() -> None:
+            until(lambda: recorded(lasting_server, "links"), "a page is recorded")
+            end.enter_context(killed(lasting_server))
+
+        stats = crawl_and_act(web, tmp_path, {50: kill}, BLOOM_ON_REDIS_ERROR="close", **settings)
+        assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
+    fetched, pages = web.hits(), site.truth().crawl()
+    assert len(fetched) < len(pages)
+    with lasting_server.client() as client:
+        bloom = BloomFilter(client, "links:bloom")
+        urls = [path for path in pages if fingerprint(Request(web.url + path)) in bloom]
+    if remember == "scheduled":
+        assert stats["bloom/new"] <= len(urls) <= stats["bloom/new"] + stats.get("bloom/unknown", 0)
+        return
+    assert urls
+    assert set(urls) <= set(fetched)
+    crawl("links", web, tmp_path, **settings)
+    assert set(web.hits()) == set(pages), "and the next crawl goes on"

@@ -1,0 +1,62 @@
+"""A spider for ``odd_site`` that counts signals, and what crawls of it leave."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from support.crawling import PLAIN_SCRAPY
+from support.odd_site import Done, Lab
+
+REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+PAGES = 60
+
+#: Counts signals; ``at`` makes requests, and ``leaf`` is a callback without links.
+COUNTING = """
+import asyncio
+from support.odd_site import OddSpider
+from scrapy import Request, signals
+from scrapy.exceptions import IgnoreRequest
+
+class CountingSpider(OddSpider):
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.on_scheduled, signals.request_scheduled)
+        crawler.signals.connect(self.on_dropped, signals.request_dropped)
+        return self
+
+    def on_scheduled(self, request):
+        self.crawler.stats.inc_value("test/scheduled")
+
+    def on_dropped(self, request):
+        self.crawler.stats.inc_value("test/dropped")
+
+    def at(self, path, **kwargs):
+        return Request(self.settings["SITE_URL"] + path, **kwargs)
+
+    def leaf(self, response):
+        pass
+
+"""
+
+
+def spider(body: str) -> str:
+    """Return a CountingSpider with these methods and attributes."""
+    return COUNTING + "".join(f"    {line}\n" for line in body.strip().splitlines())
+
+
+def plain(lab: Lab, code: str = COUNTING, **settings: Any) -> tuple[Counter[str], dict[str, Any]]:
+    """Crawl with Scrapy's own filter; return what was fetched, and the stats."""
+    before = lab.site.hits()
+    with lab.start(code, **PLAIN_SCRAPY, **settings) as crawl:
+        stats = crawl.wait()
+    return lab.site.hits() - before, stats
+
+
+def assert_ended_well(done: Done) -> None:
+    """There is no error in the log, and no claim is left."""
+    assert "ERROR" not in done.log
+    assert done.stats["finish_reason"] == "finished"
+    assert not done.claims
+    assert not done.workers

@@ -1,0 +1,29 @@
+"""Dupefilters through Scrapy's interface, without a crawl."""
+
+from collections.abc import Callable
+from typing import Any
+
+from scrapy import Request, Spider
+
+from scrapy_bloom import BloomDupeFilter
+
+URL = "https://example.com/a?b=1&c=2"
+#: Makes an open dupefilter on an empty server, for a class of spiders and settings.
+Make = Callable[..., BloomDupeFilter]
+
+
+def stats(dupefilter: BloomDupeFilter) -> dict[str, Any]:
+    assert dupefilter.crawler.stats
+    return dupefilter.crawler.stats.get_stats()
+
+
+def spider_of(dupefilter: BloomDupeFilter) -> Spider:
+    assert dupefilter.crawler.spider
+    return dupefilter.crawler.spider
+
+
+class UrlFingerprinter:
+    """Identifies requests by their URLs without the query."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.split("?")[0].encode()

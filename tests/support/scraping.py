@@ -1,0 +1,175 @@
+"""A scraper and a deduplicator without Scrapy's engine, and the forms that outputs have."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.http import Response
+from scrapy.signalmanager import SignalManager
+from twisted.python.failure import Failure
+
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl.outputs import Outputs
+
+PAGE, RESPONSE = Request("https://example.com/"), Response("https://example.com/")
+ITEM = {"an": "item"}
+
+
+def link(name: object = 0) -> Request:
+    return Request(f"https://example.com/{name}")
+
+
+def links(count: int) -> list[Request]:
+    return [link(number) for number in range(count)]
+
+
+async def nothing(item: Any) -> None: ...
+
+
+async def one_turn(item: Any) -> None:
+    """A pipeline that lets the loop run."""
+    await asyncio.sleep(0)
+
+
+class Scraper:
+    """Processes lists of outputs as Scrapy's does: ``concurrent_items`` at a time."""
+
+    def __init__(self, concurrent_items: int = 100) -> None:
+        self.concurrent_items = concurrent_items
+        self.lists: list[list[Any]] = []
+        #: Outputs that are processed, in the order in which that ended.
+        self.done: list[Any] = []
+        self.errors: list[BaseException] = []
+        self.parallel = self.most_parallel = 0
+        #: Processes an item.
+        self.pipeline: Callable[[Any], Awaitable[object]] = nothing
+
+    async def handle_spider_output_async(
+        self, result: Any, request: Request, response: Response
+    ) -> None:
+        assert (request, response) == (PAGE, RESPONSE)
+        workers = asyncio.Semaphore(self.concurrent_items)
+        self.lists.append(result)
+
+        async def process(output: Any) -> None:
+            async with workers:
+                if not isinstance(output, Request):
+                    self.parallel += 1
+                    self.most_parallel = max(self.most_parallel, self.parallel)
+                    await self.pipeline(output)
+                    self.parallel -= 1
+                self.done.append(output)
+
+        await asyncio.gather(*map(process, result))
+
+    def handle_spider_error(self, _failure: Failure, request: Request, response: Any) -> None:
+        assert (request, response) == (PAGE, RESPONSE)
+        assert _failure.value is not None
+        self.errors.append(_failure.value)
+
+    @property
+    def flat(self) -> list[Any]:
+        return [output for one in self.lists for output in one]
+
+
+class FakeDeduplicator:
+    """Knows some requests to be duplicates; gives the verdicts of others when it is asked."""
+
+    def __init__(self) -> None:
+        self.known: list[Request] = []
+        self.verdicts: dict[Request, Verdict] = {}
+        self.seen = 0
+        self.broken: list[Request] = []
+        self.rounds: list[list[Request]] = []
+        self.dropped: list[Request] = []
+        self.lost: list[Request] = []
+        self.noted: list[Request] = []
+
+    def prepare(self, request: Request) -> Lookup | None:
+        if request in self.broken:
+            raise LookupError
+        verdict = Verdict.SEEN if request in self.known else None
+        key = "", request.url.encode()
+        return None if request.dont_filter else Lookup(key, request, verdict)
+
+    async def decide_many(self, lookups: Sequence[Lookup]) -> None:
+        self.rounds.append([lookup.request for lookup in lookups])
+        for lookup in lookups:
+            lookup.verdict = self.verdicts.get(lookup.request, Verdict.NEW)
+
+    def count_seen(self, lookup: Lookup) -> None:
+        self.seen += 1
+
+    def log(self, request: Request, spider: Spider) -> None:
+        self.dropped.append(request)
+
+    def lost_link(self, page: Request, error: Exception) -> None:
+        assert page is PAGE
+        assert isinstance(error, LookupError)
+        self.lost.append(page)
+
+    def yields(self, page: Request) -> Callable[[Request], None] | None:
+        assert page is PAGE
+        return self.noted.append
+
+
+class ScraperLab:
+    """A scraper whose outputs are looked up."""
+
+    def __init__(self, batch: int = 64, scraper: Scraper | None = None) -> None:
+        self.scraper, self.filter = scraper or Scraper(), FakeDeduplicator()
+        self.offsite: list[Request] = []
+        middleware = SimpleNamespace(should_follow=lambda one, spider: one not in self.offsite)
+        self.signals = SignalManager(self)
+        crawler: Any = SimpleNamespace(
+            spider=Spider("shop"),
+            signals=self.signals,
+            get_downloader_middleware=lambda _: middleware,
+        )
+        deduplicator: Any = self.filter
+        Outputs(crawler, deduplicator, batch, self.filter.log).hook(self.scraper)
+
+    async def handle(self, outputs: Any) -> None:
+        await self.scraper.handle_spider_output_async(outputs, PAGE, RESPONSE)
+
+
+# -- forms of output --
+
+
+async def generate(outputs: Sequence[Any]) -> AsyncIterator[Any]:
+    for output in outputs:
+        yield output
+
+
+class Ready:
+    """An awaitable that is no coroutine."""
+
+    def __init__(self, outputs: Iterator[Any]) -> None:
+        self.outputs = outputs
+
+    def __await__(self) -> Generator[None, None, Any]:
+        for output in self.outputs:
+            return output
+        raise StopAsyncIteration
+        yield
+
+
+class Countdown(AsyncIterator[Any]):
+    """An asynchronous iterator that is no generator."""
+
+    def __init__(self, outputs: Sequence[Any]) -> None:
+        self.outputs = iter(outputs)
+
+    def __anext__(self) -> Any:
+        return Ready(self.outputs)
+
+
+FORMS = pytest.mark.parametrize(
+    "form",
+    [list, tuple, iter, generate, Countdown],
+    ids=["list", "tuple", "iterator", "asynchronous generator", "asynchronous iterator"],
+)

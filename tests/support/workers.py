@@ -1,0 +1,126 @@
+"""An open dupefilter without a crawl: it is asked about pages, also while its server is down."""
+
+import time
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.write_behind import WriteBehind
+from support.loops import eventually
+from support.servers import Server
+
+#: BLOOM_TIMEOUT of workers, and the seconds that a lookup may take on a busy machine.
+TIMEOUT = 0.5
+IN_TIME = 3 * TIMEOUT
+
+
+class Shop(Spider):
+    name = "shop"
+
+
+class FakeEngine:
+    """The methods of Scrapy's engine that a filter calls; notes the calls."""
+
+    _slot = None
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def unpause(self) -> None:
+        self.calls.append("unpause")
+
+    async def close_spider_async(self, *, reason: str) -> None:
+        self.calls.append(reason)
+
+
+class Worker:
+    """An open dupefilter, in a running event loop; closed at the end of a ``with`` block.
+
+    Args:
+        url: of the server.
+        settings: of the crawler.
+    """
+
+    def __init__(self, url: str, **settings: object) -> None:
+        given = {
+            "BLOOM_REDIS_URL": url,
+            "BLOOM_CAPACITY": 10_000,
+            "BLOOM_TIMEOUT": TIMEOUT,
+            **settings,
+        }
+        crawler: Any = get_crawler(Shop, given)
+        crawler.spider = crawler._create_spider("shop")
+        self.stats = crawler.stats
+        self.dupefilter = BloomDupeFilter.from_crawler(crawler)
+        self.dupefilter.open()
+        self.connections = self.dupefilter._crawl.connections
+        thread = self.dupefilter._crawl.write_behind
+        assert thread is not None
+        self.thread: WriteBehind = thread
+        crawler.engine = self.engine = FakeEngine()
+        self._count_ends_of_outages()
+
+    def _count_ends_of_outages(self) -> None:
+        failover: Any = self.dupefilter._crawl.failover
+        server_back = failover.server_back
+        self._times_back = 0
+
+        def count(filters: Filters) -> None:
+            server_back(filters)
+            self._times_back += 1
+
+        failover.server_back = count
+
+    def sees(self, number: int) -> bool:
+        """Look a page up; the answer must come in time."""
+        begin = time.monotonic()
+        is_seen = self.dupefilter.request_seen(page(number))
+        assert time.monotonic() - begin < IN_TIME
+        return is_seen
+
+    def stat(self, name: str) -> int:
+        count: int = self.stats.get_value(f"bloom/{name}", 0)
+        return count
+
+    def is_back(self) -> bool:
+        """Whether the crawl uses the server again after all outages."""
+        return self.dupefilter._crawl.failover.is_up and self._times_back >= self.stat("outages")
+
+    async def back(self) -> None:
+        """Wait until the crawl uses the server again."""
+        await eventually(self.is_back, "the server is found again")
+
+    def __enter__(self) -> "Worker":  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.dupefilter.close("finished")
+
+
+def page(number: int) -> Request:
+    return Request(f"https://example.com/{number}")
+
+
+def recorded(server: Server, spider: str = "shop") -> int:
+    """Return how many pages are recorded."""
+    with server.client() as client:
+        return len(BloomFilter(client, f"{spider}:bloom"))
+
+
+def claimed(server: Server) -> int:
+    """Return how many pages are claimed."""
+    with server.client() as client:
+        return sum(client.hlen(key) for key in client.scan_iter("*:claims"))
+
+
+def marked(server: Server, remember: str) -> int:
+    """Return how many pages other workers leave alone; they are recorded or claimed, never both."""
+    counts = recorded(server), claimed(server)
+    assert counts[remember == "scheduled"] == 0
+    return sum(counts)

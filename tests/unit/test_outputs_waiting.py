@@ -1,0 +1,300 @@
+"""``Outputs`` and callbacks that wait, are cancelled or time out, with asyncio and without."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response
+from support.loops import in_loop
+from support.scraping import FORMS, ITEM, Scraper, ScraperLab, generate, link, links, one_turn
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.crawl import outputs as outputs_module
+from scrapy_bloom.crawl.claims.policy import Lookup
+
+# -- callbacks that wait --
+
+
+@pytest.mark.parametrize("output", [link(), ITEM], ids=["request", "item"])
+@in_loop
+async def test_a_callback_may_wait_for_what_it_has_yielded(output: Any) -> None:
+    """If the output were held until the callback goes on, both would wait for ever."""
+    lab, last = ScraperLab(), link("last")
+
+    async def callback() -> AsyncIterator[Any]:
+        yield output
+        while output not in lab.scraper.done:
+            await asyncio.sleep(0)
+        yield last
+
+    await lab.handle(callback())
+    assert lab.scraper.lists == [[output], [last]]
+
+
+@in_loop
+async def test_a_callback_goes_on_while_its_items_are_processed() -> None:
+    lab, all_are_there = ScraperLab(), asyncio.Event()
+    lab.scraper.pipeline = lambda _: all_are_there.wait()
+
+    async def callback() -> AsyncIterator[Any]:
+        for _ in range(10):
+            yield ITEM
+            await asyncio.sleep(0)
+        all_are_there.set()
+
+    await lab.handle(callback())
+    assert lab.scraper.done == [ITEM] * 10
+
+
+@in_loop
+async def test_a_callback_that_waits_does_not_exceed_the_items_at_a_time() -> None:
+    lab = ScraperLab(scraper=Scraper(3))
+    lab.scraper.pipeline = one_turn
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(20):
+            yield ITEM
+            yield link(number)
+            await asyncio.sleep(0)
+
+    await lab.handle(callback())
+    assert 1 <= lab.scraper.most_parallel <= 3
+    assert len(lab.scraper.done) == 40
+
+
+@in_loop
+async def test_all_of_a_callback_runs_in_one_task() -> None:
+    lab, tasks = ScraperLab(2, Scraper(2)), set()
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(200):
+            tasks.add(asyncio.current_task())
+            yield link(number) if number % 3 else ITEM
+            tasks.add(asyncio.current_task())
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+
+    await lab.handle(callback())
+    assert len(tasks) == 1
+    assert len(lab.scraper.done) == 200
+
+
+@in_loop
+async def test_two_callbacks_do_not_wait_for_each_other() -> None:
+    lab, first_is_on = ScraperLab(), asyncio.Event()
+
+    async def waiting() -> AsyncIterator[Any]:
+        yield "begun"
+        await first_is_on.wait()
+        yield "over"
+
+    async def waking() -> AsyncIterator[Any]:
+        first_is_on.set()
+        yield "woken"
+
+    await asyncio.gather(lab.handle(waiting()), lab.handle(waking()))
+    assert sorted(lab.scraper.done) == ["begun", "over", "woken"]
+
+
+@in_loop
+async def test_requests_keep_their_order_though_some_are_looked_up_and_others_not() -> None:
+    lab, goes_on = ScraperLab(), asyncio.Event()
+    first, second = link(1), link(2).replace(dont_filter=True)
+    ask = lab.filter.decide_many
+
+    async def slow(lookups: Sequence[Lookup]) -> None:
+        await goes_on.wait()
+        await ask(lookups)
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        await asyncio.sleep(0)
+        yield second
+        await asyncio.sleep(0)
+        goes_on.set()
+
+    lab.filter.decide_many = slow  # type: ignore[method-assign]
+    await lab.handle(callback())
+    assert lab.scraper.flat == [first, second]
+
+
+@in_loop
+async def test_what_precedes_a_cancellation_is_passed_on() -> None:
+    """A callback raises CancelledError, for example, when a task that it awaits is cancelled."""
+    lab, first = ScraperLab(), link()
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await lab.handle(callback())
+    while not lab.scraper.done:
+        await asyncio.sleep(0)
+    assert lab.scraper.flat == [first]
+
+
+@in_loop
+async def test_a_cancellation_comes_where_the_callback_waits() -> None:
+    lab, is_waiting, was_cancelled = ScraperLab(), asyncio.Event(), False
+
+    async def callback() -> AsyncIterator[Any]:
+        nonlocal was_cancelled
+        yield ITEM
+        is_waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            was_cancelled = True
+            raise
+
+    task = asyncio.ensure_future(lab.handle(callback()))
+    await is_waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert was_cancelled
+    assert lab.scraper.done == [ITEM]
+
+
+# -- time-outs of the callback --
+
+needs_time_outs = pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout is new")
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has its turn after each output."""
+    monkeypatch.setattr(outputs_module, "MAX_PER_TURN", 1)
+
+
+@needs_time_outs
+@pytest.mark.usefixtures("short_turns")
+@pytest.mark.parametrize("limit", [1, 100])
+@in_loop
+async def test_a_time_out_ends_what_the_callback_waits_for(limit: int) -> None:
+    """It expires while the loop has its turn, or the pipeline has no room for the next item."""
+    lab = ScraperLab(scraper=Scraper(limit))
+
+    async def callback() -> AsyncIterator[Any]:
+        try:
+            async with asyncio.timeout(60) as scope:
+                yield ITEM
+                scope.reschedule(0)
+                for _ in range(5):
+                    yield ITEM
+                await asyncio.Event().wait()
+        except TimeoutError:
+            yield "timed out"
+        await asyncio.sleep(0)
+        yield "over"
+
+    lab.scraper.pipeline = one_turn
+    await lab.handle(callback())
+    assert lab.scraper.flat == [*[ITEM] * 6, "timed out", "over"]
+    assert lab.scraper.errors == []
+
+
+@needs_time_outs
+@pytest.mark.usefixtures("short_turns")
+@in_loop
+async def test_a_time_out_that_is_left_before_anything_was_waited_for_is_none() -> None:
+    lab = ScraperLab()
+
+    async def callback() -> AsyncIterator[Any]:
+        async with asyncio.timeout(0):
+            yield ITEM
+            yield ITEM
+        for _ in range(3):
+            await asyncio.sleep(0)
+        yield "over"
+
+    await lab.handle(callback())
+    assert lab.scraper.flat == [ITEM, ITEM, "over"]
+
+
+@in_loop
+async def test_a_time_out_while_the_callback_waits_ends_that() -> None:
+    lab = ScraperLab()
+
+    async def callback() -> AsyncIterator[Any]:
+        yield ITEM
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), 0.001)
+        except (TimeoutError, asyncio.TimeoutError):
+            yield "timed out"
+
+    await lab.handle(callback())
+    assert lab.scraper.flat == [ITEM, "timed out"]
+
+
+# -- without asyncio --
+
+
+class BlockingScraper(Scraper):
+    """Processes outputs one after the other."""
+
+    async def handle_spider_output_async(
+        self, result: Any, request: Request, response: Response
+    ) -> None:
+        for output in result:
+            await self.pipeline(output)
+            self.done.append(output)
+        self.lists.append(result)
+
+
+def handle_without_asyncio(lab: ScraperLab, outputs: Any) -> list[Any]:
+    """Return a list that gets the result when there is one."""
+    results: list[Any] = []
+    Deferred.fromCoroutine(lab.handle(outputs)).addBoth(results.append)
+    return results
+
+
+@pytest.fixture
+def blocking() -> ScraperLab:
+    return ScraperLab(batch=10, scraper=BlockingScraper())
+
+
+@FORMS
+def test_without_asyncio_links_are_looked_up_in_batches(blocking: ScraperLab, form: Any) -> None:
+    requests = links(25)
+    assert handle_without_asyncio(blocking, form([ITEM, *requests])) == [None]
+    assert [len(some) for some in blocking.filter.rounds] == [10, 10, 5]
+    assert blocking.scraper.flat == [ITEM, *requests]
+
+
+def test_without_asyncio_a_callback_may_wait_for_what_it_has_yielded(blocking: ScraperLab) -> None:
+    first, last, waited_for = link(1), link(2), Deferred[None]()
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        await waited_for
+        yield last
+
+    results = handle_without_asyncio(blocking, callback())
+    assert blocking.scraper.done == [first]
+    assert not results
+    waited_for.callback(None)
+    assert blocking.scraper.done == [first, last]
+    assert results == [None]
+
+
+def test_without_asyncio_a_page_waits_until_there_is_room_for_its_items() -> None:
+    lab = ScraperLab(scraper=BlockingScraper(1))
+    processing: list[Deferred[None]] = []
+
+    async def pipeline(_: Any) -> None:
+        processing.append(Deferred())
+        await processing[-1]
+
+    lab.scraper.pipeline = pipeline
+    results = handle_without_asyncio(lab, generate([1, 2, 3]))
+    for number in (1, 2, 3):
+        assert not results
+        assert len(processing) == number
+        processing[-1].callback(None)
+    assert results == [None]
+    assert lab.scraper.done == [1, 2, 3]
