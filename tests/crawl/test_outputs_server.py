@@ -37,9 +37,12 @@ def test_no_page_is_hidden_by_a_server_that_fails_midway(
         with lab.start(COUNTING, **settings) as crawl:
             until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
             proxy.fault = Fault(kind)
-            lab.site.release()
+            lab.site.hold_after(15)
             until(lambda: proxy.struck or crawl.is_over, "the server is missed")
             proxy.fault = PASS
+            back = proxy.requests + 10  # a crawl that ends waits no longer than BLOOM_TIMEOUT
+            until(lambda: proxy.requests > back or crawl.is_over, "the server is used again")
+            lab.site.release()
             stats = crawl.wait()
     assert stats["finish_reason"] == "finished"
     assert lab.site.hits() == Counter(lab.site.pages.keys())
