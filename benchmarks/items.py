@@ -26,7 +26,7 @@ from benchmarks.site import SEED, linked_pages, path_of
 
 ROOT = Path(__file__).parents[1]
 #: Links of a page -> pages of the site: about as many links in all.
-SITES = {10: 1_500, 30: 1_000, 170: 250}
+SITES = {10: 1_000, 30: 500, 170: 150}
 ROUNDS, QUICK_ROUNDS = 3, 1
 #: Links of pages that the target is for, and of in-memory's CPU at most.
 TARGET_LINKS, TARGET = (10, 30), 0.80

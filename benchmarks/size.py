@@ -81,11 +81,11 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
     """Measure on the first server there is, and draw a chart.
 
     Args:
-        quick: without the larger filters.
-        full: with the largest.
+        quick: with fewer probes.
+        full: with larger filters.
         plot: where the chart is written to.
     """
-    sizes = [10**5, 10**6, *([] if quick else [10**7]), *([10**8] if full else [])]
+    sizes = [10**5, 10**6, *([10**7, 10**8] if full else [])]
     found: dict[int, list[Times]] = {}
     with Server(*servers(full=False)) as server, server.client(socket_timeout=60) as client:
         title = f"Size: {BLOCKS} blocks, {server_name(client)}"
