@@ -69,14 +69,14 @@ async def test_a_server_that_stalls_before_the_first_request_hides_nothing(
 
 
 @in_loop
-async def test_many_round_trips_have_one_time_out(lasting_server: Server) -> None:
-    """Each reply comes in time, and together they would not."""
+async def test_many_slow_round_trips_end(lasting_server: Server) -> None:
+    """Each reply comes in time, and together they do not: see ``driver.MAX_SHARE``."""
     with Proxy(lasting_server.port) as proxy, Worker(proxy.url) as worker:
         with lasting_server.client() as client:
             client.flushall()
             client.script_flush()
         with struck(proxy, Fault(Kind.DELAY, TIMEOUT * 0.7)):
-            assert not worker.sees(0)
+            assert not worker.dupefilter.request_seen(page(0))
             assert worker.stat("unknown") == 1
         await worker.back()
         assert worker.sees(0)

@@ -186,7 +186,6 @@ FAULTS = {
     "swallowed": (Fault(Kind.DROP_REQUEST), "did not answer in time"),
     "reply lost": (Fault(Kind.DROP_REPLY), "did not answer in time"),
     "late": (Fault(Kind.DELAY, 3 * TIMEOUT), "did not answer in time"),
-    "in dribs and drabs": (Fault(Kind.DRIBBLE, TIMEOUT / 2), "did not answer in time"),
     "reset": (Fault(Kind.RESET_REQUEST), "closed the connection: see its log"),
     "reset by the reply": (Fault(Kind.RESET_REPLY), "closed the connection: see its log"),
     "half a reply": (Fault(Kind.HALF), "did not answer in time"),

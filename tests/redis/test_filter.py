@@ -1125,19 +1125,19 @@ def test_stray_bitmaps_are_not_taken_for_ours(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("key", "kind"),
     [
-        "{shop:bloom:0}:header",
-        "{shop:bloom:0}:ring",
-        "{shop:bloom:5}:ring",
-        "{shop:bloom:5}:0.0",
+        ("{shop:bloom:0}:header", "hash"),
+        ("{shop:bloom:0}:ring", "hash"),
+        ("{shop:bloom:5}:ring", "hash"),
+        ("{shop:bloom:5}:0.0", "string"),
     ],
 )
-def test_a_key_of_another_type_is_refused(client: redis.Redis, key: str) -> None:
+def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str) -> None:
     small(client).open()
     client.delete(key)
     client.lpush(key, "x")
-    with pytest.raises(StorageError, match="holds something else under a key of the filter"):
+    with pytest.raises(StorageError, match=f"{key}.* holds a list, and the filter keeps a {kind}"):
         small(client).add_many(URLS)
     assert client.lrange(key, 0, -1) == [b"x"]
 
@@ -1309,14 +1309,14 @@ def test_every_public_call_opens_the_filter(client: redis.Redis) -> None:
         assert client.exists("{shop:bloom:0}:header")
 
 
-def test_a_wrong_type_behind_an_unknown_script_is_refused_too(client: redis.Redis) -> None:
+def test_a_wrong_type_behind_an_unknown_script_is_named_too(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.open()
     for block in range(16):
         client.delete(f"{{shop:bloom:{block}}}:0.0")
         client.lpush(f"{{shop:bloom:{block}}}:0.0", "x")
     client.script_flush()
-    with pytest.raises(StorageError, match="holds something else under a key of the filter"):
+    with pytest.raises(StorageError, match="holds a list, and the filter keeps a string"):
         bloom.add("a")
 
 

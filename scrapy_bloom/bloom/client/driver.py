@@ -27,6 +27,8 @@ from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
 T = TypeVar("T")
 
+#: Ends of the names of keys that are hashes; all others are strings.
+HASHES = (":ring", ":header", ":claims", ":workers")
 #: Share of the time-out that a round trip counts for at most: more of it may be a delay of this
 #: thread, which could not run when the reply came.
 MAX_SHARE = 1 / 4
@@ -166,8 +168,9 @@ class Driver:
             second = self._in_time(self._pipeline, [calls[place] for place in unknown])
             for place, reply in zip(unknown, second, strict=True):
                 replies[place] = reply
-        for reply in replies:
+        for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, Exception):
+                self._refuse_wrong_type(call, reply)
                 raise reply
         return replies
 
@@ -196,10 +199,32 @@ class Driver:
     def _send_one(self, call: Call) -> Any:
         self.round_trips += 1
         try:
-            return call.send(self.client)
-        except NoScriptError:
-            self.round_trips += 1
-            return call.send(self.client, by_text=True)
+            try:
+                return call.send(self.client)
+            except NoScriptError:
+                self.round_trips += 1
+                return call.send(self.client, by_text=True)
+        except redis.ResponseError as error:
+            self._refuse_wrong_type(call, error)
+            raise
+
+    def _refuse_wrong_type(self, call: Call, error: Exception) -> None:
+        """Raise an error that names the key, if a key of a call has another type than the filter's.
+
+        Raises:
+            StorageError: with the key and the remedy.
+        """
+        if "WRONGTYPE" not in str(error):
+            return
+        for key in call.keys:
+            kind = self.client.type(key)
+            kind = kind.decode() if isinstance(kind, bytes) else kind
+            wanted = "hash" if key.endswith(HASHES) else "string"
+            if kind not in (wanted, "none"):
+                raise StorageError(
+                    f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "
+                    "delete it (DEL) or choose another `key`"
+                ) from error
 
 
 #: Objects that send nothing before ``execute()``.
