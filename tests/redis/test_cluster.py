@@ -74,7 +74,7 @@ def test_a_key_of_another_type_is_refused(cluster: redis.RedisCluster) -> None:
     BloomFilter(cluster, "shop").open()
     cluster.delete("{shop:7}:ring")
     cluster.set("{shop:7}:ring", "mine")
-    with pytest.raises(StorageError, match="holds something else under a key of the filter"):
+    with pytest.raises(StorageError, match="holds a string, and the filter keeps a hash there"):
         BloomFilter(cluster, "shop").open()
 
 

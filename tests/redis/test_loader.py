@@ -263,7 +263,7 @@ def test_a_key_of_another_type_is_refused(client: redis.Redis, full: BloomFilter
     data = saved(full)
     client.flushall()
     client.set(key, "mine")
-    with pytest.raises(StorageError, match="holds something else under a key of the filter"):
+    with pytest.raises(StorageError, match="holds a string, and the filter keeps a hash there"):
         loaded(client, data)
     assert contents(client) == {key.encode(): b"mine"}
 
