@@ -80,5 +80,6 @@ def _run(command: Sequence[str], **environment: str) -> None:
         raise NotBuiltError(f"{command[0]} is missing") from error
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
-        why = lines[-1].strip() if lines else "no word of why"
+        # Without the directory, which is of this machine only.
+        why = lines[-1].strip().replace(f"{WORK}/", "") if lines else "no reason given"
         raise NotBuiltError(f"{Path(command[0]).name} failed: {why}") from error
