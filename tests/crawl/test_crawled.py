@@ -5,7 +5,6 @@ Each crawl is a process of its own; the site is in this one. Several tests may l
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from scrapy import version_info
@@ -16,19 +15,10 @@ from support.odd_site import (
     Done,
     LabOf,
     Reply,
-    labs,
     moved,
     page,
 )
 from support.polling import until
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    """Makes labs."""
-    with labs(any_binary, tmp_path_factory.mktemp) as make:
-        yield make
-
 
 # -- a crawl that nothing happens to --
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +13,6 @@ from support.odd_site import (
     Crawl,
     Lab,
     LabOf,
-    labs,
     moved,
     page,
     tree,
@@ -22,13 +20,6 @@ from support.odd_site import (
 from support.polling import until
 
 PAGES = 60
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    """Makes labs."""
-    with labs(any_binary, tmp_path_factory.mktemp) as make:
-        yield make
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ Each crawl is a process of its own; the site is in this one.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from signal import SIGINT, SIGTERM
 from typing import Any
 
@@ -14,20 +14,11 @@ from support.odd_site import (
     TREE,
     Lab,
     LabOf,
-    labs,
     moved,
     page,
     tree,
 )
 from support.polling import until
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    """Makes labs."""
-    with labs(any_binary, tmp_path_factory.mktemp) as make:
-        yield make
-
 
 # -- what is kept --
 

@@ -1,11 +1,10 @@
 """Claims on a server with little memory: they are bounded, and a server that is full recovers."""
 
 import secrets
-from collections.abc import Iterator
 
 import pytest
 import redis
-from support.odd_site import LabOf, labs, page
+from support.odd_site import LabOf, page
 from support.polling import until
 
 from scrapy_bloom import BloomFilter
@@ -98,12 +97,6 @@ def test_on_a_full_server_claims_end_and_no_others_are_made(
         assert workers["w1"] == f"{now + 60} {{}}"
     finally:
         client.config_set("maxmemory", "0")
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    with labs(any_binary, tmp_path_factory.mktemp) as make:
-        yield make
 
 
 #: Each page links 40 others with a long query.

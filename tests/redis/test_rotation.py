@@ -18,6 +18,7 @@ from support.rotation import (
     assert_keys,
     assert_ttls,
     at,
+    checked_client,
     connect,
     first_of,
     layer_names,
@@ -47,10 +48,8 @@ def assert_expires(moved: MovedServer, client: redis.Redis) -> None:
 @pytest.fixture
 def client(moved: MovedServer) -> Iterator[redis.Redis]:
     """A client of the moved server; what a test leaves behind has to be whole and to expire."""
-    with moved.client() as client:
+    with checked_client(moved) as client:
         yield client
-        assert_keys(client)
-        assert_ttls(client)
 
 
 class Periods:

@@ -16,6 +16,7 @@ from support.rotation import (
     assert_keys,
     assert_ttls,
     at,
+    checked_client,
     connect,
     first_of,
     layer_names,
@@ -31,10 +32,8 @@ pytestmark = pytest.mark.each_server
 @pytest.fixture
 def client(moved: MovedServer) -> Iterator[redis.Redis]:
     """A client of the moved server; what a test leaves behind has to be whole and to expire."""
-    with moved.client() as client:
+    with checked_client(moved) as client:
         yield client
-        assert_keys(client)
-        assert_ttls(client)
 
 
 def three_months(moved: MovedServer, client: redis.Redis, order: str) -> tuple[BloomFilter, Notes]:

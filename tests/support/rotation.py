@@ -1,7 +1,8 @@
 """Windows: the rings and keys on a server, and what must hold for them at any time."""
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,6 +12,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
+from support.clock import MovedServer
 
 KEY = "shop"
 KEYS = Keys(KEY)
@@ -55,6 +57,15 @@ def assert_keys(
     assert not others or going
     assert all(0 <= client.ttl(name) <= GOING for name in others)
     assert client.exists(*expected) == (len(expected) if rings else 0)
+
+
+@contextmanager
+def checked_client(moved: MovedServer) -> Iterator[redis.Redis]:
+    """Give a client of the moved server; at the end, filters there are whole and expire."""
+    with moved.client() as client:
+        yield client
+        assert_keys(client)
+        assert_ttls(client)
 
 
 def assert_ttls(client: redis.Redis, key: str = KEY, *, left: Collection[str] = ()) -> None:
