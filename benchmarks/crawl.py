@@ -199,7 +199,7 @@ class Site:
 
     Args:
         name: as it is in the tables.
-        arguments: what ``benchmarks.site`` is told.
+        arguments: of ``benchmarks.site``.
     """
 
     name: str

@@ -20,7 +20,7 @@ from w3lib.url import canonicalize_url
 from benchmarks.rss import memory, peak_memory
 from benchmarks.stopwatch import Stopwatch
 
-#: Stats that are told; all that begin with ``bloom/`` too.
+#: Stats that are printed; all that begin with ``bloom/`` too.
 STATS = (
     "elapsed_time_seconds",
     "response_received_count",
@@ -84,7 +84,7 @@ class Watch:
         crawler.signals.connect(self._on_response, signals.response_received)
 
     def report(self) -> dict[str, Any]:
-        """Return what is to be told, once the crawl is over."""
+        """Return the results, once the crawl is over."""
         assert self.crawler.stats
         stats = self.crawler.stats.get_stats()
         told = {name: value for name, value in stats.items() if name.startswith("bloom/")}

@@ -23,7 +23,7 @@
 --          in addition. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
 local claims, now = KEYS[#KEYS], now or call('TIME')[1]
 
--- What is to be said of a URL with a claim; '1' and the attempts so far, if it may be taken.
+-- Returns the verdict on a URL with a claim; '1' and the attempts so far, if it may be claimed.
 local function judge(claim)
   local owner, nonce, time, attempt, request = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) (.?)')
   if not owner then return '1', 0 end  -- not ours to read: damaged
