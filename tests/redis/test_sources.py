@@ -82,7 +82,8 @@ def test_other_members_are_counted_and_lose_no_fingerprint(client: redis.Redis) 
     found, counts = read(SetSource(client, KEY, "label", W))
     assert set(found[W]) == {digest(number) for number in range(3_000)}
     assert counts.skipped >= len(others)
-    assert counts.example in map(repr, others)
+    # Which of them comes first is the server's choice.
+    assert counts.example in [repr(other)[:60] for other in others]
 
 
 @examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
