@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.deduplicator import Deduplicator
-from scrapy_bloom.crawl.engine_hooks import check_method
+from scrapy_bloom.crawl.engine_hooks import check_method, drop_parsed
 from scrapy_bloom.crawl.runtime import has_asyncio, next_turn
 
 #: Outputs after which the event loop gets a turn, though the callback has more of them ready.
@@ -85,7 +85,10 @@ class Outputs:
     ) -> None:
         """Process the output of a callback or errback, as Scrapy's own method does."""
         outputs = result if isinstance(result, AsyncIterator) else _Asynchronous(result)
-        await _Page(self, request, response).process(outputs)
+        try:
+            await _Page(self, request, response).process(outputs)
+        finally:
+            drop_parsed(response)
 
     async def pass_on(
         self, outputs: list[Any], request: Request, response: Response | Failure
