@@ -1,9 +1,9 @@
-"""Applies queued writes to the filters: one call for many jobs of one kind."""
+"""What queued writes do with the filters: one call for many jobs of one kind. No I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapy_bloom.bloom.client.connect_guard import connecting
 from scrapy_bloom.bloom.protocol import claim_protocol
@@ -15,12 +15,54 @@ from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
 from scrapy_bloom.crawl.server_state import ServerState
+from scrapy_bloom.settings import LASTING
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
 FOREVER = 1_000_000_000
 
-#: Runs an operation on a filter.
-Run = Callable[[Callable[[FilterSession], Operation[Any]]], Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to ask the server.
+
+    Args:
+        window: of the filter.
+        operation: is run on it; None to identify the server's process.
+        may_connect: whether a connection may be made. If not, the step reaches the process that was
+            identified last, or fails.
+    """
+
+    window: str = LASTING
+    operation: Callable[[FilterSession], Operation[Any]] | None = None
+    may_connect: bool = True
+
+
+#: Makes the step of an operation.
+Run = Callable[[Callable[[FilterSession], Operation[Any]]], Step]
+#: Yields steps, receives what they return, returns its result.
+Steps = Generator[Step, Any, T]
+
+
+def run_blocking(steps: Steps[T], filters: Filters) -> T:
+    """Carry out steps and return their result."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                with connecting(allowed=step.may_connect):
+                    if step.operation is None:
+                        answer: Any = filters.server_id()
+                    else:
+                        answer = filters.by_window[step.window].run(step.operation)
+            except Exception as error:  # noqa: PERF203 - it is an answer
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,72 +107,78 @@ class JobApplier:
         self._server, self._token = server, token
         self._restarted, self._repeated, self._freed = restarted, repeated, freed
 
-    def apply(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
+    def apply(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         """Apply jobs of one kind and window; return the items that could not be recorded."""
-        kind, run = jobs[0].kind, filters.by_window[jobs[0].window].run
+        kind, run = jobs[0].kind, partial(Step, jobs[0].window)
         items, nonce = [job.item for job in jobs], self._token(4)
         if kind in CRAWLED:
-            return self._settle_crawled(filters, jobs)
+            return (yield from self._settle_crawled(jobs))
         if kind is JobKind.RECORD:
-            return _unrecorded(items, run(partial(add, items=items)))
+            return _unrecorded(items, (yield run(partial(add, items=items))))
         if kind in (JobKind.CLAIM, JobKind.KEEP):
             claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM)
             requests = [job.request for job in jobs]
-            run(lambda session: claim(session, items, requests, self._owner, nonce))
+            yield run(lambda session: claim(session, items, requests, self._owner, nonce))
         elif kind is JobKind.HOLD:
-            run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
+            yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind is JobKind.FAIL:
-            run(lambda session: claim_protocol.release(session, items, self._worker, self._retry))
+            yield run(
+                lambda session: claim_protocol.release(session, items, self._worker, self._retry)
+            )
         elif kind is JobKind.RELEASE:
-            self._release(run, items)
+            yield from self._release(run, items)
         elif kind is JobKind.REPEAT:
-            self._repeat(run, items)
+            yield from self._repeat(run, items)
         elif kind is JobKind.DROP:
             for job in jobs:
                 fields = {job.block: [job.item.decode()]}
-                run(partial(claim_protocol.release_fields, fields=fields, owner=self._owner))
+                yield run(partial(claim_protocol.release_fields, fields=fields, owner=self._owner))
         return []
 
-    def _release(self, run: Run, items: Sequence[bytes]) -> None:
+    def _release(self, run: Run, items: Sequence[bytes]) -> Steps[None]:
         for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
-            run(lambda session, owner=owner: claim_protocol.release(session, items, owner))  # type: ignore[misc]
+            yield run(partial(claim_protocol.release, items=items, owner=owner))
 
     # -- pages that are crawled --
 
-    def _settle_crawled(self, filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
+    def _settle_crawled(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         """Record pages and end their claims; return the items that could not be recorded.
 
         A server that was restarted, or replaced by a replica, may have lost the claims on the links
         of a page while the page's own, which are older, are there. So the pages that began before
         are crawled again, and every server is identified before its first confirmation.
         """
-        self.identify_server(filters)
-        with connecting(allowed=False):
-            run = filters.by_window[jobs[0].window].run
-            if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
-                self._repeat(run, [job.item for job in repeated])
-                self._repeated(repeated)
-            crawled = [job.item for job in jobs if job.epoch >= self._server.restarted]
-            if jobs[0].kind is JobKind.CONFIRM:
-                verdicts = run(partial(claim_protocol.confirm, items=crawled))
-                return _unrecorded(crawled, verdicts)
-            self._release(run, crawled)
-            return []
+        yield from self.identify_server()
+        run = partial(Step, jobs[0].window, may_connect=False)
+        if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
+            yield from self._repeat(run, [job.item for job in repeated])
+            self._repeated(repeated)
+        crawled = [job.item for job in jobs if job.epoch >= self._server.restarted]
+        if jobs[0].kind is JobKind.CONFIRM:
+            verdicts = yield run(partial(claim_protocol.confirm, items=crawled))
+            return _unrecorded(crawled, verdicts)
+        yield from self._release(run, crawled)
+        return []
 
-    def _repeat(self, run: Run, items: Sequence[bytes]) -> None:
+    def _repeat(self, run: Run, items: Sequence[bytes]) -> Steps[None]:
         """Leave pages to the next look at claims, which is soon."""
         assert self._retry is not None  # noqa: S101 - pages are claimed
         due_now = replace(self._retry, seconds=0, attempts=FOREVER)
-        run(lambda session: claim_protocol.release(session, items, self._worker, due_now))
+        yield run(self._release_mine(items, due_now))
         self._freed()
 
-    def identify_server(self, filters: Filters) -> None:
+    def _release_mine(
+        self, items: Sequence[bytes], retry: RetryPolicy | None
+    ) -> Callable[[FilterSession], Operation[Any]]:
+        return lambda session: claim_protocol.release(session, items, self._worker, retry)
+
+    def identify_server(self) -> Steps[None]:
         """Note whether the server is another process than before.
 
         What was claimed since an outage began is queued here, and claimed on the new server: only
         pages that began before the outage are crawled again.
         """
-        if self._server.identify(filters.server_id()):
+        if self._server.identify((yield Step())):
             self._restarted(self._server.restarted)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.http import Response
+from scrapy.http import Response, TextResponse
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -108,7 +108,7 @@ def drop_parsed(response: Response | Failure) -> None:
     A response and its selector refer to each other, so that both, 1 to 2 MB for a large page, wait
     for the garbage collector: in a crawl of Python's documentation, up to 100 pages at a time.
     """
-    if getattr(response, "_cached_selector", None) is not None:
+    if isinstance(response, TextResponse):
         response._cached_selector = None  # noqa: SLF001
 
 

@@ -140,8 +140,10 @@ class Lifecycle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a round of lookups is under way, without blocking."""
-        return self.connections.lookups is not None and self.connections.lookups.is_busy
+        """Whether a round of lookups or of writes is under way, without blocking."""
+        lookups = self.connections.lookups
+        writer = None if self.write_behind is None else self.write_behind.loop_writer
+        return any(one is not None and one.is_busy for one in (lookups, writer))
 
     def clear(self) -> None:
         """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
@@ -152,8 +154,10 @@ class Lifecycle:
         self.local.clear()
 
     async def aclose(self) -> None:
-        """Close after the round that is under way, so that what it claims is given back."""
+        """Close after the rounds that are under way, so that what they claim is given back."""
         self.failover.is_over = True
+        if self.write_behind is not None and self.write_behind.loop_writer is not None:
+            await self.write_behind.loop_writer.finish()
         await self.connections.close_lookups()
         self.close()
 
@@ -171,6 +175,8 @@ class Lifecycle:
 
     def _use(self, filters: Filters) -> None:
         self.connections.use(filters, self.policy, self.answered)
+        if self.write_behind is not None and self.connections.lookups is not None:
+            self.write_behind.use(filters, self.connections.lookups.driver, self.fail)
 
     def fail(self, error: Exception) -> None:
         """Note that the server failed a lookup."""

@@ -45,7 +45,7 @@ class LookupBatcher:
         self._sessions = {window: bloom.new_session() for window, bloom in self._blooms.items()}
         client = filters.connection.open_async() if has_asyncio() else None
         #: None where nothing but blocking is possible.
-        self._driver = client and AsyncDriver(client, filters.connection.label, timeout)
+        self.driver = client and AsyncDriver(client, filters.connection.label, timeout)
         #: Lookups of the next round, and the round under way.
         self._waiting: list[Lookup] = []
         self._round: asyncio.Task[None] | None = None
@@ -60,14 +60,14 @@ class LookupBatcher:
         Raises:
             BloomError: those that have no verdict are unknown.
         """
-        if self._driver is None:
+        if self.driver is None:
             self._look_up_blocking(lookups)
             return
         self._waiting += lookups
         try:
             while any(lookup.verdict is None for lookup in lookups):
                 if self._round is None:
-                    self._round = asyncio.ensure_future(self._run_round(self._driver))
+                    self._round = asyncio.ensure_future(self._run_round(self.driver))
                 # If this caller is cancelled, the others still get their verdicts.
                 await asyncio.shield(self._round)
         except asyncio.CancelledError:
@@ -125,7 +125,7 @@ class LookupBatcher:
     @property
     def round_trips(self) -> int:
         """Times that commands were sent and their replies awaited without blocking."""
-        return 0 if self._driver is None else self._driver.round_trips
+        return 0 if self.driver is None else self.driver.round_trips
 
     @property
     def is_busy(self) -> bool:
@@ -138,9 +138,9 @@ class LookupBatcher:
             if self._round is not None:
                 await asyncio.wait({self._round})  # as long as an operation may take
             await asyncio.sleep(0)  # a caller that waits for the next round begins it now
-        if self._driver is not None:
+        if self.driver is not None:
             with suppress(Exception):  # it is not used any more
-                await self._driver.close()
+                await self.driver.close()
 
 
 def _by_window(lookups: Sequence[Lookup]) -> dict[str, list[Lookup]]:

@@ -1,33 +1,32 @@
-"""Background thread: applies queued writes in batches, reconnects after failures and replays.
+"""Queued writes, and the background thread: it reconnects after failures and replays.
 
-The crawl queues jobs; the thread applies them in their order, many at a time. When a call fails, in
-either thread, it tries to reach the server again and again, and then writes what was missed.
-Messages of the crawl for the periodic task run in this thread too, so that they share no state.
+The crawl queues jobs, which are applied in their order, many at a time: by the event loop while the
+server is up, otherwise by the thread. When a call fails, in either, the thread tries to reach the
+server again and again, and then writes what was missed. Messages of the crawl for the periodic task
+run in the thread too, so that they share no state.
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from threading import Thread
 from typing import Protocol
 
-from scrapy_bloom.bloom.errors import BloomError, ServerFullError
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, run_blocking
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind, JobQueue, freeing_first, group
+from scrapy_bloom.crawl.flush import FLUSH_SECONDS, Flush
+from scrapy_bloom.crawl.jobs import Job
+from scrapy_bloom.crawl.loop_writer import LoopWriter
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which jobs are collected: what a ``kill -9`` loses of them.
-FLUSH_SECONDS = 0.1
-#: Jobs applied together at most.
-MAX_BATCH = 500
 #: Seconds between runs of the thread without a periodic task.
 LONG_SECONDS = 3600.0
 
@@ -71,7 +70,7 @@ class PeriodicTask(Protocol):
 
 
 class WriteBehind:
-    """The background thread.
+    """Queued writes, and the background thread.
 
     Args:
         connect: makes filters for one thread.
@@ -98,18 +97,22 @@ class WriteBehind:
         self._task = task
         self._runtime = runtime = runtime or Runtime()
         self.server = ServerState(runtime.monotonic)
-        self._applier = JobApplier(
+        applier = JobApplier(
             claims or ClaimOwner(),
             self.server,
             runtime.token,
             restarted=lambda epoch: self._notify(partial(events.server_restarted, epoch)),
             repeated=lambda jobs: self._notify(partial(events.repeated, jobs)),
-            freed=self._look_soon,
+            # In the thread, if this is not it.
+            freed=lambda: None if task is None else self.post(task.look_soon),
         )
-        #: Jobs applied, and round trips they took.
-        self.done: Counter[JobKind] = Counter()
+        self._applier = applier
+        self._flushing = Flush(applier, lambda *what: self._notify(partial(events.written, *what)))
+        self.queue = self._flushing.queue
+        #: Applies jobs while the server is up; None if the thread does.
+        self.loop_writer: LoopWriter | None = None
+        #: Of the thread, and of event loops that were left.
         self.round_trips = 0
-        self.queue = JobQueue()
         self._messages: deque[Callable[[], object]] = deque()
         self._wake = runtime.event()
         self._stopping = runtime.event()
@@ -123,7 +126,30 @@ class WriteBehind:
     def put(self, job: Job) -> None:
         """Queue a job; jobs are applied in their order."""
         self.queue.append(job)
-        self.wake()
+        if self.loop_writer is None or self.server.is_down:
+            self.wake()
+        else:
+            self.loop_writer.wake()
+
+    def use(
+        self, filters: Filters, driver: AsyncDriver | None, failed: Callable[[Exception], object]
+    ) -> None:
+        """Apply jobs in the event loop from now on, with a driver that can.
+
+        Args:
+            filters: are connected.
+            driver: for their server, without blocking; None if there is none.
+            failed: is called with an error of the server's.
+        """
+        self._leave_loop()
+        if driver is not None and driver.has_pool:
+            self.loop_writer = LoopWriter(filters, driver, self._flushing, failed)
+
+    def _leave_loop(self) -> None:
+        writer, self.loop_writer = self.loop_writer, None
+        if writer is not None:
+            writer.stop()
+            self.round_trips += writer.round_trips
 
     def post(self, message: Callable[[], object]) -> None:
         """Run a function in the thread, before the periodic task."""
@@ -147,6 +173,7 @@ class WriteBehind:
         """Apply what is queued, for so many seconds; return the number of jobs left."""
         if self._thread is None and not self.queue and self._task is None:
             return 0
+        self._leave_loop()
         self._deadline = self._runtime.monotonic() + timeout
         self._stopping.set()
         self.wake()
@@ -222,42 +249,9 @@ class WriteBehind:
         return self.server.next_retry()
 
     def _flush(self, filters: Filters) -> None:
-        while self.queue and not self._runtime.monotonic() > self._deadline:
-            jobs = self.queue.first_batch(MAX_BATCH)
-            try:
-                unrecorded = self._applier.apply(filters, jobs)
-            except ServerFullError:
-                if not self._free_memory(filters):
-                    raise
-                continue
-            except BloomError:
-                raise  # they are applied again: a second time changes nothing
-            except Exception:
-                logger.exception("Bloom filter: %s cannot be applied", jobs[0])
-                self.queue.take(1)
-                continue  # the others are tried again, without it
-            self.queue.take(len(jobs))
-            self.done[jobs[0].kind] += len(jobs)
-            if unrecorded or jobs[0].kind in REPLAYED:
-                self._notify(partial(self._events.written, jobs, unrecorded))
-
-    def _free_memory(self, filters: Filters) -> bool:
-        """Apply the jobs that give memory back on a full server; return whether there were any."""
-        freeing, others = freeing_first(self.queue.take(len(self.queue)))
-        is_freed = False
-        try:
-            for _, jobs in groupby(freeing.copy(), group):
-                same = list(jobs)
-                for start in range(0, len(same), MAX_BATCH):
-                    batch = same[start : start + MAX_BATCH]
-                    self._applier.apply(filters, batch)
-                    del freeing[: len(batch)]
-                    is_freed = True
-        except ServerFullError:
-            pass  # a filter has to grow first; the others may have made room for it
-        finally:
-            self.queue.put_back(freeing + others)
-        return is_freed
+        is_late = lambda: self._runtime.monotonic() > self._deadline  # noqa: E731
+        with self._flushing.lock:
+            run_blocking(self._flushing.steps(float("inf"), is_late=is_late), filters)
 
     # -- the server --
 
@@ -278,7 +272,7 @@ class WriteBehind:
         try:
             for bloom in filters.by_window.values():
                 opening.run(bloom.open)
-            opening.run(partial(self._applier.identify_server, filters))
+            opening.run(lambda: run_blocking(self._applier.identify_server(), filters))
         except BaseException:
             filters.close()
             raise
@@ -301,10 +295,6 @@ class WriteBehind:
             self._task.recovered()
         if not self._notify(partial(self._events.server_back, theirs)):
             theirs.close()
-
-    def _look_soon(self) -> None:
-        if self._task is not None:
-            self._task.look_soon()
 
     def _notify(self, event: Callable[[], object]) -> bool:
         try:

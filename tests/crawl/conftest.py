@@ -15,7 +15,7 @@ from support.write_behind import TIMEOUT, EventLog, FakeServer, MakeWriter
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl import apply_jobs, server_state, write_behind
+from scrapy_bloom.crawl import apply_jobs, loop_writer, server_state, write_behind
 from scrapy_bloom.crawl.write_behind import WriteBehind
 
 
@@ -35,8 +35,9 @@ def lasting_server(any_binary: str) -> Iterator[Server]:
 
 @pytest.fixture
 def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread flushes and reconnects after shorter times."""
-    monkeypatch.setattr(write_behind, "FLUSH_SECONDS", 0.01)
+    """Jobs are applied, and the server is looked for, after shorter times."""
+    for module in (loop_writer, write_behind):
+        monkeypatch.setattr(module, "FLUSH_SECONDS", 0.01)
     monkeypatch.setattr(server_state, "FIRST_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(server_state, "LAST_RETRY_SECONDS", 0.1)
 

@@ -21,6 +21,7 @@ from support.workers import TIMEOUT, Worker, claimed, marked, page, recorded
 
 from scrapy_bloom import StorageError
 from scrapy_bloom.crawl import failover
+from scrapy_bloom.crawl.apply_jobs import Steps
 from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -138,18 +139,18 @@ async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_littl
 
 
 @in_loop
-async def test_an_outage_that_crawl_and_thread_notice_is_one(
+async def test_an_outage_that_a_lookup_and_a_write_notice_is_one(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = Job(JobKind.RELEASE, "lasting", b"anything")
     with Worker(own_server.url) as worker:
         worker.thread.put(release)
-        await eventually(lambda: worker.thread.done[JobKind.RELEASE], "the thread is connected")
+        await eventually(lambda: not worker.thread.queue, "it is connected")
         apply, is_applying = worker.thread._applier.apply, threading.Event()
 
-        def apply_and_tell(filters: Filters, jobs: Sequence[Job]) -> list[bytes]:
+        def apply_and_tell(jobs: Sequence[Job]) -> Steps[list[bytes]]:
             is_applying.set()
-            return apply(filters, jobs)
+            return apply(jobs)
 
         monkeypatch.setattr(worker.thread._applier, "apply", apply_and_tell)
         with stalled(own_server):
@@ -162,7 +163,7 @@ async def test_an_outage_that_crawl_and_thread_notice_is_one(
 
 
 @in_loop
-async def test_an_outage_that_the_thread_notices_costs_the_crawl_nothing(
+async def test_an_outage_that_a_write_notices_costs_the_crawl_nothing(
     own_server: Server,
 ) -> None:
     with Worker(own_server.url) as worker:

@@ -16,7 +16,6 @@ from support.workers import Worker
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -96,9 +95,9 @@ async def test_the_thread_waits_for_its_first_connection(
     """If the server is slow then, that is no outage."""
     with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
         with stalled(own_server):
-            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"anything"))
+            worker.thread.wake()
             await eventually(lambda: failed_opens.count == 2)
-        await eventually(lambda: not worker.thread.queue)
+        await eventually(lambda: worker.thread._filters is not None)
         assert worker.stat("outages") == 0
 
 

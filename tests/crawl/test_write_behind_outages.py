@@ -8,7 +8,7 @@ from support.write_behind import TIMEOUT, EventLog, FakeServer, FakeTask, MakeWr
 
 from scrapy_bloom import StorageError
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl import server_state, write_behind
+from scrapy_bloom.crawl import flush, server_state
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.jobs import Job, JobKind
 
@@ -70,12 +70,12 @@ def test_pages_begun_before_the_server_was_restarted_are_crawled_again(
     task = FakeTask()
     writer = make_writer(task=task, claims=OWNED)
     put(writer, kind, items(2))
-    events.pump(lambda: writer.done[kind] == 2)
+    events.pump(lambda: not writer.queue)
     assert events.repeats == []
     fake.id, before = "second", len(fake.calls)
     put(writer, kind, items(2, 2))
     writer.put(Job(kind, "lasting", b"begun later", epoch=1))
-    events.pump(lambda: writer.done[kind] == 5)
+    events.pump(lambda: not writer.queue)
     events.pump(lambda: events.repeats == items(2, 2))
     assert events.count("restarted: 1") == 1
     assert "look soon" in task.calls
@@ -90,7 +90,7 @@ def test_pages_begun_in_an_outage_are_not_crawled_again(
     """Their links are claimed on the server that is up after the outage."""
     writer = make_writer(claims=OWNED)
     put(writer, CONFIRM, items(1))
-    events.pump(lambda: writer.done[CONFIRM] == 1)
+    events.pump(lambda: not writer.queue)
     fake.error = StorageError("it is away")
     put(writer, CONFIRM, items(1, 1))
     events.pump(lambda: events.count("missing"))
@@ -142,7 +142,7 @@ def test_what_fails_is_done_again_in_order_when_the_server_is_back(
 def test_what_was_done_before_the_server_failed_is_not_done_again(
     make_writer: MakeWriter, fake: FakeServer, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_behind, "MAX_BATCH", 1)
+    monkeypatch.setattr(flush, "MAX_BATCH", 1)
 
     def fail_at_five() -> None:
         fake.error = StorageError("it is away") if len(fake.calls) == 5 else None
