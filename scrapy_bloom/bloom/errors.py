@@ -37,6 +37,10 @@ class NotReadyError(StorageError):
     """Redis did not answer in time, or is loading its data: it may answer later."""
 
 
+class RestartedError(StorageError):
+    """The server is another process than before, and may have lost its last writes."""
+
+
 #: What remedies name: where the credentials are given, what to do without a server, what a user
 #: needs, and what to do about a key that holds something else. Callers that have other names for
 #: parameters add these: "capacity" -> the name of their setting.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from scrapy_bloom.bloom.client.connect_guard import connecting
+from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add
@@ -30,13 +30,10 @@ class Step:
     Args:
         window: of the filter.
         operation: is run on it; None to identify the server's process.
-        may_connect: whether a connection may be made. If not, the step reaches the process that was
-            identified last, or fails.
     """
 
     window: str = LASTING
     operation: Callable[[FilterSession], Operation[Any]] | None = None
-    may_connect: bool = True
 
 
 #: Makes the step of an operation.
@@ -51,11 +48,10 @@ def run_blocking(steps: Steps[T], filters: Filters) -> T:
         step = next(steps)
         while True:
             try:
-                with connecting(allowed=step.may_connect):
-                    if step.operation is None:
-                        answer: Any = filters.server_id()
-                    else:
-                        answer = filters.by_window[step.window].run(step.operation)
+                if step.operation is None:
+                    answer: Any = filters.server_id()
+                else:
+                    answer = filters.by_window[step.window].run(step.operation)
             except Exception as error:  # noqa: PERF203 - it is an answer
                 step = steps.throw(error)
             else:
@@ -135,9 +131,9 @@ class JobApplier:
                 yield run(partial(claim_protocol.release_fields, fields=fields, owner=self._owner))
         return []
 
-    def _release(self, run: Run, items: Sequence[bytes]) -> Steps[None]:
+    def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> Steps[None]:
         for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
-            yield run(partial(claim_protocol.release, items=items, owner=owner))
+            yield run(partial(claim_protocol.release, items=items, owner=owner, server=server))
 
     # -- pages that are crawled --
 
@@ -146,18 +142,27 @@ class JobApplier:
 
         A server that was restarted, or replaced by a replica, may have lost the claims on the links
         of a page while the page's own, which are older, are there. So the pages that began before
-        are crawled again, and every server is identified before its first confirmation.
+        are crawled again, and only the process that was identified last confirms others.
         """
-        yield from self.identify_server()
-        run = partial(Step, jobs[0].window, may_connect=False)
+        if self._server.is_many:
+            # Claims on the links of a page are on other nodes.
+            yield from self.identify_server()
+        try:
+            return (yield from self._confirm(jobs))
+        except RestartedError:
+            yield from self.identify_server()
+            return (yield from self._confirm(jobs))
+
+    def _confirm(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
+        run = partial(Step, jobs[0].window)
         if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
             yield from self._repeat(run, [job.item for job in repeated])
             self._repeated(repeated)
         crawled = [job.item for job in jobs if job.epoch >= self._server.restarted]
         if jobs[0].kind is JobKind.CONFIRM:
-            verdicts = yield run(partial(claim_protocol.confirm, items=crawled))
-            return _unrecorded(crawled, verdicts)
-        yield from self._release(run, crawled)
+            confirm = partial(claim_protocol.confirm, items=crawled, server=self._server.id)
+            return _unrecorded(crawled, (yield run(confirm)))
+        yield from self._release(run, crawled, server=self._server.id)
         return []
 
     def _repeat(self, run: Run, items: Sequence[bytes]) -> Steps[None]:

@@ -14,8 +14,6 @@ from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobQueue, freeing_first, grou
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which jobs are collected: what a ``kill -9`` loses of them.
-FLUSH_SECONDS = 0.02
 #: Jobs applied together at most.
 MAX_BATCH = 500
 

@@ -8,10 +8,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver, OneConnection
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.crawl.apply_jobs import Step, Steps
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.flush import FLUSH_SECONDS, Flush
+from scrapy_bloom.crawl.flush import Flush
+
+#: Seconds in which jobs are collected: a ``kill -9`` loses them, and those of the round before.
+FLUSH_SECONDS = 0.005
 
 
 class LoopWriter:
@@ -32,16 +35,10 @@ class LoopWriter:
         failed: Callable[[Exception], object],
     ) -> None:
         self._sessions = {name: bloom.new_session() for name, bloom in filters.by_window.items()}
-        self._connection = OneConnection(driver)
-        self._flushing, self._failed = flushing, failed
+        self._driver, self._flushing, self._failed = driver, flushing, failed
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
         self._is_stopped = False
-
-    @property
-    def round_trips(self) -> int:
-        """Round trips of the jobs."""
-        return self._connection.round_trips
 
     @property
     def is_busy(self) -> bool:
@@ -75,9 +72,8 @@ class LoopWriter:
     async def _run(self) -> None:
         queue = self._flushing.queue
         try:
-            async with self._connection:
-                # Not those that come during the round: they would be few at a time.
-                await self._carry_out(self._flushing.steps(len(queue)))
+            # Not those that come during the round: they would be few at a time.
+            await self._carry_out(self._flushing.steps(len(queue)))
         except Exception as error:
             self._is_stopped = True  # the thread reconnects, and replays
             self._failed(error)
@@ -102,5 +98,5 @@ class LoopWriter:
 
     async def _answer(self, step: Step) -> Any:
         if step.operation is None:
-            return await self._connection.server_id()
-        return await self._connection.run(step.operation(self._sessions[step.window]))
+            return await self._driver.server_id()
+        return await self._driver.run(step.operation(self._sessions[step.window]))

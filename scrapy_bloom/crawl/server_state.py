@@ -30,7 +30,8 @@ class ServerState:
         self.epoch = 0
         #: The epoch that began with the last restart: pages of earlier ones are crawled again.
         self.restarted = 0
-        self._server_id = ""
+        #: The server's process, or all primaries of a cluster, separated by commas; "" if unknown.
+        self.id = ""
         #: Failed attempts in a row, and when the server was last reached.
         self._failures, self._reached = 0, float("-inf")
 
@@ -38,6 +39,11 @@ class ServerState:
     def is_down(self) -> bool:
         """Whether the server failed a call and was not reached since."""
         return self._is_down
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it is a cluster of several primaries."""
+        return "," in self.id
 
     def fail(self) -> int:
         """Begin an outage, unless there is one: both threads may notice it; return the epoch."""
@@ -54,8 +60,8 @@ class ServerState:
 
     def identify(self, server_id: str) -> bool:
         """Note which process the server is; return whether it is another one than before."""
-        is_other = bool(self._server_id) and server_id != self._server_id
-        self._server_id = server_id
+        is_other = bool(self.id) and server_id != self.id
+        self.id = server_id
         if is_other:
             with self._lock:
                 self.epoch += not self._is_down

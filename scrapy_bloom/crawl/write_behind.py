@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, run_blocking
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.flush import FLUSH_SECONDS, Flush
+from scrapy_bloom.crawl.flush import Flush
 from scrapy_bloom.crawl.jobs import Job
 from scrapy_bloom.crawl.loop_writer import LoopWriter
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
@@ -27,6 +27,8 @@ from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECO
 
 logger = logging.getLogger(__name__)
 
+#: Seconds in which the thread collects jobs: what a ``kill -9`` loses of them.
+FLUSH_SECONDS = 0.02
 #: Seconds between runs of the thread without a periodic task.
 LONG_SECONDS = 3600.0
 
@@ -111,7 +113,7 @@ class WriteBehind:
         self.queue = self._flushing.queue
         #: Applies jobs while the server is up; None if the thread does.
         self.loop_writer: LoopWriter | None = None
-        #: Of the thread, and of event loops that were left.
+        #: Of the thread.
         self.round_trips = 0
         self._messages: deque[Callable[[], object]] = deque()
         self._wake = runtime.event()
@@ -142,14 +144,13 @@ class WriteBehind:
             failed: is called with an error of the server's.
         """
         self._leave_loop()
-        if driver is not None and driver.has_pool:
+        if driver is not None:
             self.loop_writer = LoopWriter(filters, driver, self._flushing, failed)
 
     def _leave_loop(self) -> None:
         writer, self.loop_writer = self.loop_writer, None
         if writer is not None:
             writer.stop()
-            self.round_trips += writer.round_trips
 
     def post(self, message: Callable[[], object]) -> None:
         """Run a function in the thread, before the periodic task."""

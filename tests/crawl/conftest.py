@@ -46,8 +46,8 @@ def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     """A server in memory: an operation on it is a name and items."""
 
-    def named(name: str) -> Callable[..., tuple[str, Sequence[bytes]]]:
-        return lambda _, items, *args, **kwargs: (name, items)
+    def named(name: str) -> Callable[..., tuple[str, Sequence[bytes], str]]:
+        return lambda _, items, *args, server="", **kwargs: (name, items, server)
 
     for name in ("claim", "confirm", "hold", "release"):
         monkeypatch.setattr(claim_protocol, name, named(name))

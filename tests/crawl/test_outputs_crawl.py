@@ -103,7 +103,8 @@ def test_any_batch_will_do(lab_of: LabOf, batch: int, remember: str) -> None:
     done = lab.crawl(COUNTING, BLOOM_BATCH=batch, BLOOM_REMEMBER=remember)
     assert done.hits == Counter(lab.site.pages.keys())
     assert done.recorded == lab.site.pages.keys() - {"/"}
-    assert ("bloom/async_round_trips" in done.stats) is (batch > 0)
+    if remember == "scheduled":  # otherwise, pages are settled so
+        assert ("bloom/async_round_trips" in done.stats) is (batch > 0)
     assert_ended_well(done)
 
 

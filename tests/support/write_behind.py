@@ -6,7 +6,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from scrapy_bloom.bloom.errors import BloomError, ServerFullError
+from scrapy_bloom.bloom.errors import BloomError, RestartedError, ServerFullError
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -70,10 +70,12 @@ class FakeBloom:
         self._server.answer()
         return self._server.id
 
-    def run(self, operation: Callable[[str], tuple[str, Sequence[bytes]]]) -> list[Verdict]:
+    def run(self, operation: Callable[[str], tuple[str, Sequence[bytes], str]]) -> list[Verdict]:
         self.round_trips += 1
         self._server.answer()
-        kind, items = operation(self._window)
+        kind, items, server = operation(self._window)
+        if server not in ("", self._server.id):
+            raise RestartedError("it was restarted")
         if self._server.is_full and kind == "claim":
             raise ServerFullError("it is out of memory")
         self._server.is_full &= kind not in ("release", "confirm")

@@ -220,8 +220,18 @@ def test_scripts_are_part_of_the_package() -> None:
     names = {Path(str(file)).stem for file in files}
     assert names == {
         *("add", "allocate", "bitcount", "claim", "contains", "count", "create", "discard", "drop"),
-        *("header", "heartbeat", "merge", "prelude_layers", "prelude_ring", "read", "read_range"),
-        *("reassign", "release", "scan", "swap", "walk", "write_range"),
+        *("header", "heartbeat", "merge", "prelude_layers", "prelude_ring"),
+        *(
+            "prelude_server",
+            "read",
+            "read_range",
+            "reassign",
+            "release",
+            "scan",
+            "swap",
+            "walk",
+            "write_range",
+        ),
     }
     assert all(load(name).text for name in names)
     assert names >= _ON_FULL_SERVER

@@ -1,17 +1,17 @@
 """Sends the calls of an operation to an asyncio client: see driver.py."""
 
 import asyncio
-import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 import redis
-from redis.asyncio import RedisCluster
+from redis.asyncio import ConnectionPool, RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.bloom.client.driver import check_client
+from scrapy_bloom.bloom.client.driver import check_client, values_of
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
@@ -22,7 +22,7 @@ from scrapy_bloom.bloom.errors import (
     showable,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
 T = TypeVar("T")
 
@@ -36,7 +36,8 @@ STEPS = 100
 MIN_STEP_SECONDS = 0.002
 
 #: redis-py before 5.3 wants the name of a command, and does not use it.
-_ARGUMENTS = ("EVALSHA",) if redis.__version__ < "5.3" else ()
+_NAME = signature(ConnectionPool.get_connection).parameters["command_name"]
+_ARGUMENTS = ("EVALSHA",) if _NAME.default is Parameter.empty else ()
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
 
@@ -129,8 +130,8 @@ class AsyncDriver:
         self._client = client
         self._label = label
         self._words = words
-        # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
-        self._pipelines = not isinstance(client, RedisCluster)
+        # None for a cluster, whose blocks are on different nodes.
+        self._pool = getattr(client, "connection_pool", None)
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._timeout = timeout
         self.round_trips = 0
@@ -179,10 +180,23 @@ class AsyncDriver:
     def _replies(self) -> int:
         return self.round_trips  # what comes before each of them was answered
 
-    @property
-    def has_pool(self) -> bool:
-        """Whether the client has one server's connections: a cluster's has many servers'."""
-        return hasattr(self._client, "connection_pool")
+    async def server_id(self) -> str:
+        """Return the id of the server's process, of a cluster all; "" if unknown.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        nodes = {} if self._pool is not None else {"target_nodes": RedisCluster.PRIMARIES}
+        self.round_trips += 1
+        try:
+            async with timeout(self._timeout, self._replies):
+                return values_of("run_id", await self._client.info("server", **nodes))
+        except redis.ResponseError:
+            return ""
+        except asyncio.TimeoutError as error:
+            raise self.explain(TimeoutError("timed out")) from error
+        except (redis.RedisError, OSError) as error:
+            raise self.explain(error) from showable(error)
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -202,7 +216,7 @@ class AsyncDriver:
             # What was refused has changed nothing: load the scripts, and send those calls again.
             for text in {calls[place].script.text for place in unknown}:
                 self.round_trips += 1
-                await self._load_script(text)
+                await self._client.script_load(text)
             self.round_trips += 1
             again = await self._send_all([calls[place] for place in unknown])
             for place, reply in zip(unknown, again, strict=True):
@@ -212,96 +226,36 @@ class AsyncDriver:
                 raise reply
         return replies
 
-    async def _load_script(self, text: str) -> None:
-        await self._client.script_load(text)
-
     async def _send_all(self, calls: list[Call]) -> list[Any]:
         """Send calls together; return their replies, or errors in their places."""
-        if self._pipelines and len(calls) > 1:
-            pipeline = self._client.pipeline(transaction=False)
-            for call in calls:
-                call.send(pipeline)
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
-            return replies
-        return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
+        if self._pool is None:
+            return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
+        # By hand: a pipeline of redis-py's takes five rounds of the event loop, this takes two.
+        connection = await self._pool.get_connection(*_ARGUMENTS)
+        try:
+            return await _converse(connection, calls)
+        finally:
+            await self._pool.release(connection)
 
     async def _send_one(self, call: Call) -> Any:
         async with self._free:
             return await call.send(self._client)
 
 
-class OneConnection(AsyncDriver):
-    """A driver whose calls, in an ``async with`` block, all reach the same process of the server.
-
-    They are sent on one connection, and none is made in its place.
-
-    Args:
-        driver: of the client whose connections are used.
-    """
-
-    def __init__(self, driver: AsyncDriver) -> None:
-        super().__init__(driver._client, driver._label, driver._timeout, driver._words)  # noqa: SLF001
-        self._connection: Any = None
-
-    async def __aenter__(self) -> None:
-        try:
-            async with timeout(self._timeout):
-                self._connection = await self._client.connection_pool.get_connection(*_ARGUMENTS)
-        except asyncio.TimeoutError as error:
-            raise self.explain(TimeoutError("timed out")) from error
-        except (redis.RedisError, OSError) as error:
-            raise self.explain(error) from showable(error)
-
-    async def __aexit__(self, *error: object) -> None:
-        connection, self._connection = self._connection, None
-        await self._client.connection_pool.release(connection)
-
-    async def server_id(self) -> str:
-        """Return the id of the server's process; "" if unknown.
-
-        Raises:
-            StorageError: the server did not answer.
-        """
-        self.round_trips += 1
-        try:
-            async with timeout(self._timeout):
-                (reply,) = await self._ask([("INFO", "server")])
-        except asyncio.TimeoutError as error:
-            raise self.explain(TimeoutError("timed out")) from error
-        except (redis.RedisError, OSError) as error:
-            raise self.explain(error) from showable(error)
-        text = reply.decode() if isinstance(reply, bytes) else str(reply)
-        found = re.search(r"^run_id:(\w+)", text, re.MULTILINE)
-        return found[1] if found else ""
-
-    async def _load_script(self, text: str) -> None:
-        await self._ask([("SCRIPT", "LOAD", text)])
-
-    async def _send_all(self, calls: list[Call]) -> list[Any]:
-        return await self._ask(
-            [("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args) for call in calls]
-        )
-
-    async def _ask(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
-        """Send commands together; return their replies, or errors in their places."""
-        connection = self._connection
-        if not connection.is_connected:
-            raise redis.ConnectionError("the connection is closed")
-        is_read = False
-        try:
-            await connection.send_packed_command(connection.pack_commands(commands))
-            replies = [await self._reply() for _ in commands]
-            is_read = True
-        finally:
-            if not is_read:  # what is still to come would answer the next one
-                await connection.disconnect(nowait=True)
+async def _converse(connection: Any, calls: list[Call]) -> list[Any]:
+    """Send calls by a connection; return their replies, or errors in their places."""
+    replies: list[Any] = []
+    try:
+        await connection.send_packed_command(connection.pack_commands(map(Call.command, calls)))
+        for call in calls:
+            try:
+                replies.append(await connection.read_response(disable_decoding=call.binary))
+            except redis.ResponseError as error:  # noqa: PERF203 - it is a reply
+                replies.append(error)
         return replies
-
-    async def _reply(self) -> Any:
-        try:
-            return await self._connection.read_response()
-        except redis.ResponseError as error:
-            return error
+    finally:
+        if len(replies) < len(calls):  # what is still to come would answer the next calls
+            await connection.disconnect(nowait=True)
 
 
 async def finish(cleaning: Awaitable[T]) -> T:

@@ -125,7 +125,7 @@ class Driver:
             StorageError: as ``run`` does.
         """
         # INFO, because managed services refuse CONFIG.
-        return ",".join(self._info("memory", "maxmemory_policy"))
+        return self._info("memory", "maxmemory_policy")
 
     def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -133,24 +133,21 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return ",".join(self._info("server", "run_id"))
+        return self._info("server", "run_id")
 
-    def _info(self, section: str, name: str) -> list[str]:
-        """Return the different values in INFO, of all nodes."""
+    def _info(self, section: str, name: str) -> str:
         self.round_trips += 1
         try:
             with connecting(allowed=self.may_connect):
                 if isinstance(self.client, RedisCluster):
-                    nodes = self.client.info(section, target_nodes=RedisCluster.PRIMARIES)
-                    # Of a single node, without its name.
-                    infos = [nodes] if name in nodes else list(nodes.values())
+                    info: Any = self.client.info(section, target_nodes=RedisCluster.PRIMARIES)
                 else:
-                    infos = [self.client.info(section)]
+                    info = self.client.info(section)
         except redis.ResponseError:
-            return []
+            return ""
         except (redis.RedisError, OSError) as error:
             raise self._explain(error) from showable(error)
-        return sorted({str(info[name]) for info in infos if name in info})
+        return values_of(name, info)
 
     def _explain(self, error: Exception) -> StorageError:
         return explain(error, self.label, self._words)
@@ -234,6 +231,13 @@ _PIPELINES = (
     redis.asyncio.client.Pipeline,
     redis.asyncio.cluster.ClusterPipeline,
 )
+
+
+def values_of(name: str, info: Mapping[str, Any]) -> str:
+    """Return the different values in a reply to INFO, of a cluster those of all nodes."""
+    nodes = list(info.values())
+    infos = nodes if nodes and all(isinstance(node, Mapping) for node in nodes) else [info]
+    return ",".join(sorted({str(one[name]) for one in infos if name in one}))
 
 
 def check_client(client: Any, *, is_async: bool) -> None:

@@ -16,7 +16,13 @@ from scrapy_bloom.bloom.protocol.membership import (
     to_verdicts,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import (
+    Call,
+    Reply,
+    load,
+    on_full_server,
+    on_known_server,
+)
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
@@ -148,6 +154,8 @@ def release(
     items: Iterable[bytes],
     owner: str = "",
     failure: RetryPolicy | None = None,
+    *,
+    server: str = "",
 ) -> Operation[int]:
     """End the claims of items; return how many there were.
 
@@ -156,9 +164,13 @@ def release(
         items: their fingerprints.
         owner: whose claims to end; "" for any.
         failure: what becomes of them; None if they go.
+        server: id of the only process that may do it; "" for any.
+
+    Raises:
+        RestartedError: the server is another process.
     """
     fields = yield from _fields_by_block(session, items)
-    return (yield from release_fields(session, fields, owner, failure))
+    return (yield from release_fields(session, fields, owner, failure, server=server))
 
 
 def release_fields(
@@ -166,6 +178,8 @@ def release_fields(
     fields: Mapping[int, Sequence[str]],
     owner: str = "",
     failure: RetryPolicy | None = None,
+    *,
+    server: str = "",
 ) -> Operation[int]:
     """End claims by their fields, by block: see ``release``."""
     rest: tuple[str | int, ...] = ("", 0, 0)
@@ -178,29 +192,46 @@ def release_fields(
     ]
     if not calls:
         return 0
-    replies = yield [call for call, _ in calls]
+    replies = yield [_on(server, call) for call, _ in calls]
     for reply, (_, count) in zip(replies, calls, strict=True):
         is_answer(reply, count)
     return sum(reply.verdicts.count("1") for reply in replies)
 
 
-def confirm(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verdict]]:
+def _on(server: str, call: Call) -> Call:
+    """Return a call that only one process of the server carries out, if one is named."""
+    if not server:
+        return call
+    return call._replace(script=on_known_server(call.script), args=(*call.args, server))
+
+
+def confirm(
+    session: FilterSession, items: Sequence[bytes], *, server: str = ""
+) -> Operation[list[Verdict]]:
     """Record pages that are crawled, and end their claims, in one step per item.
 
     A page whose claim is gone is not recorded (NOT_CLAIMED): the claims of its links may be gone as
     well. A server without memory does it too.
+
+    Args:
+        session: the filter.
+        items: their fingerprints.
+        server: id of the only process that may do it; "" for any.
+
+    Raises:
+        RestartedError: the server is another process; some pages may be recorded.
     """
 
     def make_call(batch: BlockBatch) -> Call:
         call = batch.held.confirm(batch.packed, [fields[place] for place in batch.places])
-        return call._replace(script=on_full_server(call.script))
+        return _on(server, call._replace(script=on_full_server(call.script)))
 
     fields = [field_of(item) for item in items]
     verdicts = to_verdicts((yield from ask(session, items, make_call)))
     # The script keeps their claims, because the block may grow, and they are sent again.
     full = [item for item, v in zip(items, verdicts, strict=True) if v is Verdict.UNRECORDED]
     if full:
-        yield from release(session, full)
+        yield from release(session, full, server=server)
     return verdicts
 
 

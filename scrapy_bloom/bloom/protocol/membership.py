@@ -4,12 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError, RestartedError, StorageError
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
@@ -101,8 +101,11 @@ def is_answer(reply: Reply, items: int) -> bool:
     """Whether a reply holds the verdicts on so many items, and not the reason why it holds none.
 
     Raises:
+        RestartedError: it is from another process of the server than the caller knows.
         StorageError: it holds verdicts, but not on so many items, or such as there are none.
     """
+    if reply.status == RESTARTED:
+        raise RestartedError("the server was restarted, or replaced by a replica: open it again")
     if reply.status != "ok":
         return False
     if len(reply.verdicts) != items or reply.verdicts.strip(VERDICTS):

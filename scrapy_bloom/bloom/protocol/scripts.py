@@ -18,9 +18,12 @@ from scrapy_bloom.bloom.errors import StorageError
 UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
 #: Status of a reply that holds bytes.
 BYTES = "bytes"
+#: Status of a reply from another process of the server than the caller knows.
+RESTARTED = "restarted"
 #: Scripts that a server without memory carries out: they end claims, which gives memory back, or
 #: write a few bytes that keep a worker alive.
 _ON_FULL_SERVER = frozenset({"heartbeat", "reassign", "release"})
+_ALLOW_OOM = "#!lua flags=allow-oom\n"
 #: Where a script names its prelude.
 _NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua$", re.MULTILINE)
 #: What a script is called with.
@@ -50,6 +53,10 @@ class Call(NamedTuple):
     keys: tuple[str, ...]
     args: tuple[Argument, ...]
     binary: bool = False
+
+    def command(self) -> tuple[Argument, ...]:
+        """Return the command that makes the call."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
     def send(self, client: Any, *, by_text: bool = False) -> Any:
         """Send the call by a client of redis-py's, or put it into a pipeline of one.
@@ -128,7 +135,15 @@ def on_full_server(script: Script) -> Script:
 
     A read-only replica refuses it, even if it writes nothing.
     """
-    return _script(script.name, f"#!lua flags=allow-oom\n{script.text}")
+    return _script(script.name, f"{_ALLOW_OOM}{script.text}")
+
+
+@cache
+def on_known_server(script: Script) -> Script:
+    """Return a variant of a script whose last argument is the id of the server's process."""
+    flags = _ALLOW_OOM if script.text.startswith(_ALLOW_OOM) else ""
+    own = script.text.removeprefix(flags)
+    return _script(script.name, f"{flags}{_read('prelude_server')}{own}")
 
 
 def _read(name: str) -> str:
