@@ -107,6 +107,8 @@ def connect_filters(
             words=WORDS,
             timeout=settings.timeout,
         )
+    if len(blooms) == 1:
+        blooms[LASTING].keep_connection()
     return Filters(blooms, connection)
 
 

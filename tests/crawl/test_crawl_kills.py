@@ -88,7 +88,8 @@ def tree() -> Iterator[Tree]:
 def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
     """Crawl, and be killed after so many script calls, of whichever thread; -1 for never."""
     lock = threading.Lock()
-    send_one, pipeline, send_all = Driver._send_one, Driver._pipeline, AsyncDriver._send_all
+    send_one, exchange = Driver._send_one, Driver.exchange
+    pipeline, send_all = Driver._pipeline, AsyncDriver._send_all
 
     def count() -> None:
         nonlocal calls
@@ -101,6 +102,10 @@ def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
         count()
         return send_one(self, call)
 
+    def counted_exchange(self: Driver, frame: bytes) -> Any:
+        count()
+        return exchange(self, frame)
+
     def counted_pipeline(self: Driver, batch: Any) -> Any:
         count()
         return pipeline(self, batch)
@@ -110,6 +115,7 @@ def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
         return await send_all(self, calls)
 
     Driver._send_one, Driver._pipeline = counted_send_one, counted_pipeline
+    Driver.exchange = counted_exchange
     AsyncDriver._send_all = counted_send_all
     process = CrawlerProcess(settings)
     process.crawl(TreeSpider, start_urls=[start])

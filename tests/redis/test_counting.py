@@ -24,6 +24,7 @@ from scrapy_bloom.bloom.protocol.membership import (
     locate,
     verdict_on_one,
 )
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 
@@ -313,23 +314,22 @@ def test_what_is_seen_and_has_no_room_grows_the_filter(connect: Connect) -> None
     assert len(bloom) == 1
 
 
+def add_at_once(bloom: BloomFilter, item: bytes) -> Verdict | None:
+    """Add an item as ``run_one`` does first; None if that is not enough."""
+    held, packed = locate(bloom.session, item)
+    reply = bloom._driver.exchange(held.add_one(packed, if_absent=False))
+    return verdict_on_one(bloom.session, held, reply)
+
+
 @pytest.mark.parametrize("item", [A, b"x"])
 def test_one_addition_in_a_full_layer_is_made_again_when_there_is_room(
     connect: Connect, item: bytes
 ) -> None:
     bloom = connect(blocks=1, capacity=5)
     add(bloom, *[A] * 5)
-    held, packed = locate(bloom.session, item)
-    assert (
-        verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed, if_absent=False)))
-        is None
-    )
+    assert add_at_once(bloom, item) is None
     assert add(bloom, item) == (SEEN if item == A else NEW)
-    held, packed = locate(bloom.session, item)
-    assert (
-        verdict_on_one(bloom.session, held, bloom._driver.call(held.add(packed, if_absent=False)))
-        == SEEN
-    )
+    assert add_at_once(bloom, item) == SEEN
 
 
 def test_a_layer_that_is_nearly_full_is_told(client: redis.Redis) -> None:

@@ -1227,13 +1227,14 @@ def test_a_count_that_cannot_be_is_named(client: redis.Redis, count: str) -> Non
 def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: redis.Redis) -> None:
     bloom = small(client, blocks=1)
     bloom.open()
-    original = bloom._driver._send_one
+    driver = bloom._driver
+    exchange, send_one = driver.exchange, driver._send_one
 
-    def meddle(call: object) -> object:
+    def meddle() -> None:
         client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
-        return original(call)
 
-    bloom._driver._send_one = meddle
+    driver.exchange = lambda frame: (meddle(), exchange(frame))[1]
+    driver._send_one = lambda call: (meddle(), send_one(call))[1]
     with pytest.raises(StorageError, match="does something else write"):
         bloom.add("a")
 
@@ -1387,6 +1388,7 @@ def test_a_reply_that_is_none_of_ours_is_a_storage_error(
     bloom = small(client)
     bloom.open()
     monkeypatch.setattr(client, "evalsha", lambda *args: reply)
+    monkeypatch.setattr(bloom._driver._exchanger, "exchange", lambda frame: reply)
     for call in (lambda: bloom.add("a"), lambda: bloom.add_many(["a"])):
         with pytest.raises(StorageError, match="a script answered"):
             call()

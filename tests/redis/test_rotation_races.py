@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any
@@ -206,16 +207,16 @@ def die_after(calls: int, name: str, url: str, options: dict[str, Any], pipe: Co
             bloom.open()
         pipe.send("ready")
         pipe.recv()
-        send_one = driver._send_one
 
-        def send(call: Call) -> Any:
+        def counted(send: Callable[[Any], Any], call: Any) -> Any:
             nonlocal calls
             if calls == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             calls -= 1
-            return send_one(call)
+            return send(call)
 
-        driver._send_one = send
+        driver._send_one = partial(counted, driver._send_one)
+        driver.exchange = partial(counted, driver.exchange)
         case.operation(bloom, pipe)
 
 

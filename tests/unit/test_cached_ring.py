@@ -4,6 +4,7 @@ from dataclasses import replace
 from struct import Struct
 
 import pytest
+import redis
 
 from scrapy_bloom.bloom.model.generations import Config, Layer
 from scrapy_bloom.bloom.model.hashing import offsets
@@ -151,3 +152,34 @@ def wide_layers() -> list[tuple[Layer, ...]]:
         tuple(Layer(63 - i, index, next(sizes), 10) for index in range(count))
         for i, count in enumerate(counts)
     ]
+
+
+# -- calls as they are sent --
+
+
+def sent(call: Call) -> bytes:
+    """What redis-py sends for a call."""
+    words = ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+    return b"".join(redis.Connection().pack_command(*words))
+
+
+@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
+@pytest.mark.parametrize("counting", [False, True])
+@pytest.mark.parametrize("if_absent", [False, True])
+def test_an_addition_is_written_out_as_redis_py_does(
+    order: str, counting: bool, if_absent: bool
+) -> None:
+    mine = ring(order)
+    mine = replace(mine, header=replace(mine.header, counting=counting))
+    taken = CachedRing.of("v", mine, Keys("gr\u00fcn"))
+    packed = taken.pack(HASHES)
+    frame = taken.add_one(packed, if_absent=if_absent)
+    assert frame == sent(taken.add(packed, if_absent=if_absent))
+
+
+@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
+def test_a_claim_is_written_out_as_redis_py_does(order: str) -> None:
+    mine = held(order)
+    packed = mine.pack(HASHES)
+    frame = mine.claim_one(packed, ("me", "n.1", 7, "ab", '{"url":"gr\u00fcn"}'))
+    assert frame == sent(mine.claim(packed, "me", "n.1", ("ab", '{"url":"gr\u00fcn"}'), room=7))

@@ -4,14 +4,14 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 import redis
-from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.driver import check_client, values_of
+from scrapy_bloom.bloom.client.exchanger import taking
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
@@ -35,9 +35,6 @@ STEPS = 100
 #: Seconds of a step at least: timers are exact to about one millisecond.
 MIN_STEP_SECONDS = 0.002
 
-#: redis-py before 5.3 wants the name of a command, and does not use it.
-_NAME = signature(ConnectionPool.get_connection).parameters["command_name"]
-_ARGUMENTS = ("EVALSHA",) if _NAME.default is Parameter.empty else ()
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
 
@@ -132,6 +129,7 @@ class AsyncDriver:
         self._words = words
         # None for a cluster, whose blocks are on different nodes.
         self._pool = getattr(client, "connection_pool", None)
+        self._take = None if self._pool is None else taking(self._pool)
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._timeout = timeout
         self.round_trips = 0
@@ -228,10 +226,10 @@ class AsyncDriver:
 
     async def _send_all(self, calls: list[Call]) -> list[Any]:
         """Send calls together; return their replies, or errors in their places."""
-        if self._pool is None:
+        if self._pool is None or self._take is None:
             return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
         # By hand: a pipeline of redis-py's takes five rounds of the event loop, this takes two.
-        connection = await self._pool.get_connection(*_ARGUMENTS)
+        connection = await self._take()
         try:
             return await _converse(connection, calls)
         finally:

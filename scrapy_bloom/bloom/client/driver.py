@@ -13,6 +13,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
+from scrapy_bloom.bloom.client.exchanger import Exchanger
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
@@ -66,6 +67,7 @@ class Driver:
         self._words = words
         # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
         self._pipelines = not isinstance(client, RedisCluster)
+        self._exchanger = Exchanger(client) if Exchanger.is_plain(client) else None
         self._timeout = timeout
         #: Seconds that the operation may go on waiting.
         self._left = inf
@@ -84,6 +86,7 @@ class Driver:
             StorageError: the server refused a command, or did not reply in time. Then it is unknown
                 whether the last commands were carried out.
         """
+        self._give_back()
         self._left = inf if on_all_blocks or self._timeout is None else self._timeout
         try:
             with connecting(allowed=self.may_connect):
@@ -99,18 +102,26 @@ class Driver:
             reword(error, self._words)
             raise
 
-    def call(self, call: Call) -> Reply:
-        """Make one call, outside of any operation.
+    def exchange(self, frame: bytes) -> Reply | None:
+        """Send one call as it is, and return its reply.
+
+        None if nothing was changed and the call has to be sent by ``run``: by an unusual client, to
+        a server that does not know the script, or to learn which key has a wrong type.
 
         Raises:
             StorageError: as ``run`` does.
         """
+        if self._exchanger is None:
+            return None
         # As ``connecting`` does, without its calls: each new URL passes here.
         outer = this_thread.may_connect
         this_thread.may_connect = outer and self.may_connect
+        self.round_trips += 1
         try:
-            return Reply.parse(self._send_one(call))
+            return Reply.parse(self._exchanger.exchange(frame))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, NoScriptError) or "WRONGTYPE" in str(error):
+                return None
             raise self._explain(error) from showable(error)
         except BloomError as error:
             reword(error, self._words)
@@ -136,6 +147,7 @@ class Driver:
         return self._info("server", "run_id")
 
     def _info(self, section: str, name: str) -> str:
+        self._give_back()
         self.round_trips += 1
         try:
             with connecting(allowed=self.may_connect):
@@ -148,6 +160,15 @@ class Driver:
         except (redis.RedisError, OSError) as error:
             raise self._explain(error) from showable(error)
         return values_of(name, info)
+
+    def keep_connection(self) -> None:
+        """Keep the connection of ``exchange`` for the next one; ``run`` gives it back first."""
+        if self._exchanger is not None:
+            self._exchanger.keeps_connection = True
+
+    def _give_back(self) -> None:
+        if self._exchanger is not None:
+            self._exchanger.give_back()
 
     def _explain(self, error: Exception) -> StorageError:
         return explain(error, self.label, self._words)

@@ -71,9 +71,7 @@ class Hasher:
 
     def hashes(self, item: bytes) -> tuple[int, list[int]]:
         """Return the item's block and one unsigned 64-bit hash per seed."""
-        first, *others = self.seeds
-        low, high = murmur3(item, first)
-        return high % self.blocks, [low, *(murmur3(item, seed)[0] for seed in others)]
+        return self.block(item), [murmur3(item, seed)[0] for seed in self.seeds]
 
 
 def offsets(hashes: Sequence[int], num_bits: int) -> list[int]:

@@ -12,10 +12,13 @@ from scrapy_bloom.bloom.model.hashing import offset_packer, offsets
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import COUNTER_BITS
-from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Script, load
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Script, load, to_resp
 
 #: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
 MAX_URLS_PER_CALL = 256
+#: A call of a script as it is sent: what is before the offsets, and after them.
+Frame = tuple[bytes, bytes]
+_Arguments = tuple[Argument, ...]
 #: Bytes, and URLs it takes, of a layer that is written.
 _ROOM = Struct("<IQ")
 
@@ -36,6 +39,8 @@ class CachedRing:
         add_tail: its arguments after them.
         claim_keys: keys of a claim.
         claim_head: arguments of a claim before its owner, without the offsets.
+        add_frame: an addition of one item as it is sent, before its offsets and after them.
+        claim_frame: the same of a claim, up to its owner.
         ends: Unix time at which the ring ends; 0 is never.
         max_urls: URLs in one call.
     """
@@ -51,6 +56,8 @@ class CachedRing:
     add_tail: tuple[Argument, ...]
     claim_keys: tuple[str, ...]
     claim_head: tuple[Argument, ...]
+    add_frame: Frame
+    claim_frame: Frame
     ends: int
     max_urls: int
 
@@ -64,17 +71,27 @@ class CachedRing:
         counts = tuple(f"n:{layer.name}" for layer in written)
         counting = ring.header.counting
         room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
+        packer, names = offset_packer(k), _keys(keys, ring.block, layers)
+        script = load("count" if counting else "add")
+        head: _Arguments = (version, ring.ends, k, _groups(layers, sizes), len(sizes))
+        tail: _Arguments = (COUNTER_BITS if counting else 1, room, *counts)
+        claim_keys, claim_head = _claim_parts(version, ring, keys, sizes, ring.tested)
+        width = len(sizes) * packer.size
         return cls(
             version,
             ring,
             keys,
             sizes,
-            offset_packer(k),
-            load("count" if counting else "add"),
-            _keys(keys, ring.block, layers),
-            (version, ring.ends, k, _groups(layers, sizes), len(sizes)),
-            (COUNTER_BITS, room, *counts) if counting else (1, room, *counts),
-            *_claim_parts(version, ring, keys, sizes, ring.tested),
+            packer,
+            script,
+            names,
+            head,
+            tail,
+            claim_keys,
+            claim_head,
+            # A counting filter's addition ends with "nx" or "", a claim with five arguments.
+            _frame(Call(script, names, head), width, tail, counting),
+            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 5),
             ring.ends,
             # To discard a URL takes about twice as long as to add one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
@@ -96,6 +113,13 @@ class CachedRing:
         if self.ring.header.counting:
             tail = (*tail, "nx" if if_absent else "")
         return Call(self.add_script, self.add_keys, (*self.add_head, packed, *tail))
+
+    def add_one(self, packed: bytes, *, if_absent: bool = True) -> bytes:
+        """Return the same call on one item as it is sent: each new URL passes here."""
+        before, after = self.add_frame
+        if self.ring.header.counting:
+            after += to_resp("nx" if if_absent else "")
+        return b"%b%b%b" % (before, packed, after)
 
     def confirm(self, packed: bytes, fields: Sequence[str]) -> Call:
         """Return the call that records claimed items and ends their claims.
@@ -146,6 +170,16 @@ class CachedRing:
         args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
         return Call(load("claim"), keys, args)
 
+    def claim_one(self, packed: bytes, claim: tuple[str, str, int, str, str]) -> bytes:
+        """Return the call that claims one URL as it is sent.
+
+        Args:
+            packed: its offsets.
+            claim: owner, nonce and room as of ``claim``, the field of the claim, and its request.
+        """
+        before, after = self.claim_frame
+        return b"%b%b%b%b" % (before, packed, after, to_resp(*claim))
+
     def contains_in(self, generation: Generation, packed: bytes) -> Call:
         """Return the call that tests URLs against one generation."""
         return self._contains(generation.layers, packed)
@@ -157,6 +191,20 @@ class CachedRing:
     def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
         *head, bits, room = _test_head(self.version, self.ring, self.sizes, layers)
         return (*head, packed, bits, room)
+
+
+def _frame(call: Call, width: int, tail: _Arguments, more: int) -> Frame:
+    """Return a call as it is sent, before and after the offsets, without its last arguments.
+
+    Args:
+        call: the call, with the arguments before the offsets.
+        width: bytes of the offsets.
+        tail: arguments after them.
+        more: number of arguments after these.
+    """
+    before = ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+    count = len(before) + 1 + len(tail) + more
+    return b"*%d\r\n%b$%d\r\n" % (count, to_resp(*before), width), b"\r\n" + to_resp(*tail)
 
 
 def _test_head(

@@ -43,8 +43,8 @@ class BlockBatch:
 Found = tuple[Ring, Generation | None]
 #: Makes the call for a batch.
 MakeCall = Callable[[BlockBatch], Call]
-#: Makes the call for one item, of its ring and its packed offsets.
-MakeOneCall = Callable[[CachedRing, bytes], Call]
+#: Makes the call for one item as it is sent, of its ring and its packed offsets.
+MakeFrame = Callable[[CachedRing, bytes], bytes]
 
 
 def add(

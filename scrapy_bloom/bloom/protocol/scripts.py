@@ -74,6 +74,12 @@ class Call(NamedTuple):
         return client.evalsha(self.script.sha, *rest)
 
 
+def to_resp(*arguments: Argument) -> bytes:
+    r"""Return arguments as Redis reads them: ``b"$3\r\nGET\r\n$1\r\nk\r\n"``."""
+    encoded = [a if isinstance(a, bytes) else str(a).encode() for a in arguments]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(a), a) for a in encoded])
+
+
 class Reply(NamedTuple):
     """What every script answers: a status, a ring, the server's clock, and the rest.
 

@@ -136,7 +136,7 @@ class RecordWhenScheduled(Policy):
     def look_up_one(self, bloom: BloomFilter, key: Key, request: Request) -> Verdict:  # noqa: ARG002
         """See ``Policy``."""
         item = key[1]
-        return bloom.run_one(item, CachedRing.add, partial(add, items=[item]))
+        return bloom.run_one(item, CachedRing.add_one, partial(add, items=[item]))
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
         """See ``Policy``."""

@@ -13,6 +13,7 @@ from scrapy import Request, Spider
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
@@ -129,11 +130,10 @@ class RecordWhenCrawled(Policy):
         item, text = key[1], self._mark(request, key)
         nonce, header = next(self._nonces), bloom.session.header
         room = self._settings.pending_memory // header.blocks if header else 0
+        claim = (self._owner, nonce, room, field_of(item), text)
         verdict = bloom.run_one(
             item,
-            lambda held, packed: held.claim(
-                packed, self._owner, nonce, (field_of(item), text), room=room
-            ),
+            partial(CachedRing.claim_one, claim=claim),
             self._claim([item], [text], nonce),
         )
         if verdict is Verdict.UNKEPT:

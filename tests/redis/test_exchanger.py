@@ -1,0 +1,312 @@
+"""Commands on a connection of a pool, without redis-py's layers: each reply is its command's."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+from redis._parsers import _HiredisParser, _RESP2Parser
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
+from redis.retry import Retry
+from support.polling import until
+from support.proxy import PASS, Fault, Kind, Proxy
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.client.connection import connect
+from scrapy_bloom.bloom.client.exchanger import Exchanger
+from scrapy_bloom.bloom.protocol.scripts import to_resp
+
+TIMEOUT = 0.3
+PARSERS = [_HiredisParser, _RESP2Parser]
+
+
+def frame(*words: str | int) -> bytes:
+    return b"*%d\r\n%b" % (len(words), to_resp(*words))
+
+
+def echo(exchanger: Exchanger, text: str) -> bool:
+    """Whether the reply to ECHO is its own."""
+    reply: object = exchanger.exchange(frame("ECHO", text))
+    return reply == text.encode()
+
+
+@contextmanager
+def filter_at(url: str, *, keeps: bool = True, timeout: float = 10, **params: Any) -> Iterator[Any]:
+    """An open filter with a connection of its own."""
+    with closing(connect(url, timeout=timeout, params=params)) as connection:
+        bloom = BloomFilter(connection.client, "k", blocks=1, timeout=timeout)
+        if keeps:
+            bloom.keep_connection()
+        bloom.open()
+        yield bloom
+
+
+@pytest.fixture(params=[False, True], ids=["pool", "kept"])
+def keeps(request: pytest.FixtureRequest) -> bool:
+    """Whether the connection is kept between two commands."""
+    return bool(request.param)
+
+
+@pytest.fixture(params=PARSERS)
+def exchanger(
+    request: pytest.FixtureRequest, keeps: bool, server: Server, client: redis.Redis
+) -> Iterator[Exchanger]:
+    retry = Retry(NoBackoff(), 0)
+    with redis.Redis(port=server.port, retry=retry, socket_timeout=TIMEOUT, protocol=2) as plain:
+        plain.connection_pool.connection_kwargs["parser_class"] = request.param
+        exchanger = Exchanger(plain)
+        exchanger.keeps_connection = keeps
+        yield exchanger
+
+
+# -- each reply is its command's --
+
+
+def test_a_late_reply_is_not_taken_for_that_of_the_next_command(exchanger: Exchanger) -> None:
+    assert echo(exchanger, "first")
+    with pytest.raises(redis.TimeoutError):
+        exchanger.exchange(frame("BLPOP", "nothing", "0.4"))
+    for number in range(3):
+        assert echo(exchanger, f"after {number}")
+        time.sleep(0.1)
+
+
+def test_a_late_verdict_is_not_taken_for_that_of_the_next_item(
+    server: Server, client: redis.Redis, keeps: bool
+) -> None:
+    with (
+        Proxy(server.port) as proxy,
+        filter_at(proxy.url, keeps=keeps, timeout=TIMEOUT) as bloom,
+    ):
+        assert bloom.add("seen")
+        proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT + 0.1, times=1)
+        with pytest.raises(StorageError, match="did not answer in time"):
+            bloom.add("seen")
+        proxy.fault = PASS
+        assert bloom.add("new")
+        time.sleep(0.2)
+        assert bloom.add("new too")
+        assert not bloom.add("seen")
+
+
+def test_an_interruption_between_command_and_reply_leaves_no_reply_behind(
+    exchanger: Exchanger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    assert echo(exchanger, "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractConnection, "read_response", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            exchanger.exchange(frame("BLPOP", "nothing", "0.1"))
+    assert echo(exchanger, "after")
+    time.sleep(0.2)
+    assert echo(exchanger, "later")
+
+
+@pytest.mark.parametrize("words", [("NO-SUCH-COMMAND",), ("EVALSHA", "0" * 40, 0), ("GET",)])
+def test_a_refusal_is_a_whole_reply(exchanger: Exchanger, words: tuple[str | int, ...]) -> None:
+    assert echo(exchanger, "first")
+    before = exchanger.exchange(frame("CLIENT", "ID"))
+    with pytest.raises(redis.ResponseError):
+        exchanger.exchange(frame(*words))
+    assert exchanger.exchange(frame("CLIENT", "ID")) == before
+    assert echo(exchanger, "after")
+
+
+def test_threads_do_not_share_a_connection(exchanger: Exchanger) -> None:
+
+    def repeat(name: str) -> bool:
+        return all(echo(exchanger, f"{name} {number}") for number in range(300))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(repeat, "abcd"))
+    exchanger.give_back()
+    assert not exchanger._pool._in_use_connections
+
+
+def test_after_a_fork_the_parents_connection_is_not_used(
+    exchanger: Exchanger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanger.keeps_connection = True
+    before = exchanger.exchange(frame("CLIENT", "ID"))
+    exchanger._kept[0].pid -= 1
+    assert exchanger.exchange(frame("CLIENT", "ID")) != before
+
+
+# -- servers that close --
+
+
+def test_a_server_that_has_closed_the_connection_meanwhile_costs_no_command(
+    exchanger: Exchanger, client: redis.Redis
+) -> None:
+    for number in range(3):
+        assert echo(exchanger, str(number))
+        client.client_kill_filter(_type="normal", skipme=True)
+
+
+def test_a_restart_between_two_additions_goes_unnoticed(any_binary: str, keeps: bool) -> None:
+    with Server(any_binary) as server, filter_at(server.url, keeps=keeps) as bloom:
+        assert bloom.add("a")
+        server.kill()
+        server.start()
+        assert bloom.add("b")
+        assert not bloom.add("b")
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_server_that_closes_in_the_middle_of_a_reply_is_an_error(
+    parser: type, keeps: bool
+) -> None:
+    whole = b"*2\r\n$2\r\nok\r\n$1\r\n1\r\n"
+    replies = [whole[:11], whole]
+
+    def serve(listener: socket.socket) -> None:
+        for reply in replies:
+            peer = listener.accept()[0]
+            with peer:
+                while b"EVALSHA" not in (data := peer.recv(65_536)):
+                    peer.sendall(b"+OK\r\n" * data.count(b"SETINFO"))
+                peer.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        retry = Retry(NoBackoff(), 0)
+        port = listener.getsockname()[1]
+        with redis.Redis(port=port, retry=retry, socket_timeout=5, protocol=2) as plain:
+            plain.connection_pool.connection_kwargs["parser_class"] = parser
+            exchanger = Exchanger(plain)
+            exchanger.keeps_connection = keeps
+            with pytest.raises(redis.ConnectionError):
+                exchanger.exchange(frame("EVALSHA", "x"))
+            assert exchanger.exchange(frame("EVALSHA", "x")) == [b"ok", b"1"]
+            exchanger.give_back()
+        thread.join()
+
+
+def test_a_script_that_the_server_has_forgotten_is_sent_again(
+    server: Server, client: redis.Redis, keeps: bool
+) -> None:
+    with filter_at(server.url, keeps=keeps) as bloom:
+        assert bloom.add("a")
+        client.script_flush()
+        assert bloom.add("b")
+        assert not bloom.add("b")
+
+
+def test_a_key_of_another_type_is_named(server: Server, client: redis.Redis, keeps: bool) -> None:
+    with filter_at(server.url, keeps=keeps) as bloom:
+        bloom.add("a")
+        client.delete("{k:0}:0.0")
+        client.lpush("{k:0}:0.0", "x")
+        with pytest.raises(StorageError, match=r"'\{k:0\}:0.0' holds a list"):
+            bloom.add("b")
+
+
+# -- connections --
+
+
+def test_where_no_connection_may_be_made_nothing_is_sent(
+    server: Server, client: redis.Redis, keeps: bool
+) -> None:
+    with Proxy(server.port) as proxy, filter_at(proxy.url, keeps=keeps) as bloom:
+        assert bloom.add("a")
+        client.client_kill_filter(_type="normal", skipme=True)
+        until(lambda: not proxy.open_connections, "the connection is closed")
+        bloom.may_connect = False
+        connections, requests = proxy.connections, proxy.requests
+        for _ in range(2):
+            with pytest.raises(StorageError, match="is not connected: nothing was sent"):
+                bloom.add("b")
+        assert (proxy.connections, proxy.requests) == (connections, requests)
+        bloom.may_connect = True
+        assert bloom.add("b")
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_replies_may_be_decoded(
+    server: Server, client: redis.Redis, keeps: bool, decode: bool
+) -> None:
+    with server.client(decode_responses=decode) as plain:
+        bloom = BloomFilter(plain, "gr\u00fcn", capacity=5, blocks=1)
+        if keeps:
+            bloom.keep_connection()
+        assert [bloom.add(item) for item in "aab\u00fc\u00fc"] == [True, False, True, True, False]
+        assert [bloom.add(str(number)) for number in range(40)] == [True] * 40
+
+
+def test_a_pool_of_one_connection_is_enough(
+    server: Server, client: redis.Redis, keeps: bool
+) -> None:
+    with filter_at(server.url, keeps=keeps, max_connections=1) as bloom:
+        for number in range(3):
+            assert bloom.add(str(number))
+            assert bloom.add_many(["a", str(number)]) == [number == 0, False]
+            assert bloom.server_id()
+
+
+def test_what_is_kept_is_closed_with_the_client(server: Server, client: redis.Redis) -> None:
+    with filter_at(server.url) as bloom:
+        assert bloom.add("a")
+        assert len(bloom._driver._exchanger._kept) == 1
+    assert bloom._driver._exchanger._kept[0]._sock is None
+
+
+def test_unusual_clients_send_by_themselves(
+    server: Server, client: redis.Redis, cluster: redis.RedisCluster
+) -> None:
+    sent: list[str] = []
+
+    class Own(redis.Redis):
+        def execute_command(self, *args: Any, **options: Any) -> Any:
+            sent.append(args[0])
+            return super().execute_command(*args, **options)
+
+    single = partial(redis.Redis, single_connection_client=True)
+    for make in (Own, single):
+        with closing(make(host="127.0.0.1", port=server.port)) as other:
+            bloom = BloomFilter(other, "k")
+            bloom.open()
+            sent.clear()
+            assert bloom.add(str(make))
+            assert not bloom.add(str(make))
+            assert sent == (["EVALSHA"] * 2 if make is Own else [])
+    assert BloomFilter(cluster, "k").add("a")
+
+
+# -- polling --
+
+
+def test_only_a_server_that_replies_soon_is_polled(
+    exchanger: Exchanger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert echo(exchanger, "first")
+    polls: list[bool] = []
+    can_read = AbstractConnection.can_read
+
+    def counted(self: AbstractConnection, *args: Any, **options: Any) -> bool:
+        found = bool(can_read(self, *args, **options))
+        polls.append(found)
+        return found
+
+    monkeypatch.setattr(AbstractConnection, "can_read", counted)
+    exchanger._is_near = False
+    exchanger.exchange(frame("BLPOP", "nothing", "0.05"))
+    assert not exchanger._is_near
+    assert polls == [False]  # before the command: has the server closed the connection?
+    exchanger._is_near = True
+    started = time.perf_counter()
+    exchanger.exchange(frame("BLPOP", "nothing", "0.05"))
+    assert time.perf_counter() - started >= 0.05
+    assert not exchanger._is_near
+    assert not any(polls)
