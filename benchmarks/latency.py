@@ -31,10 +31,11 @@ from benchmarks.contestants import (
     request,
     servers,
 )
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 
 #: Largest median of a new URL that is accepted, in PINGs of the same client.
 TARGET = 1.6
+NEW = "A new URL looked up by itself, in PINGs of the same client"
 CHUNK = 10
 WARM_UP = 500
 COUNTED = 200
@@ -136,11 +137,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of our new URL in PINGs: whole, and without the fingerprint."""
+    """Medians of a new URL in PINGs: ours, ours without the fingerprint, and scrapy-redis's."""
 
     way: Way
     whole: float
     bare: float
+    sadd: float
 
 
 def run(*, quick: bool = False, full: bool = False) -> Outcome:
@@ -153,7 +155,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
                 with _pinned(server, same_core=way.same_core):
                     results.append(_group(table, way, 500 if quick else 2_000))
                 server.client().flushall()
-    return Outcome([table], _verdict(results))
+    return Outcome([table], [*_targets(results)], summary=[*_summary(results)])
 
 
 def _ways(server: Server, *, full: bool) -> list[Way]:
@@ -185,18 +187,18 @@ def _pinned(server: Server, *, same_core: bool) -> Iterator[None]:
         os.sched_setaffinity(server.process.pid, cores)
 
 
-def _verdict(results: list[Result]) -> str:
-    """Return in a few words how the latency compares with its target."""
-    target = f"at most {TARGET} PINGs of the same client (medians)"
-    sentences = [f"A new URL that is asked about by itself takes {target}. The worst here:"]
+def _targets(results: list[Result]) -> Iterator[Target]:
     for same_core, where in ((False, "two cores"), (True, "one core")):
         whole = max(r.whole for r in results if r.way.same_core is same_core)
-        bare = max(r.bare for r in results if r.way.same_core is same_core)
-        sentences.append(
-            f"with client and server on {where}, {whole:.2f} ({bare:.2f} without the fingerprint), "
-            f"{met(whole <= TARGET)}{'.' if same_core else ';'}"
-        )
-    return " ".join(sentences)
+        yield Target.at_most(f"{NEW}, client and server on {where}", TARGET, whole)
+
+
+def _summary(results: list[Result]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each target, with the first of the results that it is for."""
+    for target, same_core in zip(_targets(results), (False, True), strict=True):
+        first = next(r for r in results if r.way.same_core is same_core)
+        ours = f"{first.whole:.2f} ({first.bare:.2f} without the fingerprint)"
+        yield target.what, ours, f"{first.sadd:.2f} scrapy-redis (`SADD`)", target.judged
 
 
 def _group(table: Table, way: Way, calls: int) -> Result:
@@ -211,9 +213,15 @@ def _group(table: Table, way: Way, calls: int) -> Result:
         table.add(f"**{title}**", *[""] * 5)
         for contestant, listed in timed:
             _report(table, contestant, listed)
-    ours = {op.name: op.median for op in timed[0][1]}
-    ping = ours["PING"]
-    return Result(way, ours["new URL"] / ping, ours["new URL without fingerprint"] / ping)
+    pings = {contestant.name: _pings(listed) for contestant, listed in timed}
+    ours, theirs = pings["scrapy-bloom"], pings["scrapy-redis"]
+    return Result(way, ours["new URL"], ours["new URL without fingerprint"], theirs["new URL"])
+
+
+def _pings(listed: list[Operation]) -> dict[str, float]:
+    """Return the median of each operation in PINGs."""
+    ping = listed[0].median
+    return {op.name: op.median / ping for op in listed}
 
 
 def _measure(title: str, listed: list[Operation], calls: int) -> None:
@@ -227,14 +235,14 @@ def _measure(title: str, listed: list[Operation], calls: int) -> None:
 
 
 def _report(table: Table, contestant: Contestant, listed: list[Operation]) -> None:
-    ping = listed[0].median
+    pings = _pings(listed)
     for op in listed:
         traffic = op.traffic()
         table.add(
             f"{contestant.title}: {op.name}",
             f"{op.median:.1f}",
             f"{op.p95:.1f}",
-            f"{op.median / ping:.2f}",
+            f"{pings[op.name]:.2f}",
             f"{traffic.round_trips / COUNTED:g}",
             f"{traffic.commands / COUNTED:g}",
         )
