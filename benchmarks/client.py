@@ -51,7 +51,7 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
     draw(sizes, scrapys, ours, plot)
     last = met_urls(sizes[-1])
     above, beside = ((steps[last] - empty) / MB for steps in (ours, scrapys))
-    what = f"MB that a crawling process takes more than with Scrapy's empty filter, after {last}"
+    what = f"Memory of the crawling process with {last}, MB more than with Scrapy's empty filter"
     target = Target.at_most(what, TARGET, above, ".0f")
     row = (what, target.here, f"{beside:.0f} in memory", target.judged)
     return Outcome([table], [target], summary=[row], plot=plot)

@@ -44,7 +44,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
         bits = _server(table, binary, urls)
     ours, *others = (f"{value:.1f} {name}" for name, value in bits.items())
     row = (
-        f"Memory of the server, bits per URL, of {urls:,}",
+        f"Memory of the server, bits per URL, with {urls:,} URLs",
         ours.split()[0],
         ", ".join(others),
         "",
