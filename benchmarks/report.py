@@ -27,7 +27,7 @@ PACKAGES = (
 )
 
 #: Not narrower than the tables, whatever the terminal says.
-console = Console(width=max(180, Console().width))
+console = Console(width=max(200, Console().width))
 
 
 @dataclass(frozen=True)
