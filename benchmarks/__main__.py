@@ -1,4 +1,7 @@
-"""``python -m benchmarks``: run all benchmarks, print their tables, write docs/performance.md."""
+"""``python -m benchmarks``: run all benchmarks, print their tables, write the pages in docs.
+
+Those are docs/performance.md and docs/performance-appendix.md.
+"""
 
 import argparse
 import sys
@@ -25,13 +28,12 @@ from benchmarks import (
     size,
     throughput,
 )
-from benchmarks.page import Kept, Results, page
+from benchmarks.page import PAGE, Kept, Results, write
 from benchmarks.report import Outcome, console
 
 ROOT = Path(__file__).parents[1]
 #: Where results are kept between runs; git ignores it.
 WORK = ROOT / ".scrapy" / "benchmarks"
-PAGE = "performance.md"
 
 
 class Benchmark(Protocol):
@@ -55,7 +57,7 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
         "items": items.run,
         "floor": floor.run,
-        "client": client.run,
+        "client": partial(client.run, plot=charts / "client.svg"),
         "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),
         "lua": lua.run,
@@ -75,15 +77,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument(
-        "--quick", action="store_true", help=f"less exact; the page is written to {WORK.name}/quick"
+        "--quick",
+        action="store_true",
+        help=f"less exact; the pages are written to {WORK.name}/quick",
     )
-    extent.add_argument("--full", action="store_true", help="the largest filters (an hour or two)")
+    extent.add_argument(
+        "--full", action="store_true", help="100 million URLs, all peers (two hours)"
+    )
     parser.add_argument(
         "--only",
         metavar="NAME",
         nargs="+",
         default=[],
-        help="run these; the page has the others from earlier runs",
+        help="run these; the pages have the others from earlier runs",
     )
     options = parser.parse_args()
     directory = WORK / "quick" if options.quick else ROOT / "docs"
@@ -98,7 +104,7 @@ def main() -> None:
     for name in wanted:
         run = partial(known[name], quick=options.quick, full=options.full)
         failures += attempt(name, run, results)
-        (directory / PAGE).write_text(page(results.of(known)), encoding="utf-8")
+        write(directory, results.of(known))
     console.print(f"Written: {directory / PAGE}", markup=False)
     if failures:
         sys.exit("\n".join(failures))
@@ -116,8 +122,10 @@ def attempt(name: str, run: partial[Outcome], results: Results) -> list[str]:
     results.keep(Kept.of(name, outcome, minutes))
     for table in outcome.tables:
         console.print(table.to_rich())
-    for text in filter(None, (outcome.headline, outcome.verdict)):
-        console.print(text, markup=False)
+    for target in outcome.targets:
+        console.print(f"{target.what}: {target.here}; {target.judged}", markup=False)
+    if outcome.headline:
+        console.print(outcome.headline, markup=False)
     console.print(f"{name} took {minutes:.1f} minutes.", markup=False)
     return [f"{name}: {failure}" for failure in outcome.failures]
 

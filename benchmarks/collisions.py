@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.report import Outcome, Table, met, progress
+from benchmarks.report import Outcome, Table, Target, progress
 from scrapy_bloom.bloom.model.hashing import Hasher, draw_seeds, offsets
 
 SPACES = (10**3, 10**4, 10**5, 10**6)
@@ -72,7 +72,7 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:  # n
                     cells.append(measure(space, share, num_hashes, max(1, bits // space)))
                     bar.advance(task)
     draw(cells, plot)
-    return Outcome([table(cells)], verdict(cells), plot=plot)
+    return Outcome([table(cells)], [_target(cells)], plot=plot)
 
 
 def measure(space: int, share: float, num_hashes: int, times: int) -> Cell:
@@ -113,15 +113,14 @@ def table(cells: Sequence[Cell]) -> Table:
     return result
 
 
-def verdict(cells: Sequence[Cell]) -> str:
-    """Say how far the farthest count is from the theory."""
+def _target(cells: Sequence[Cell]) -> Target:
+    """Compare the count that is farthest from the theory."""
     worst = max(cells, key=lambda cell: abs(cell.deviations))
-    return (
-        f"Collisions are as many as theory expects, within {TARGET:g} standard deviations. The "
-        f"farthest of {len(cells)}: {worst.space:,} bits, {worst.share:.0%}, {worst.num_hashes} "
-        f"hash functions: {worst.rate:.3%} where {worst.expected:.3%} are expected, "
-        f"{abs(worst.deviations):.1f}, {met(abs(worst.deviations) <= TARGET)}."
+    what = (
+        f"Standard deviations of collisions from the theory, the farthest of {len(cells)} "
+        f"({worst.space:,} bits, {worst.share:.0%} full, {worst.num_hashes} hash functions)"
     )
+    return Target.at_most(what, TARGET, abs(worst.deviations), ".1f")
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:

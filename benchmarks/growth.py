@@ -8,6 +8,7 @@ the settings alone, is also computed for numbers that are not measured.
 import multiprocessing
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import redis
 
 from benchmarks.contestants import Server, found_servers
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.workload import Work, items
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.header import Header
@@ -119,8 +120,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
     stages = [stage * MILLION for stage in STAGES if stage <= most]
     with Server(next(iter(found_servers().values()))) as server:
         measured = _measure(server, stages, probes)
-    last = dict(zip(MEASURED, measured.rows[-1], strict=True))
-    return Outcome([measured, _computed()], _verdict(shape(TARGET_URLS), last))
+    return Outcome([measured, _computed()], [*_targets(shape(TARGET_URLS))])
 
 
 def _measure(server: Server, stages: list[int], probes: int) -> Table:
@@ -206,15 +206,11 @@ def _computed() -> Table:
     return table
 
 
-def _verdict(at: Shape, last: dict[str, str]) -> str:
-    return (
-        f"A filter made for {DEFAULTS.capacity:,} URLs that is given {TARGET_URLS:,} has no bitmap "
-        f"above {_mebibytes(TARGET_BYTES)} MiB and takes at most {TARGET_BITS:g} bits a URL. "
-        f"Computed: {_mebibytes(at.largest)} MiB, {met(at.largest <= TARGET_BYTES)}; "
-        f"{at.bits:.2f} bits a URL, {met(at.bits <= TARGET_BITS)}. Measured at {last['URLs']}: "
-        f"{last['largest MiB']} MiB, {last['bits per URL']} bits a URL; false positives "
-        f"{last['measured rate']}, predicted {last['predicted rate']}."
-    )
+def _targets(at: Shape) -> Iterator[Target]:
+    made = f"A filter made for {DEFAULTS.capacity:,} URLs that has {TARGET_URLS:,} (computed)"
+    largest, most = at.largest / (1 << 20), TARGET_BYTES / (1 << 20)
+    yield Target.at_most(f"{made}: MiB of the largest bitmap", most, largest, ".1f")
+    yield Target.at_most(f"{made}: bits per URL", TARGET_BITS, at.bits)
 
 
 def _mebibytes(number: int) -> str:

@@ -36,11 +36,12 @@ from benchmarks.contestants import (
     request,
     servers,
 )
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 
 #: Largest median of a new URL that is accepted, in PINGs of the same client, with client and server
 #: on two cores, by BLOOM_REMEMBER.
 TARGETS = {"scheduled": 1.6, "crawled": 1.8}
+NEW = "A new URL looked up by itself, in PINGs of the same client, server on another core"
 CHUNK = 10
 WARM_UP = 500
 COUNTED = 200
@@ -151,11 +152,19 @@ class Way:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of our new URL in PINGs by BLOOM_REMEMBER: whole, and without the fingerprint."""
+    """Medians of a new URL in PINGs.
+
+    Args:
+        way: to the server.
+        whole: ours, by BLOOM_REMEMBER.
+        bare: the same without the fingerprint.
+        sadd: scrapy-redis's.
+    """
 
     way: Way
     whole: dict[str, float]
     bare: dict[str, float]
+    sadd: float
 
 
 def run(*, quick: bool = False, full: bool = False) -> Outcome:
@@ -168,7 +177,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
                 with _pinned(server, same_core=way.same_core):
                     results.append(_group(table, way, 500 if quick else 2_000))
                 server.client().flushall()
-    return Outcome([table], _verdict(results))
+    return Outcome([table], [*_targets(results)], summary=[*_summary(results)])
 
 
 def _ways(server: Server, *, full: bool) -> list[Way]:
@@ -200,25 +209,18 @@ def _pinned(server: Server, *, same_core: bool) -> Iterator[None]:
         os.sched_setaffinity(server.process.pid, cores)
 
 
-def _verdict(results: list[Result]) -> str:
-    """Return in a few words how the latency compares with its target."""
-    targets = " and ".join(f'{most} under "{mode}"' for mode, most in TARGETS.items())
-    sentences = [
-        f"A new URL alone takes at most {targets}, in PINGs of the same client on two cores."
-    ]
+def _targets(results: list[Result]) -> Iterator[Target]:
     for mode, most in TARGETS.items():
-        (two, bare), (one, _) = (
-            [max(values[mode] for values in pair) for pair in zip(*found, strict=True)]
-            for found in (
-                [(r.whole, r.bare) for r in results if r.way.same_core is same_core]
-                for same_core in (False, True)
-            )
-        )
-        sentences.append(
-            f'The worst here under "{mode}": {two:.2f} ({bare:.2f} without the fingerprint), '
-            f"{met(two <= most)}; on one core {one:.2f}."
-        )
-    return " ".join(sentences)
+        worst = max(r.whole[mode] for r in results if not r.way.same_core)
+        yield Target.at_most(f"{NEW}, {mode}", most, worst)
+
+
+def _summary(results: list[Result]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each target, with the first of the results that it is for."""
+    first = next(r for r in results if not r.way.same_core)
+    for target, mode in zip(_targets(results), TARGETS, strict=True):
+        ours = f"{first.whole[mode]:.2f} ({first.bare[mode]:.2f} without the fingerprint)"
+        yield target.what, ours, f"{first.sadd:.2f} scrapy-redis (`SADD`)", target.judged
 
 
 def _group(table: Table, way: Way, calls: int) -> Result:
@@ -233,13 +235,20 @@ def _group(table: Table, way: Way, calls: int) -> Result:
         table.add(f"**{title}**", *[""] * 5)
         for contestant, listed in timed:
             _report(table, contestant, listed)
-    ours = {op.name: op.median for op in timed[0][1]}
-    ping = ours["PING"]
+    pings = {contestant.name: _pings(listed) for contestant, listed in timed}
+    ours, theirs = pings["scrapy-bloom"], pings["scrapy-redis"]
     return Result(
         way,
-        {mode: ours[f"new URL, {mode}"] / ping for mode in TARGETS},
-        {mode: ours[f"new URL without fingerprint, {mode}"] / ping for mode in TARGETS},
+        {mode: ours[f"new URL, {mode}"] for mode in TARGETS},
+        {mode: ours[f"new URL without fingerprint, {mode}"] for mode in TARGETS},
+        theirs["new URL"],
     )
+
+
+def _pings(listed: list[Operation]) -> dict[str, float]:
+    """Return the median of each operation in PINGs."""
+    ping = listed[0].median
+    return {op.name: op.median / ping for op in listed}
 
 
 def _measure(title: str, listed: list[Operation], calls: int) -> None:
@@ -253,14 +262,14 @@ def _measure(title: str, listed: list[Operation], calls: int) -> None:
 
 
 def _report(table: Table, contestant: Contestant, listed: list[Operation]) -> None:
-    ping = listed[0].median
+    pings = _pings(listed)
     for op in listed:
         traffic = op.traffic()
         table.add(
             f"{contestant.title}: {op.name}",
             f"{op.median:.1f}",
             f"{op.p95:.1f}",
-            f"{op.median / ping:.2f}",
+            f"{pings[op.name]:.2f}",
             f"{traffic.round_trips / COUNTED:g}",
             # Those that are written out already are not counted: each round trip has one.
             f"{max(traffic.commands, traffic.round_trips) / COUNTED:g}",

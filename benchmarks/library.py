@@ -16,7 +16,7 @@ import redis
 from benchmarks import pyrebloom
 from benchmarks.contestants import Server, found_servers
 from benchmarks.peers import redisbloom
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.workload import items, server_cpu
 from scrapy_bloom import BloomFilter
 
@@ -99,7 +99,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:  # noqa: ARG001
             bar.advance(task)
         with usual.client() as client:
             notes.append(f"On {server_name(client)}; RedisBloom is a module of Redis.")
-    return Outcome([_table(speeds, notes)], _verdict(speeds))
+    return Outcome([_table(speeds, notes)], [*_targets(speeds)])
 
 
 # -- contestants --
@@ -274,10 +274,9 @@ def _table(speeds: Speeds, notes: Sequence[str]) -> Table:
     return table
 
 
-def _verdict(speeds: Speeds) -> str:
-    """Say how we compare with those there is a target for, by the ratios of the same rounds."""
+def _targets(speeds: Speeds) -> Iterator[Target]:
+    """Compare with those there is a target for, by the ratios of the same rounds."""
     ours = next(name for name, _ in speeds if name.startswith("scrapy-bloom"))
-    parts = []
     for peer, target in TARGETS.items():
         theirs = next((name for name, _ in speeds if name.startswith(peer)), None)
         if theirs is None:
@@ -285,5 +284,5 @@ def _verdict(speeds: Speeds) -> str:
         for what in WHATS[:2]:
             pairs = zip(speeds[ours, what], speeds[theirs, what], strict=True)
             ratio = statistics.median(a.rate / b.rate for a, b in pairs)
-            parts.append(f"{what}, {peer}: {ratio:.2f} (target {target:g}), {met(ratio >= target)}")
-    return f"Items a second in one block, as a multiple of a peer's: {'; '.join(parts)}."
+            text = f"Items a second in one block, {what}, as a multiple of {peer}"
+            yield Target(text, f"at least {target:g}", f"{ratio:.2f}", ratio >= target)

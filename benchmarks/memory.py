@@ -41,12 +41,20 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
     urls = 50_000 if quick else 1_000_000
     table = Table(f"Memory of {urls:,} URLs", COLUMNS, notes=NOTES)
     for binary in servers(full=full):
-        _server(table, binary, urls)
-    return Outcome([table])
+        bits = _server(table, binary, urls)
+    ours, *others = (f"{value:.1f} {name}" for name, value in bits.items())
+    row = (
+        f"Memory of the server, bits per URL, with {urls:,} URLs",
+        ours.split()[0],
+        ", ".join(others),
+        "",
+    )
+    return Outcome([table], summary=[row])
 
 
-def _server(table: Table, binary: str, urls: int) -> None:
-    ours = 0
+def _server(table: Table, binary: str, urls: int) -> dict[str, float]:
+    """Fill all contestants on a server; return the bits per URL of each."""
+    ours, bits = 0, {}
     for name, fill in FILLS.items():
         with Server(binary) as server, server.client(socket_timeout=60) as client:
             before = client.info("memory")["used_memory"]
@@ -57,16 +65,18 @@ def _server(table: Table, binary: str, urls: int) -> None:
             used = _usage(client)
             grown = client.info("memory")["used_memory"] - before
             ours = ours or used
+            bits[name] = used * 8 / urls
             if contestant.is_ours:
                 table.add(f"**{server_name(client)}**", *[""] * 5)
             table.add(
                 contestant.title,
                 f"{urls:,}",
                 f"{used:,}",
-                f"{used * 8 / urls:.1f}",
+                f"{bits[name]:.1f}",
                 f"{used / ours:.1f}",
                 f"{grown:,}",
             )
+    return bits
 
 
 def _usage(client: redis.Redis) -> int:

@@ -1,7 +1,8 @@
-"""The page that the benchmarks are written to, made of what each of them has found.
+"""The pages that the benchmarks are written to, made of what each of them has found.
 
-What a benchmark finds is kept in a file of its own. So the page can be made of several runs, and
-one that fails takes nothing from the others.
+A short one answers what most readers ask; the appendix has all tables. What a benchmark finds is
+kept in a file of its own. So the pages can be made of several runs, and one that fails takes
+nothing from the others.
 """
 
 import json
@@ -9,28 +10,38 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.report import Outcome, Table, command, machine, packages
+from benchmarks.report import Outcome, Table, Target, command, machine, packages
 
-INTRODUCTION = """\
-scrapy-bloom beside Scrapy's own dupefilter and the ones for Redis that people use: in whole crawls,
-with the server near and far; then what an addition costs, part by part; what size, growth and
-rotation cost. All on real servers. `make bench` makes this
-page anew, `make bench-full` too, with the largest filters and the slowest peers."""
-COLUMNS = ("", "minutes", "command")
+PAGE, APPENDIX = "performance.md", "performance-appendix.md"
+#: Benchmarks whose charts are on the short page.
+PICTURES = ("crawl", "client", "size")
+INTRODUCTION = f"""\
+Figures are medians on real servers; `make bench` makes this page anew, and
+[the appendix]({APPENDIX}) with all tables, how they were measured and all targets."""
+APPENDIX_INTRODUCTION = f"""\
+All tables behind [the page on performance]({PAGE}): scrapy-bloom, Scrapy's own dupefilter and the
+ones for Redis that people use, in whole crawls, with the server near and far; then what an addition
+costs, part by part; what size, growth and rotation cost. All on real servers. `make bench` makes
+both pages anew, `make bench-full` too, with the largest filters and the slowest peers."""
+SUMMARY_COLUMNS = ("", "scrapy-bloom", "beside it", "target")
+TARGET_COLUMNS = ("", "target", "here", "")
+MADE_COLUMNS = ("", "minutes", "command")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What one benchmark has found, as it is on the page.
+    """What one benchmark has found, as it is on the pages.
 
     Args:
         name: of the benchmark.
         facts: machine and packages; what was found with others does not belong on the same page.
         command: what was run.
         minutes: how long that took.
-        headline: what the page begins with; "" if this has nothing for it.
-        verdict: how it compares with its targets; "" if there are none.
-        sections: tables, charts and text.
+        headline: sentences that the short page begins with; "" if this has none for it.
+        targets: how it compares with what is to be.
+        summary: rows of the short page's table.
+        chart: its chart; "" without one.
+        sections: tables and text.
     """
 
     name: str
@@ -38,18 +49,37 @@ class Kept:
     command: str
     minutes: float
     headline: str
-    verdict: str
+    targets: Sequence[Target]
+    summary: Sequence[Sequence[str]]
+    chart: str
     sections: str
 
     @classmethod
     def of(cls, name: str, outcome: Outcome, minutes: float) -> "Kept":
         """Put what was found into markdown."""
-        parts = [*(table.to_markdown() for table in outcome.tables)]
         chart = f"![{outcome.tables[0].title}]({outcome.plot.name})" if outcome.plot else ""
-        headline = "\n\n".join(filter(None, (outcome.headline, chart))) if outcome.headline else ""
-        parts += [chart] * (not headline) + [outcome.text]
-        sections = "\n\n".join(filter(None, parts))
-        return cls(name, facts(), command(), minutes, headline, outcome.verdict, sections)
+        parts = [*(table.to_markdown() for table in outcome.tables), chart, outcome.text]
+        return cls(
+            name,
+            facts(),
+            command(),
+            minutes,
+            outcome.headline,
+            outcome.targets,
+            outcome.summary,
+            chart,
+            "\n\n".join(filter(None, parts)),
+        )
+
+    @classmethod
+    def load(cls, text: str) -> "Kept":
+        """Read what ``dump`` returned."""
+        stored = json.loads(text)
+        return cls(**{**stored, "targets": [Target(**target) for target in stored["targets"]]})
+
+    def dump(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self))
 
 
 class Results:
@@ -69,12 +99,12 @@ class Results:
 
     def keep(self, kept: Kept) -> None:
         """Keep what a benchmark has found."""
-        self._file(kept.name).write_text(json.dumps(asdict(kept)), encoding="utf-8")
+        self._file(kept.name).write_text(kept.dump(), encoding="utf-8")
 
     def of(self, names: Iterable[str]) -> list[Kept]:
         """Return what was found by those, on this machine and with these packages."""
         files = [file for file in map(self._file, names) if file.exists()]
-        found = [Kept(**json.loads(file.read_text("utf-8"))) for file in files]
+        found = [Kept.load(file.read_text("utf-8")) for file in files]
         return [kept for kept in found if kept.facts == facts()]
 
     def _file(self, name: str) -> Path:
@@ -86,18 +116,51 @@ def facts() -> str:
     return f"- Machine: {machine()}\n- Packages: {packages()}"
 
 
-def page(results: Sequence[Kept]) -> str:
-    """Return the markdown page."""
-    targets = [f"- {kept.verdict}" for kept in results if kept.verdict]
-    made = Table("How this page was made", COLUMNS)
-    for kept in results:
-        made.add(kept.name, f"{kept.minutes:.1f}", f"`{kept.command}`")
+def write(directory: Path, results: Sequence[Kept]) -> None:
+    """Write both pages."""
+    (directory / PAGE).write_text(_page(results), encoding="utf-8")
+    (directory / APPENDIX).write_text(_appendix(results), encoding="utf-8")
+
+
+def _page(results: Sequence[Kept]) -> str:
+    """Return the short page."""
+    summary = Table("", SUMMARY_COLUMNS, [row for kept in results for row in kept.summary])
+    commands = sorted({f"`{kept.command}`" for kept in results})
+    sentences = [kept.headline for kept in results if kept.headline]
     sections = [
         "# Performance",
-        *(kept.headline for kept in results if kept.headline),
+        " ".join([*sentences, _judged(results)]),
+        summary.grid(),
+        *(kept.chart for kept in results if kept.name in PICTURES and kept.chart),
+        f"{facts()}\n- Command: {', '.join(commands)}",
         INTRODUCTION,
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _judged(results: Sequence[Kept]) -> str:
+    """Say how many targets are met."""
+    targets = [target for kept in results for target in kept.targets]
+    met = sum(target.is_met for target in targets)
+    return (
+        f"Of {len(targets)} [targets]({APPENDIX}#targets), {met} are met and "
+        f"{len(targets) - met} missed."
+    )
+
+
+def _appendix(results: Sequence[Kept]) -> str:
+    """Return the page with everything."""
+    targets = Table("Targets", TARGET_COLUMNS)
+    made = Table("How this page was made", MADE_COLUMNS)
+    for kept in results:
+        for target in kept.targets:
+            targets.add(target.what, target.limit, target.here, target.verdict)
+        made.add(kept.name, f"{kept.minutes:.1f}", f"`{kept.command}`")
+    sections = [
+        "# Performance: appendix",
+        APPENDIX_INTRODUCTION,
         facts(),
-        "\n".join(["Targets:", "", *targets]),
+        targets.to_markdown(),
         *(kept.sections for kept in results),
         made.to_markdown(),
     ]

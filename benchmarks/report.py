@@ -27,7 +27,39 @@ PACKAGES = (
 )
 
 #: Not narrower than the tables, whatever the terminal says.
-console = Console(width=max(180, Console().width))
+console = Console(width=max(200, Console().width))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a benchmark is to show, and what it has shown.
+
+    Args:
+        what: the quantity, in words.
+        limit: what it may be at most, or at least.
+        here: what it was.
+        is_met: whether that is within the limit.
+    """
+
+    what: str
+    limit: str
+    here: str
+    is_met: bool
+
+    @classmethod
+    def at_most(cls, what: str, limit: float, here: float, form: str = ".2f") -> "Target":
+        """Compare a number with the most that it may be."""
+        return cls(what, f"at most {limit:.3g}", f"{here:{form}}", here <= limit)
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is met, in a word."""
+        return "met" if self.is_met else "**missed**"
+
+    @property
+    def judged(self) -> str:
+        """The limit, and whether it is met."""
+        return f"{self.limit}: {self.verdict}"
 
 
 @dataclass
@@ -36,16 +68,18 @@ class Outcome:
 
     Args:
         tables: its tables.
-        verdict: in words how they compare with the targets; "" if there are none.
-        headline: what the page begins with, "" if it has nothing for it.
-        plot: a chart that belongs to the tables, beside the page.
-        text: paragraphs that follow on the tables.
+        targets: how they compare with what is to be.
+        headline: sentences that the page begins with, "" if it has none for it.
+        summary: rows of the page's only table: what, here, what others take, target.
+        plot: a chart that belongs to the tables, in the directory of the page.
+        text: paragraphs that follow the tables.
         failures: what must never happen, and did.
     """
 
     tables: Sequence["Table"]
-    verdict: str = ""
+    targets: Sequence[Target] = ()
     headline: str = ""
+    summary: Sequence[Sequence[str]] = ()
     plot: Path | None = None
     text: str = ""
     failures: Sequence[str] = ()
@@ -82,12 +116,16 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return the table as a section of a markdown page."""
+        return "\n\n".join([f"## {self.title}", *self.notes, self.grid()])
+
+    def grid(self) -> str:
+        """Return columns and rows in markdown, without the heading."""
         lines = [
             _line(self.columns),
             _line("---:" if number else ":---" for number in range(len(self.columns))),
             *(_line(row) for row in self.rows),
         ]
-        return "\n\n".join([f"## {self.title}", *self.notes, "\n".join(lines)])
+        return "\n".join(lines)
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -118,11 +156,6 @@ def machine() -> str:
 def packages() -> str:
     """Return the versions of all packages that matter, in a line."""
     return ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-
-
-def met(good: bool) -> str:
-    """Say whether a target is met."""
-    return "met" if good else "missed"
 
 
 def command() -> str:

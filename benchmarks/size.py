@@ -1,80 +1,118 @@
-"""What an addition costs as the filter gets larger, at a fixed number of blocks.
+"""What an addition costs, and how often it is wrong, as a filter gets larger.
 
-The same filter for 10^5, 10^6, ... URLs, filled to its capacity. The largest is not filled URL by
-URL: random bits are set in its bitmaps, as many as its URLs would have set.
+All URLs are really added, by two processes at once: with ``--full`` 100,000,000 of them.
 """
 
-import itertools
 import multiprocessing
-import random
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from multiprocessing.pool import Pool
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import redis
 from matplotlib.figure import Figure
 
 from benchmarks.contestants import Server, servers
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.workload import items, server_cpu
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.generations import Layer
-from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.info import FilterInfo
+from scrapy_bloom.bloom.protocol.measure import Measurement
 
 #: Largest part by which the server's time per addition may change, from smallest to largest.
 TARGET = 0.25
 BLOCKS = 64
 ERROR_RATE = 1e-5
 KEY = "size"
-KEYS = Keys(KEY)
-#: Processes that fill a filter, and URLs they add at a time.
+#: Filters by capacity, and the numbers of URLs at which each is measured.
+FILTERS = {10**5: [10**5], 10**6: [10**6]}
+FULL_FILTERS = {**FILTERS, 10**8: [10**6, 10**7, 10**8]}
+#: Processes that add, URLs that they add in one round trip, and round trips with seen URLs.
 WORKERS = 2
-CHUNK = 20_000
-#: URLs in a batch that is measured, and batches.
-BATCH = 1_024
-ROUNDS = 21
-#: URLs from which on bitmaps are filled with random bits.
-RANDOM_FROM = 10**8
-PROBES = 1_000_000
-#: Items from here on are in no filter.
-ABSENT = 1 << 40
+BATCH = 4_096
+SEEN = 100
+PROBES, QUICK_PROBES = 1_000_000, 50_000
+#: Seconds that the server may take to answer.
+TIMEOUT = 60
 
 COLUMNS = (
     "URLs",
-    "new: server µs",
-    "caller µs",
-    "seen: server µs",
-    "caller µs",
-    "bits read: server µs",
+    "new: URLs/s",
+    "server µs",
+    "seen: URLs/s",
+    "server µs",
+    "used_memory MiB",
+    "bits per URL",
+    "predicted rate",
+    "measured rate",
+    "seen wrongly",
 )
-MORE = ("MiB of bitmaps", "bits per URL", "measured rate", "filled in s")
 NOTES = (
     (
-        f"One filter per row, made for so many URLs in {BLOCKS} blocks at an error rate of "
-        f"{ERROR_RATE:g}, and filled to its capacity. Times per URL in batches of {BATCH:,}, "
-        "medians; `server` is the server's CPU time (`INFO cpu`), `caller` what an addition takes "
-        "in all. `measured rate` is that of URLs that are in no filter. Filters of "
-        f"{RANDOM_FROM:,} URLs and more are filled with random bits instead, each set with the "
-        "probability that it has in a full filter; their `seen` URLs are those added just "
-        "before. `bits read` is what the server needs to read as many random bits of the same "
-        "bitmaps as a URL has, by one BITFIELD_RO: it grows as bitmaps leave the processor's "
-        "caches."
+        f"Each filter has {BLOCKS} blocks and an error rate of {ERROR_RATE:g}. {WORKERS} processes "
+        f"add different URLs (SHA-1 fingerprints, which they compute) by `add_many`, {BATCH:,} in "
+        "a round trip; processes and server share the cores. `URLs/s` are those of both processes, "
+        "`server` the server's CPU time per URL (`INFO cpu`). `new` and `seen wrongly` cover all "
+        f"URLs since the row above; `seen` up to {SEEN * BATCH:,} of those in the filter, added "
+        'again. All new URLs are different, so each that is answered with "seen" is a false '
+        "positive. `measured rate` is that of random items which were not added, "
+        "`bits per URL` those of the bitmaps."
     ),
 )
-
 
 #: The filter of a worker process.
 _ours: BloomFilter
 
 
 @dataclass(frozen=True)
-class Times:
-    """Median microseconds per URL."""
+class Added:
+    """What adding URLs took.
 
-    server: float
-    client: float
+    Args:
+        urls: how many they were.
+        new: how many of them were answered with "new".
+        seconds: on the clock.
+        cpu: seconds of the server's CPU time.
+    """
+
+    urls: int
+    new: int
+    seconds: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        """URLs per second."""
+        return self.urls / self.seconds
+
+    @property
+    def server(self) -> float:
+        """The server's microseconds per URL."""
+        return self.cpu * 1e6 / self.urls
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A filter at a number of URLs.
+
+    Args:
+        urls: URLs added so far.
+        new: those since the last mark.
+        seen: some of them, added again.
+        used_memory: bytes by which the server has grown since before the filter was created.
+        info: what the filter is and holds.
+        measured: false positives among random items.
+    """
+
+    urls: int
+    new: Added
+    seen: Added
+    used_memory: int
+    info: FilterInfo
+    measured: Measurement
 
 
 def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
@@ -82,176 +120,177 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
 
     Args:
         quick: with fewer probes.
-        full: with larger filters.
+        full: with 100,000,000 URLs.
         plot: where the chart is written to.
     """
-    sizes = [10**5, 10**6, *([10**7, 10**8] if full else [])]
-    found: dict[int, list[Times]] = {}
-    with Server(*servers(full=False)) as server, server.client(socket_timeout=60) as client:
-        title = f"Size: {BLOCKS} blocks, {server_name(client)}"
-        table = Table(title, (*COLUMNS, *MORE), notes=NOTES)
-        for size in sizes:
-            client.flushall()
-            row, *found[size] = _row(server, client, size, 50_000 if quick else PROBES)
-            table.add(*row)
-    draw(found, plot)
+    probes = QUICK_PROBES if quick else PROBES
+    filters = FULL_FILTERS if full else FILTERS
+    with Server(*servers(full=False)) as server, server.client(socket_timeout=TIMEOUT) as client:
+        name = server_name(client)
+        marks = [
+            mark
+            for capacity, numbers in filters.items()
+            for mark in _measure(server, client, capacity, numbers, probes)
+        ]
+    draw(marks, plot)
     return Outcome(
-        [table], _verdict({size: new.server for size, (new, _) in found.items()}), plot=plot
+        [_table(f"Size: {BLOCKS} blocks, {name}", marks)],
+        [_target(marks)],
+        _headline(marks[-1]),
+        summary=[*_summary(marks)],
+        plot=plot,
+        failures=[*_failures(marks)],
     )
 
 
-def draw(found: Mapping[int, Sequence[Times]], path: Path) -> None:
-    """Write a chart of the times per addition, by the size of the filter."""
+def draw(marks: Sequence[Mark], path: Path) -> None:
+    """Write a chart of the server's time per addition, by the number of URLs."""
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     axes = figure.subplots()
-    for number, what in enumerate(("new", "seen")):
-        some = [times[number] for times in found.values()]
-        axes.plot(list(found), [t.server for t in some], "o-", label=f"{what} URL, server")
-        axes.plot(list(found), [t.client for t in some], "s--", label=f"{what} URL, caller")
+    for number, (capacity, group) in enumerate(groupby(marks, _capacity)):
+        some = list(group)
+        urls, color = [mark.urls for mark in some], f"C{number}"
+        new, seen = [mark.new.server for mark in some], [mark.seen.server for mark in some]
+        axes.plot(urls, new, "o-", color=color, label=f"new URL, filter for {capacity:,}")
+        axes.plot(urls, seen, "s--", color=color, label=f"seen URL, filter for {capacity:,}")
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("URLs in the filter")
-    axes.set_ylabel("µs per addition")
+    axes.set_ylabel("server's CPU time, µs per URL")
     axes.legend(frameon=False, ncols=2)
     figure.savefig(path, metadata={"Date": None})
 
 
-def _row(
-    server: Server, client: redis.Redis, size: int, probes: int
-) -> tuple[list[str], Times, Times]:
-    """Fill a filter and measure it."""
-    bloom = BloomFilter(client, KEY, capacity=size, error_rate=ERROR_RATE, blocks=BLOCKS, growth=0)
+def _capacity(mark: Mark) -> int:
+    return mark.info.capacity
+
+
+def _measure(
+    server: Server, client: redis.Redis, capacity: int, numbers: list[int], probes: int
+) -> Iterator[Mark]:
+    """Fill a filter, and measure it at some numbers of URLs."""
+    client.flushall()
+    before = _used_memory(client)
+    bloom = BloomFilter(
+        client, KEY, capacity=capacity, error_rate=ERROR_RATE, blocks=BLOCKS, growth=0
+    )
     bloom.open()
-    measured = (ROUNDS + 1) * BATCH
-    begin = time.perf_counter()
-    if size >= RANDOM_FROM:
-        _fill_at_random(bloom, client, size)
-    else:
-        _fill(server.unix_url, size - measured)
-    seconds = time.perf_counter() - begin
-    new = _times(bloom, client, [range(at, at + BATCH) for at in _starts(size - measured)])
-    seen = _times(bloom, client, [_seen(size, at) for at in range(ROUNDS + 1)])
-    info = bloom.info()
-    wrong = _wrong(bloom, probes)
-    row = [
-        f"{size:,}",
-        *(f"{value:.2f}" for times in (new, seen) for value in (times.server, times.client)),
-        f"{_bits_read(bloom, client):.2f}",
-        f"{info.memory / (1 << 20):.1f}",
-        f"{info.memory * 8 / size:.1f}",
-        f"{wrong / probes:.1e} ({wrong:,} of {probes:,})",
-        f"{seconds:.0f}",
-    ]
-    return row, new, seen
-
-
-def _starts(first: int) -> range:
-    return range(first, first + (ROUNDS + 1) * BATCH, BATCH)
-
-
-def _seen(size: int, number: int) -> list[int]:
-    """Return the numbers of a batch of URLs that are in the filter."""
-    measured = (ROUNDS + 1) * BATCH
-    first = size - measured if size >= RANDOM_FROM else 0
-    rng = random.Random(number)
-    return [rng.randrange(first, size) for _ in range(BATCH)]
-
-
-def _fill(url: str, wanted: int) -> None:
-    parts = [(at, min(at + CHUNK, wanted)) for at in range(0, wanted, CHUNK)]
     context = multiprocessing.get_context("spawn")
-    with context.Pool(WORKERS, _prepare, (url,)) as pool, progress() as bar:
-        done = pool.imap_unordered(_extend, parts)
-        for _ in bar.track(done, total=len(parts), description=f"Size: filling {wanted:,}"):
-            pass
+    ready = context.Barrier(WORKERS + 1, timeout=TIMEOUT)
+    with context.Pool(WORKERS, _prepare, (server.unix_url, ready)) as pool:
+        ready.wait()
+        for start, stop in pairwise([0, *numbers]):
+            new = _add(pool, client, _batches(start, stop))
+            added = _batches(0, stop)
+            seen = _add(pool, client, added[:: max(len(added) // SEEN, 1)])
+            memory = _used_memory(client) - before
+            yield Mark(stop, new, seen, memory, bloom.info(), _probe(bloom, probes))
 
 
-def _prepare(url: str) -> None:
+def _used_memory(client: redis.Redis) -> int:
+    return int(client.info("memory")["used_memory"])
+
+
+def _batches(start: int, stop: int) -> list[range]:
+    return [range(at, min(at + BATCH, stop)) for at in range(start, stop, BATCH)]
+
+
+def _add(pool: Pool, client: redis.Redis, batches: Sequence[range]) -> Added:
+    """Let the workers add batches of URLs."""
+    urls = sum(map(len, batches))
+    used, begin = server_cpu(client), time.perf_counter()
+    with progress() as bar:
+        answers = pool.imap_unordered(_add_batch, batches)
+        description = f"Size: {urls:,} URLs up to {batches[-1].stop:,}"
+        new = sum(bar.track(answers, total=len(batches), description=description))
+    return Added(urls, new, time.perf_counter() - begin, server_cpu(client) - used)
+
+
+def _prepare(url: str, ready: Barrier) -> None:
     """Connect a worker."""
     global _ours  # noqa: PLW0603 - the worker is a process of its own
-    _ours = BloomFilter(redis.Redis.from_url(url, socket_timeout=60), KEY)
+    _ours = BloomFilter(redis.Redis.from_url(url, socket_timeout=TIMEOUT), KEY)
+    _ours.open()
+    ready.wait()
 
 
-def _extend(part: tuple[int, int]) -> int:
-    return _ours.extend(items(range(*part)))
+def _add_batch(numbers: range) -> int:
+    """Add URLs; return how many were new."""
+    return sum(_ours.add_many(items(numbers)))
 
 
-def _fill_at_random(bloom: BloomFilter, client: redis.Redis, size: int) -> None:
-    """Set bits of all bitmaps with the probability that they have in a full filter."""
+def _probe(bloom: BloomFilter, probes: int) -> Measurement:
     with progress() as bar:
-        for block, layer in bar.track(
-            _layers(bloom), description=f"Size: random bits for {size:,}"
-        ):
-            filled = 1 - (1 - 1 / layer.num_bits) ** (bloom.num_hashes * size / BLOCKS)
-            bitmap = _random_bytes(layer.memory, filled)
-            client.set(KEYS.layer(block, layer.name), bitmap)
-            # Room for what is measured.
-            client.hset(KEYS.ring(block), f"n:{layer.name}", int(size / BLOCKS * 0.99))
+        task = bar.add_task(f"Size: {probes:,} URLs that are in no filter", total=probes)
+        return bloom.measure(probes, progress=lambda count: bar.advance(task, count))
 
 
-def _layers(bloom: BloomFilter) -> list[tuple[int, Layer]]:
-    """Return the blocks of a filter, and the layer of each that is written."""
-    snapshot = bloom.look()
-    if snapshot is None:
-        raise RuntimeError("the filter is not there")
-    return [(ring.block, ring.active.layers[0]) for ring in snapshot.rings.values()]
+def _table(title: str, marks: Iterable[Mark]) -> Table:
+    table = Table(title, COLUMNS, notes=NOTES)
+    for capacity, some in groupby(marks, _capacity):
+        table.add(f"**made for {capacity:,}**", *[""] * (len(COLUMNS) - 1))
+        for mark in some:
+            table.add(*_row(mark))
+    return table
 
 
-def _random_bytes(length: int, filled: float) -> bytes:
-    """Return bytes whose bits are 1 with a probability, to 1/256."""
-    bits = 0
-    # Binary digits of the probability, the last first: 1 is OR with random bits, 0 is AND.
-    for digit in reversed(range(1, 9)):
-        drawn = int.from_bytes(random.randbytes(length), "little")
-        is_set = round(filled * 256) >> (8 - digit) & 1
-        bits = bits | drawn if is_set else bits & drawn
-    return bits.to_bytes(length, "little")
+def _row(mark: Mark) -> list[str]:
+    return [
+        f"{mark.urls:,}",
+        f"{mark.new.rate:,.0f}",
+        f"{mark.new.server:.2f}",
+        f"{mark.seen.rate:,.0f}",
+        f"{mark.seen.server:.2f}",
+        f"{mark.used_memory / (1 << 20):.1f}",
+        f"{mark.info.memory * 8 / mark.urls:.1f}",
+        f"{mark.info.estimated_error_rate:.1e}",
+        _counted(mark.measured),
+        f"{mark.new.urls - mark.new.new:,}",
+    ]
 
 
-def _times(
-    bloom: BloomFilter, client: redis.Redis, batches: list[range] | list[list[int]]
-) -> Times:
-    """Claim batches; the first is to warm up."""
-    server, caller = [], []
-    for numbers in batches:
-        batch = items(numbers)
-        used, begin = server_cpu(client), time.perf_counter()
-        bloom.add_many(batch)
-        caller.append((time.perf_counter() - begin) * 1e6 / BATCH)
-        server.append((server_cpu(client) - used) * 1e6 / BATCH)
-    return Times(statistics.median(server[1:]), statistics.median(caller[1:]))
+def _counted(measured: Measurement) -> str:
+    return f"{measured.rate:.1e} ({measured.seen:,} of {measured.probes:,})"
 
 
-def _bits_read(bloom: BloomFilter, client: redis.Redis) -> float:
-    """Return the median microseconds of the server for reading a URL's number of random bits."""
-    layers, rng, server = _layers(bloom), random.Random(0), []
-    for _ in range(ROUNDS + 1):
-        pipeline = client.pipeline(transaction=False)
-        for block, layer in layers:
-            key = KEYS.layer(block, layer.name)
-            for _ in range(BATCH // BLOCKS):
-                bits = (("GET", "u1", rng.randrange(layer.num_bits)) for _ in bloom.seeds)
-                pipeline.execute_command("BITFIELD_RO", key, *itertools.chain.from_iterable(bits))
-        used = server_cpu(client)
-        pipeline.execute()
-        server.append((server_cpu(client) - used) * 1e6 / BATCH)
-    return statistics.median(server[1:])
-
-
-def _wrong(bloom: BloomFilter, probes: int) -> int:
-    """Return how many of so many new URLs are called seen."""
-    with progress() as bar:
-        starts = range(ABSENT, ABSENT + probes, CHUNK)
-        return sum(
-            sum(bloom.contains(items(range(at, min(at + CHUNK, ABSENT + probes)))))
-            for at in bar.track(starts, description=f"Size: {probes:,} new URLs")
-        )
-
-
-def _verdict(new: Mapping[int, float]) -> str:
-    smallest, *_, largest = new
-    change = max(new.values()) / min(new.values()) - 1
-    return (
-        f"The server's time for a new URL changes by at most {TARGET:.0%} from {smallest:,} to "
-        f"{largest:,} URLs in the filter. Measured: {change:.0%}, {met(change <= TARGET)}."
+def _target(marks: Sequence[Mark]) -> Target:
+    times = [mark.new.server for mark in marks]
+    change = max(times) / min(times) - 1
+    return Target(
+        "Change of the server's time to add a new URL, from "
+        f"{marks[0].urls:,} to {marks[-1].urls:,} URLs in the filter",
+        f"at most {TARGET:.0%}",
+        f"{change:.0%}",
+        change <= TARGET,
     )
+
+
+def _headline(mark: Mark) -> str:
+    measured = mark.measured
+    return (
+        f"A filter of {mark.urls:,} URLs takes {mark.info.memory * 8 / mark.urls:.1f} bits per URL "
+        f'and answers "seen" wrongly for {measured.seen:,} of {measured.probes:,} new URLs, where '
+        f"{mark.info.estimated_error_rate * measured.probes:.1f} are predicted."
+    )
+
+
+def _summary(marks: Sequence[Mark]) -> Iterator[tuple[str, ...]]:
+    first, last = marks[0], marks[-1]
+    yield (
+        f"Server's µs to add a new URL, to a filter of {first.urls:,} and of {last.urls:,}",
+        f"{first.new.server:.1f} and {last.new.server:.1f}",
+        "",
+        _target(marks).judged,
+    )
+    yield (
+        f"False positives with {last.urls:,} URLs, of {last.measured.probes:,} new ones",
+        f"{last.measured.seen:,}",
+        f"predicted: {last.info.estimated_error_rate * last.measured.probes:.1f}",
+        "",
+    )
+
+
+def _failures(marks: Iterable[Mark]) -> Iterator[str]:
+    for mark in marks:
+        if mark.seen.new:
+            yield f"{mark.seen.new:,} of {mark.seen.urls:,} URLs are not in the filter any more"

@@ -19,7 +19,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from benchmarks.contestants import Server, request, servers
-from benchmarks.report import Outcome, Table, met, progress, server_name
+from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.workload import Work, items, server_cpu
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.generations import Config
@@ -103,7 +103,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
             measured.append(_measure(client, rounds, table))
     worst = max(costs[key].client for costs in measured for key in costs if key[2] == TARGET_BATCH)
     parts = _parts(fingerprint, rounds)
-    return Outcome([table, parts], _verdict(worst, fingerprint, measured[0]), text=FINDINGS)
+    return Outcome([table, parts], [_target(worst, fingerprint)], text=FINDINGS)
 
 
 def _measure(client: redis.Redis, rounds: int, table: Table) -> Costs:
@@ -318,17 +318,8 @@ def _bulk(value: Any) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
 
 
-def _verdict(client: float, fingerprint: float, costs: Costs) -> str:
-    ratio = client / fingerprint
-    rates = [
-        f"{1e6 / costs[generations, what, BATCHES[-1]].server:,.0f} {what} URLs in a ring of "
-        f"{generations}"
-        for generations in GENERATIONS
-        for what in ("new", "seen")
-    ]
-    return (
-        f"An addition in batches of {TARGET_BATCH} takes at most {TARGET:g} times the client CPU "
-        f"of its request's fingerprint. The worst here: {ratio:.2f} ({client:.1f} of "
-        f"{fingerprint:.1f} µs), {met(ratio <= TARGET)}. A core of the server adds per second, "
-        f"in batches of {BATCHES[-1]:,}: {', '.join(rates)}."
+def _target(client: float, fingerprint: float) -> Target:
+    what = (
+        f"Client CPU to add a URL, {TARGET_BATCH} at a time, in that of Scrapy's fingerprint of it"
     )
+    return Target.at_most(what, TARGET, client / fingerprint)
