@@ -7,6 +7,7 @@ import redis
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import (
@@ -350,8 +351,8 @@ def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) 
 # -- confirming --
 
 
-def confirm(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
-    return bloom.run(lambda session: claim_protocol.confirm(session, items))
+def confirm(bloom: BloomFilter, *items: bytes, server: str = "") -> list[Verdict]:
+    return bloom.run(lambda session: claim_protocol.confirm(session, items, server=server))
 
 
 @pytest.mark.parametrize("counting", [False, True])
@@ -399,3 +400,43 @@ def test_claims_of_pages_that_there_is_no_room_for_are_ended(client: redis.Redis
     claim_item(bloom, *items)
     assert confirm(bloom, *items).count(Verdict.UNRECORDED) == 50
     assert not claims(bloom)
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_another_process_of_the_server_neither_confirms_nor_ends_claims(
+    client: redis.Redis, counting: bool
+) -> None:
+    """It may have lost the claims of the page's links."""
+    bloom = BloomFilter(client, "k", capacity=1_000, counting=counting)
+    claim_item(bloom, A, B)
+    other = "0" * 40
+    with pytest.raises(RestartedError):
+        confirm(bloom, A, B, server=other)
+    with pytest.raises(RestartedError):
+        bloom.run(lambda session: claim_protocol.release(session, [A], server=other))
+    assert set(claims(bloom)) == {A.hex(), B.hex()}
+    assert bloom.contains([A, B]) == [False, False]
+    # Of a cluster, all primaries are named.
+    assert confirm(bloom, A, server=f"{other},{bloom.server_id()}") == [Verdict.NEW]
+    assert bloom.run(lambda session: claim_protocol.release(session, [B], server=bloom.server_id()))
+    assert not claims(bloom)
+
+
+def test_a_user_who_may_not_identify_the_server_confirms_pages(own_user: redis.Redis) -> None:
+    bloom = BloomFilter(own_user, "k", capacity=1_000)
+    claim_item(bloom, A)
+    assert bloom.server_id() == ""
+    assert confirm(bloom, A, server="0" * 40) == [Verdict.NEW]
+
+
+@pytest.fixture
+def own_user(server: Server, client: redis.Redis) -> Iterator[redis.Redis]:
+    """A client of a user without INFO."""
+    client.acl_setuser(
+        "plain", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-info"]
+    )
+    try:
+        with server.client(username="plain", password="any") as mine:
+            yield mine
+    finally:
+        client.acl_deluser("plain")

@@ -1,17 +1,19 @@
 """What is put around the engine's methods: nothing is changed by it, whatever their form."""
 
 import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.http import Response
+from scrapy.http import HtmlResponse, Response
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.crawl.engine_hooks import watch
+from scrapy_bloom.crawl.engine_hooks import drop_parsed, watch
 
 REQUEST, REDIRECT = Request("https://example.com/"), Request("https://example.com/to")
 RESPONSE = Response("https://example.com/")
@@ -146,3 +148,26 @@ def test_an_unknown_form_is_an_error_before_the_first_page(parts: Any, what: str
     with pytest.raises(ConfigurationError, match="cannot follow requests through this engine") as e:
         watch(make(**parts), RequestListener())
     assert what in str(e.value)
+
+
+# -- pages that are done --
+
+
+def test_a_page_that_is_done_needs_no_garbage_collector() -> None:
+    response = HtmlResponse("https://example.com/", body=b"<a href='/a'>a</a>")
+    assert response.css("a::text").getall() == ["a"]
+    gone = weakref.ref(response)
+    gc.disable()
+    try:
+        drop_parsed(response)
+        assert response.css("a::text").getall() == ["a"]  # it is parsed again
+        drop_parsed(response)
+        del response
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("result", [RESPONSE, Failure(ValueError("no"))])
+def test_what_is_no_page_has_nothing_parsed(result: Any) -> None:
+    drop_parsed(result)
