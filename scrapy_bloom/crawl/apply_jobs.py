@@ -118,9 +118,7 @@ class JobApplier:
         elif kind is JobKind.HOLD:
             yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind is JobKind.FAIL:
-            yield run(
-                lambda session: claim_protocol.release(session, items, self._worker, self._retry)
-            )
+            yield run(self._release_mine(items, self._retry))
         elif kind is JobKind.RELEASE:
             yield from self._release(run, items)
         elif kind is JobKind.REPEAT:

@@ -87,7 +87,7 @@ def freeing_first(jobs: Iterable[Job]) -> tuple[list[Job], list[Job]]:
 
 
 class JobQueue:
-    """The jobs that wait, in their order. One thread appends, another one takes.
+    """The jobs that wait, in their order. The crawl's thread appends; that or another one takes.
 
     Attributes:
         length: characters of the requests in them.
