@@ -314,7 +314,8 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
 ) -> None:
     async def attempt(after: int) -> str:
         """Cancel it at a round trip, and say what came of that."""
-        async with redis.asyncio.Redis.from_url(server.url) as own:
+        # With a time-out of the client's, asyncio.wait_for may swallow it (before Python 3.12).
+        async with redis.asyncio.Redis.from_url(server.url, socket_timeout=None) as own:
             bloom, count = AsyncBloomFilter(own, "source"), 0
             task = asyncio.current_task()
             assert task is not None
@@ -359,7 +360,8 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
             break
     assert set(outcomes) <= {"nothing", "whole"}
     assert sorted(outcomes) == outcomes
-    assert len(outcomes) > 10
+    # redis-py 5.0 swallows all of them but the first.
+    assert len(outcomes) > (0 if redis.__version__.startswith("5.0.") else 10)
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(
