@@ -136,7 +136,13 @@ SHARED = (SHARED_MEMORY, *(_under_redis(one) for one in (SCHEDULED, CRAWLED, SET
 SHARED_LATENCIES, FULL_SHARED_LATENCIES = (1,), (0, 1)
 
 #: (contestant, latency) -> of the time in memory, at most.
-TARGETS = {(SCHEDULED, 0): 0.95, (SCHEDULED, 1): 0.95, (SCHEDULED, 5): 1.1, (CRAWLED, 1): 1.1}
+TARGETS = {(one, latency): 0.85 for latency in FULL_LATENCIES for one in (SCHEDULED, CRAWLED)}
+#: Of the time under "scheduled", "crawled" takes at most.
+CRAWLED_TARGET = 1.05
+#: Under scrapy-redis's scheduler, of the time in memory, at most.
+SHARED_TARGET = 1.05
+#: Megabytes more than in memory that the crawling process takes at most.
+GENERATED_MEGABYTES, DOCUMENTATION_MEGABYTES = 20, 25
 #: Of the time that scrapy-redis's SET takes at 1 ms, at most.
 SET_TARGET = 1 / 15
 
@@ -277,6 +283,10 @@ class Group:
             return spent(self.median(contestant)) / spent(self.median(other))
         return statistics.median(spent(a) / spent(b) for a, b in zip(crawls, others, strict=True))
 
+    def memory(self, contestant: Contestant) -> float:
+        """The median peak of the process, in bytes."""
+        return statistics.median(crawl.memory for crawl in self.crawls[contestant])
+
     def is_same(self, contestant: Contestant) -> bool:
         """Whether it always scheduled and fetched the same pages as the first contestant."""
         expected = next(iter(self.crawls.values()))[0].digests
@@ -313,7 +323,7 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
     draw(groups, plot)
     return Outcome(
         [*tables, _shared_table(shared)],
-        [*_targets(groups)],
+        [*_targets(groups), *_shared_targets(shared)],
         _headline(groups[: len(latencies)]),
         [row for group in groups for row in _summary(group)],
         plot,
@@ -594,8 +604,32 @@ def _targets(groups: Sequence[Group]) -> Iterator[Target]:
             what = f"Time of a crawl, of that in memory: {one.name}, {_where(latency)}"
             ratio = max(group.ratio(one, MEMORY) for group in there)
             yield Target.at_most(what, limit, ratio, ".3f")
+    worst = max(group.ratio(CRAWLED, SCHEDULED) for group in groups)
+    yield Target.at_most('Time of a crawl, "crawled" of "scheduled"', CRAWLED_TARGET, worst, ".3f")
+    yield from _memory_targets(groups)
     if target := _set_target(groups):
         yield target
+
+
+def _memory_targets(groups: Sequence[Group]) -> Iterator[Target]:
+    """Compare peak memory with that in memory, the worst of a site's groups."""
+    for site in dict.fromkeys(group.site for group in groups):
+        most = DOCUMENTATION_MEGABYTES if site == DOCUMENTATION else GENERATED_MEGABYTES
+        more = max(
+            (group.memory(one) - group.memory(MEMORY)) / 1e6
+            for group in groups
+            if group.site == site
+            for one in (SCHEDULED, CRAWLED)
+        )
+        yield Target.at_most(f"Peak memory, MB above in memory: {site}", most, more, ".0f")
+
+
+def _shared_targets(groups: Sequence[Group]) -> Iterator[Target]:
+    memory, *ours = (one for one in SHARED if one.name != SET.name)
+    for group in groups:
+        for one in ours:
+            what = f"Time of a crawl under scrapy-redis's scheduler: {one.name}, {group.where}"
+            yield Target.at_most(what, SHARED_TARGET, group.ratio(one, memory), ".3f")
 
 
 def _set_target(groups: Sequence[Group]) -> Target | None:
