@@ -103,7 +103,7 @@ def check_method(method: Callable[..., Any], *parameters: str, is_async: bool = 
 
 
 def drop_parsed(response: Response | Failure) -> None:
-    """Drop the parsed tree of a page whose output is processed; if it is used again, it is parsed.
+    """Drop the parsed tree of a page whose callback has ended; if it is used again, it is parsed.
 
     A response and its selector refer to each other, so that both, 1 to 2 MB for a large page, wait
     for the garbage collector: in a crawl of Python's documentation, up to 100 pages at a time.

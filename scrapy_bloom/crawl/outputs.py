@@ -85,10 +85,7 @@ class Outputs:
     ) -> None:
         """Process the output of a callback or errback, as Scrapy's own method does."""
         outputs = result if isinstance(result, AsyncIterator) else _Asynchronous(result)
-        try:
-            await _Page(self, request, response).process(outputs)
-        finally:
-            drop_parsed(response)
+        await _Page(self, request, response).process(outputs)
 
     async def pass_on(
         self, outputs: list[Any], request: Request, response: Response | Failure
@@ -160,6 +157,8 @@ class _Page:
         except BaseException:  # cancelled: what was yielded before is crawled
             self._begin_hand_over()
             raise
+        finally:
+            drop_parsed(self._response)  # now, and not after the lookups
         if not self._handing_over:
             await self._hand_over(*self._take())
             return
