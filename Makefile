@@ -23,7 +23,7 @@ help:
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
-	@echo "make bench        run the benchmarks (12 minutes) and write docs/performance.md and its appendix"
+	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
 
