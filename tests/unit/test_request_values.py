@@ -65,11 +65,12 @@ tags = st.sampled_from(
 texts = st.text(
     st.characters(exclude_characters=[chr(code) for code in range(0xDC00, 0xE000)]), max_size=8
 )
+# Not NaN: what may not come back as it was is compared, and NaN equals nothing.
 scalars = (
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats()
+    | st.floats(allow_nan=False)
     | texts
     | st.sampled_from(["\udc00", "a\udfff", "\udc00\ud800"])
     | st.binary(max_size=8)
@@ -92,7 +93,7 @@ rich = (
     | named
     | texts.map(Text)
     | st.integers(-9, 9).map(Number)
-    | st.floats().map(Fraction)
+    | st.floats(allow_nan=False).map(Fraction)
     | st.binary(max_size=3).map(Octets)
 )
 flat_keys = (scalars | moments | paths | named).filter(lambda value: "NaN" not in str(value))
@@ -149,10 +150,9 @@ def test_values_come_back_exactly(value: object) -> None:
     assert_kept(sample(meta={"a": value}))
 
 
-# An attribute is compared with what comes back, and a number that is none equals nothing.
-@given(values.filter(lambda value: "nan" not in repr(value).lower()))
+@given(values)
 def test_attributes_come_back_exactly(value: object) -> None:
-    assert_kept(sample(TokenRequest, token=value))
+    assert_kept(sample(TokenRequest, token=value, meta={"a": value}))
 
 
 @given(st.dictionaries(keys, values, max_size=4))
