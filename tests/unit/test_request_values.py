@@ -155,6 +155,10 @@ def test_attributes_come_back_exactly(value: object) -> None:
     assert_kept(sample(TokenRequest, token=value, meta={"a": value}))
 
 
+def test_a_number_that_equals_nothing_comes_back() -> None:
+    assert_kept(sample(meta={"a": float("nan"), "b": [Decimal("NaN")]}))
+
+
 @given(st.dictionaries(keys, values, max_size=4))
 def test_dicts_come_back_exactly(value: dict[Any, Any]) -> None:
     assert_kept(sample(meta=value, cb_kwargs=value, cookies=value))
