@@ -38,7 +38,7 @@ class Kept:
         command: what was run.
         minutes: how long that took.
         headline: sentences that the short page begins with; "" if this has none for it.
-        targets: how it compares with what is to be.
+        targets: how it compares with its targets.
         summary: rows of the short page's table.
         chart: its chart; "" without one.
         sections: tables and text.

@@ -68,7 +68,7 @@ class Outcome:
 
     Args:
         tables: its tables.
-        targets: how they compare with what is to be.
+        targets: how they compare with their targets.
         headline: sentences that the page begins with, "" if it has none for it.
         summary: rows of the page's only table: what, here, what others take, target.
         plot: a chart that belongs to the tables, in the directory of the page.

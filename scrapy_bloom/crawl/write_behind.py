@@ -99,7 +99,7 @@ class WriteBehind:
         self._task = task
         self._runtime = runtime = runtime or Runtime()
         self.server = ServerState(runtime.monotonic)
-        applier = JobApplier(
+        self._applier = JobApplier(
             claims or ClaimOwner(),
             self.server,
             runtime.token,
@@ -108,8 +108,9 @@ class WriteBehind:
             # In the thread, if this is not it.
             freed=lambda: None if task is None else self.post(task.look_soon),
         )
-        self._applier = applier
-        self._flushing = Flush(applier, lambda *what: self._notify(partial(events.written, *what)))
+        self._flushing = Flush(
+            self._applier, lambda *what: self._notify(partial(events.written, *what))
+        )
         self.queue = self._flushing.queue
         #: Applies jobs while the server is up; None if the thread does.
         self.loop_writer: LoopWriter | None = None

@@ -202,9 +202,8 @@ class AsyncDriver:
             async with timeout(self._timeout):
                 # redis-py 5.0.0 calls it close.
                 await getattr(self._client, "aclose", self._client.close)()
-                pool = getattr(self._client, "connection_pool", None)
-                if pool is not None:
-                    await pool.disconnect()
+                if self._pool is not None:
+                    await self._pool.disconnect()
 
     async def _send(self, calls: list[Call]) -> list[Any]:
         self.round_trips += 1

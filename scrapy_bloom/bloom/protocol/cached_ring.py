@@ -202,7 +202,7 @@ def _frame(call: Call, width: int, tail: _Arguments, more: int) -> Frame:
         tail: arguments after them.
         more: number of arguments after these.
     """
-    before = ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+    before = call.command()
     count = len(before) + 1 + len(tail) + more
     return b"*%d\r\n%b$%d\r\n" % (count, to_resp(*before), width), b"\r\n" + to_resp(*tail)
 
