@@ -1,6 +1,5 @@
 """Clients that repeat nothing, addresses that leak nothing, errors that say what to do."""
 
-import gc
 import socket
 import sys
 import threading
@@ -22,18 +21,6 @@ from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, explain
 
 SECRET = "S3CRET"
-
-if redis.__version__.startswith("5.0."):
-    # It leaves the closing of a socket that could not connect to the garbage collector.
-    pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def collect_sockets() -> Iterator[None]:
-    """Keep a late ResourceWarning from hitting a test of another module."""
-    yield
-    if redis.__version__.startswith("5.0."):
-        gc.collect()
 
 
 class Listener:

@@ -12,6 +12,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+from support.servers import free_port
+
 
 class Kind(Enum):
     """What is done to a request or its reply."""
@@ -68,7 +70,7 @@ class Proxy:
     ) -> None:
         self.server_port = server_port
         self.path = path
-        self.port = 0
+        self.port = 0 if path else free_port()
         #: Connections accepted, requests begun, and those struck by a fault.
         self.connections = self.requests = self.struck = 0
         self._fault = PASS
@@ -120,7 +122,6 @@ class Proxy:
             self._server = await asyncio.start_unix_server(self._accept, self.path)
         else:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     async def _switch(self, fault: Fault) -> None:
         listened, listens = self._fault.kind != Kind.REFUSE, fault.kind != Kind.REFUSE

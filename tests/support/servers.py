@@ -1,12 +1,14 @@
 """Real Valkey and Redis servers for tests and benchmarks, each a process of its own on loopback."""
 
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ FOUND = find_servers()
 #: The servers on this machine, name -> binary. What runs on one server runs on the first of them.
 SERVERS = {name: binary for name, binary in FOUND.items() if binary}
 MISSING = sorted(FOUND.keys() - SERVERS.keys())
+#: Chooses ports. Hypothesis seeds the generator of the module alike in all test processes.
+PORTS = random.SystemRandom()
 #: Options of a server that loses nothing when it is killed.
 LASTING = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -118,10 +122,19 @@ def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:
 
 
 def free_port() -> int:
-    """Return a free port; in cluster mode the one 10,000 above it is used too."""
+    """Return a port that nobody listens on; 10,000 above it, where a cluster listens too, is free.
+
+    Both are below the ports that Linux gives to outgoing connections (32,768 and up): one of those
+    could take the port before a server binds it, or between two starts of it.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port <= 55_535:
-            return port
+        port = PORTS.randrange(10_000, 20_000)
+        with ExitStack() as probes:
+            try:
+                for number in (port, port + 10_000):
+                    probe = probes.enter_context(socket.socket())
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+        return port
