@@ -66,8 +66,8 @@ class Deduplicator:
         if request.dont_filter or not request.meta.get("bloom_enabled", True):
             return None
         key = self._identity.key(request)
-        if self._local.is_reserved(key):
-            return None
+        if self._local.is_reserved(key) and Verdict.NEW in self._crawl.policy.certain:
+            return None  # new to whichever page schedules it first; the other knows that
         if self._local.has_taken(key[1]):
             return Lookup((RUN, key[1]), request, Verdict.SEEN)
         if key[0] == RUN or self._connections.filters is None or not self._failover.is_up:

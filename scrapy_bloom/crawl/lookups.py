@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -86,9 +86,11 @@ class LookupBatcher:
 
     async def _run_round(self, driver: AsyncDriver) -> None:
         lookups, self._waiting = self._waiting, []
-        self.in_flight = {lookup.key for lookup in lookups}
+        firsts: dict[Key, Lookup] = {}
+        repeats = [one for one in lookups if firsts.setdefault(one.key, one) is not one]
+        self.in_flight = set(firsts)
         try:
-            for window, same in _by_window(lookups).items():
+            for window, same in _by_window(firsts.values()).items():
                 session, sent = self._sessions[window], self._clock()
                 verdicts = await driver.run(self._policy.look_up(same)(session))
                 self._answer(session, same, verdicts, sent)
@@ -100,6 +102,9 @@ class LookupBatcher:
         finally:
             self._round = None
             self.in_flight.clear()
+            for one in repeats:  # of another page that has the same link
+                verdict = firsts[one.key].verdict
+                one.verdict = verdict and verdict.repeated
             self._finish(lookups)
 
     def _answer(
@@ -143,7 +148,7 @@ class LookupBatcher:
                 await self.driver.close()
 
 
-def _by_window(lookups: Sequence[Lookup]) -> dict[str, list[Lookup]]:
+def _by_window(lookups: Iterable[Lookup]) -> dict[str, list[Lookup]]:
     grouped: dict[str, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         grouped[lookup.key[0]].append(lookup)

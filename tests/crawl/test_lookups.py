@@ -12,6 +12,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.policy import Lookup
 
 URL = "https://example.com/"
@@ -72,6 +73,46 @@ def test_pages_that_come_together_are_asked_about_in_one_round(run: Run) -> None
         assert all(verdicts(lookups) == {NEW} for lookups in pages)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+def test_a_url_is_looked_up_once_in_a_round_for_all_pages_that_link_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, remember: str
+) -> None:
+    written = []
+    dump = request_codec.dump
+    monkeypatch.setattr(request_codec, "dump", lambda *args: written.append(args) or dump(*args))
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        pages = [page(dupefilter, "same"), page(dupefilter, "same"), page(dupefilter, "other")]
+        await asyncio.gather(*map(dupefilter._deduplicator.decide_many, pages))
+        assert [verdicts(lookups) for lookups in pages] == [{NEW}, {SEEN}, {NEW}]
+        requests = [[lookup.request for lookup in lookups] for lookups in pages]
+        assert dupefilter.request_seen(requests[1][0]) is False  # it comes before the first page's
+        assert [*map(dupefilter.request_seen, requests[0])] == [True] + 29 * [False]
+        assert all(map(dupefilter.request_seen, requests[1]))
+
+    stats = run(scenario, BLOOM_REMEMBER=remember)
+    assert len(written) == (60 if remember == "crawled" else 0)
+    assert stats["bloom/new"] == 30
+
+
+def test_with_a_shared_queue_what_another_page_has_claimed_is_looked_up_with_the_others(
+    run: Run,
+) -> None:
+    """Other workers may end the claim, so that it is no answer for the next page."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        first = page(dupefilter, "same")
+        await dupefilter._deduplicator.decide_many(first)
+        second = page(dupefilter, "same")
+        await dupefilter._deduplicator.decide_many(second)
+        assert len(first) == len(second)
+        assert all(lookup.is_duplicate for lookup in second)
+        assert not any(dupefilter.request_seen(lookup.request) for lookup in first)
+
+    shared = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
+    run(scenario, BLOOM_REMEMBER="crawled", **shared)
 
 
 def test_what_comes_during_a_round_is_asked_about_in_the_next(run: Run) -> None:

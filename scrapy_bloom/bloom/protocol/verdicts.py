@@ -8,9 +8,11 @@ class Verdict(str, Enum):
 
     Attributes:
         is_new: whether the item counts as new: it is, or the server did not say.
+        repeated: the verdict on the same item a second time in one call.
     """
 
     is_new: bool
+    repeated: "Verdict"
 
     #: Recorded before.
     SEEN = "0"
@@ -39,6 +41,8 @@ for _verdict in Verdict:
     _verdict.is_new = _verdict in (
         *(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN),
     )
+    _verdict.repeated = _verdict
+Verdict.NEW.repeated, Verdict.UNKEPT.repeated = Verdict.SEEN, Verdict.MINE_UNKEPT
 #: Verdicts for lack of room in a layer.
 NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
 #: Characters in replies -> verdicts.
