@@ -1,0 +1,137 @@
+"""Cached fingerprints are Scrapy's own; a fingerprinter that may look at more has no cache."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.http import FormRequest, JsonRequest
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_bloom.crawl import identity
+from scrapy_bloom.crawl.identity import MAX_LENGTH, FingerprintCache, cached
+from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
+
+characters = st.one_of(st.sampled_from(list("ab/?&=#%;: \t\n\\@.é")), st.characters(codec="utf-8"))
+urls = st.text(characters, max_size=12).map("https://example.com/".__add__)
+requests = st.builds(
+    lambda url, cls, kwargs: cls(url, **kwargs),
+    urls,
+    st.sampled_from([Request, FormRequest, JsonRequest]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "method": st.sampled_from(["GET", "get", "POST", "HEAD", "PUT"]),
+            "body": st.binary(max_size=3),
+            "headers": st.just({"Accept": "text/html"}),
+            "cookies": st.just({"a": "b"}),
+            "meta": st.fixed_dictionaries(
+                {}, optional={"verbatim_url": st.booleans(), "depth": st.integers()}
+            ),
+            "dont_filter": st.booleans(),
+        },
+    ),
+)
+
+
+class Counted:
+    """Counts the fingerprints it makes."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, request: Request) -> bytes:
+        self.made += 1
+        return RequestFingerprinter().fingerprint(request)
+
+
+@pytest.mark.parametrize("cls", [RequestFingerprinter, ScrapyRedisFingerprinter])
+@given(st.lists(requests, max_size=8))
+def test_they_are_those_of_the_fingerprinter(cls: type[Any], some: list[Request]) -> None:
+    find = cached(cls())
+    assert isinstance(find, FingerprintCache)
+    for request in (*some, *(request.copy() for request in some)):
+        assert find(request) == cls().fingerprint(request)
+
+
+def test_a_url_is_fingerprinted_once_with_any_fragment() -> None:
+    make = Counted()
+    find = FingerprintCache(make)
+    urls = ["https://example.com/", "https://example.com/#a", "https://example.com/#a#b"]
+    assert len({find(Request(url)) for url in urls * 3}) == 1
+    assert make.made == 1
+
+
+def test_other_requests_are_fingerprinted_each_time() -> None:
+    make = Counted()
+    find = FingerprintCache(make)
+    url = "https://example.com/#a"
+    found = {
+        find(Request(url)),
+        find(Request(url, method="POST")),
+        find(Request(url, body=b"a")),
+        find(Request(url, meta={"verbatim_url": True})),
+    }
+    assert make.made == 4
+    verbatim = RequestFingerprinter().fingerprint(Request(url, meta={"verbatim_url": True}))
+    assert len(found) == (4 if verbatim != find(Request(url)) else 3)  # Scrapy 2.13 ignores it
+
+
+def test_the_latest_urls_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "HALF", 10)
+    make = Counted()
+    find = FingerprintCache(make)
+    pages = [Request(f"https://example.com/{number}") for number in range(100)]
+    for page in pages:
+        find(page)
+    assert make.made == 100
+    for page in pages[-10:]:
+        find(page)
+    assert make.made == 100
+    find(pages[0])
+    assert make.made == 101
+    assert len(find._newer) <= 10
+    assert len(find._older) <= 10
+
+
+def test_long_urls_are_not_kept() -> None:
+    find = FingerprintCache(RequestFingerprinter().fingerprint)
+    find(Request("https://example.com/" + "a" * MAX_LENGTH))
+    assert not find._newer
+
+
+class Own(RequestFingerprinter):
+    """A project's own, as plug-ins have them."""
+
+
+class Keyed:
+    """One that looks at more than it is known for, as a later version of Scrapy may."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def fingerprint(self, request: Request) -> bytes:
+        return str(request.meta.get(self.key)).encode()
+
+
+class Headed:
+    def fingerprint(self, request: Request) -> bytes:
+        return request.headers.get("Accept") or b""
+
+
+@pytest.mark.parametrize(
+    "fingerprinter",
+    [Own(), Keyed("depth"), Headed()],
+)
+def test_a_fingerprinter_that_may_look_at_more_has_no_cache(
+    fingerprinter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(fingerprinter, Own):
+        monkeypatch.setattr(identity, "KNOWN", (type(fingerprinter),))
+    assert not isinstance(cached(fingerprinter), FingerprintCache)
+
+
+def test_one_that_looks_at_what_is_known_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "KNOWN", (Keyed,))
+    assert isinstance(cached(Keyed("verbatim_url")), FingerprintCache)
