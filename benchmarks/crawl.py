@@ -165,8 +165,8 @@ NOTES = (
         "duplicate is dropped as well, which is the scheduler's and the engine's work otherwise), "
         "the steps of "
         'the rounds that ask the server, and under "crawled" the following of requests. '
-        "`fingerprints` is the part of it in Scrapy's fingerprinter, which scrapy-bloom does not ask "
-        "again for the latest URLs. `RSS` is the most memory that "
+        "`fingerprints` is the part of it in Scrapy's fingerprinter, which scrapy-bloom asks once "
+        "for the latest URLs. `RSS` is the most memory that "
         "the crawling process took, `grows` what it took more at the end than after a quarter of "
         "the pages."
     ),
