@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -49,8 +49,9 @@ class LookupBatcher:
         #: Lookups of the next round, and the round under way.
         self._waiting: list[Lookup] = []
         self._round: asyncio.Task[None] | None = None
-        #: Keys that are being looked up without blocking.
-        self.in_flight: set[Key] = set()
+        #: Lookups that are sent in this round, and those of other pages with the same links.
+        self.in_flight: dict[Key, Lookup] = {}
+        self._repeats: list[Lookup] = []
 
     async def look_up(self, lookups: Sequence[Lookup]) -> None:
         """Look requests up: one round at a time, for all that have come together.
@@ -63,7 +64,7 @@ class LookupBatcher:
         if self.driver is None:
             self._look_up_blocking(lookups)
             return
-        self._waiting += lookups
+        self._waiting += [lookup for lookup in lookups if not self._joins(lookup)]
         try:
             while any(lookup.verdict is None for lookup in lookups):
                 if self._round is None:
@@ -85,12 +86,13 @@ class LookupBatcher:
             self._finish(lookups)
 
     async def _run_round(self, driver: AsyncDriver) -> None:
-        lookups, self._waiting = self._waiting, []
-        firsts: dict[Key, Lookup] = {}
-        repeats = [one for one in lookups if firsts.setdefault(one.key, one) is not one]
-        self.in_flight = set(firsts)
+        waiting, self._waiting = self._waiting, []
+        for lookup in waiting:
+            if not self._joins(lookup):
+                self.in_flight[lookup.key] = lookup
+        lookups = list(self.in_flight.values())
         try:
-            for window, same in _by_window(firsts.values()).items():
+            for window, same in _by_window(lookups).items():
                 session, sent = self._sessions[window], self._clock()
                 verdicts = await driver.run(self._policy.look_up(same)(session))
                 self._answer(session, same, verdicts, sent)
@@ -101,11 +103,20 @@ class LookupBatcher:
             raise
         finally:
             self._round = None
+            for repeat in self._repeats:
+                verdict = self.in_flight[repeat.key].verdict
+                repeat.verdict = verdict and verdict.repeated
+            lookups += self._repeats
+            self._repeats = []
             self.in_flight.clear()
-            for one in repeats:  # of another page that has the same link
-                verdict = firsts[one.key].verdict
-                one.verdict = verdict and verdict.repeated
             self._finish(lookups)
+
+    def _joins(self, lookup: Lookup) -> bool:
+        """Let a lookup wait for one in flight of the same URL; return whether there is one."""
+        is_in_flight = lookup.key in self.in_flight
+        if is_in_flight:
+            self._repeats.append(lookup)
+        return is_in_flight
 
     def _answer(
         self,
@@ -148,7 +159,7 @@ class LookupBatcher:
                 await self.driver.close()
 
 
-def _by_window(lookups: Iterable[Lookup]) -> dict[str, list[Lookup]]:
+def _by_window(lookups: Sequence[Lookup]) -> dict[str, list[Lookup]]:
     grouped: dict[str, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         grouped[lookup.key[0]].append(lookup)

@@ -14,7 +14,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
 
 #: Seconds in which jobs are collected: a ``kill -9`` loses them, and those of the round before.
-FLUSH_SECONDS = 0.005
+FLUSH_SECONDS = 0.002
 
 
 class LoopWriter:

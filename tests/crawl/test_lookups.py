@@ -115,16 +115,22 @@ def test_with_a_shared_queue_what_another_page_has_claimed_is_looked_up_with_the
     run(scenario, BLOOM_REMEMBER="crawled", **shared)
 
 
-def test_what_comes_during_a_round_is_asked_about_in_the_next(run: Run) -> None:
+@pytest.mark.parametrize(("name", "rounds", "verdict"), [("same", 1, SEEN), ("other", 2, NEW)])
+def test_what_comes_during_a_round_is_part_of_it_or_of_the_next(
+    run: Run, name: str, rounds: int, verdict: Verdict
+) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        first, second = page(dupefilter, "same"), page(dupefilter, "same")
+        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))  # loads the script
+        before = dupefilter._crawl.connections.async_round_trips
+        first, second = page(dupefilter, "same"), page(dupefilter, name)
         asking = asyncio.ensure_future(dupefilter._deduplicator.decide_many(first))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
         await dupefilter._deduplicator.decide_many(second)
         assert asking.done()
         assert verdicts(first) == {NEW}
-        assert verdicts(second) == {SEEN}
+        assert verdicts(second) == {verdict}
+        assert dupefilter._crawl.connections.async_round_trips == before + rounds
 
     run(scenario)
 
