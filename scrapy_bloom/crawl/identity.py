@@ -9,6 +9,7 @@ from scrapy.spiders import SitemapSpider
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import RequestFingerprinter
 
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, ScrapyRedisFingerprinter, bounded
@@ -84,8 +85,8 @@ class Identity:
         except ValueError as error:
             self._report.warn_once(
                 "window",
-                f"meta['bloom_window'] of {request} {error} (BLOOM_WINDOWS has more): the request "
-                "is remembered like any other",
+                f"meta['bloom_window'] of {shown(request)} {error} (BLOOM_WINDOWS has more): the "
+                "request is remembered like any other",
             )
             return LASTING, item
 
@@ -99,7 +100,9 @@ class Identity:
         if isinstance(key, bytes) and key:
             return of_own_key(key)
         kind = "empty" if isinstance(key, bytes) else f"of type {type(key).__name__}"
-        self._report.warn_once("key", f"meta['bloom_key'] is {kind} in {request}: its URL is used")
+        self._report.warn_once(
+            "key", f"meta['bloom_key'] is {kind} in {shown(request)}: its URL is used"
+        )
         return b""
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from scrapy import Request
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.info import FilterInfo
@@ -51,7 +51,7 @@ class Report:
                 "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such requests "
                 "are not crawled until this is fixed (bloom/not_identified counts them)",
                 fingerprinter,
-                request,
+                shown(request),
                 type(error).__name__,
                 error,
                 exc_info=error,
@@ -62,8 +62,8 @@ class Report:
         self.count("unknown")
         self.warn_once(
             f"unknown {type(error).__name__}",
-            f"{type(error).__name__}: {error}. Requests like {request} are remembered by this "
-            "process for this run only until this is fixed (bloom/unknown counts them)",
+            f"{type(error).__name__}: {error}. Requests like {shown(request)} are remembered by "
+            "this process for this run only until this is fixed (bloom/unknown counts them)",
         )
 
     def opened(

@@ -146,7 +146,7 @@ class Crawl:
         self.takeover.resume()
         self.takeover.go_on()
 
-    def dropped(self, window: str, fields: Collection[str]) -> None:
+    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
         pass
 
     def wanted(self) -> None:

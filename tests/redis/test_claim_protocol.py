@@ -262,6 +262,20 @@ def test_a_damaged_claim_is_told_and_hides_nothing(
     assert not client.exists(key)
 
 
+@pytest.mark.parametrize(("length", "is_read"), [(0, True), (65_536, True), (200_000, False)])
+def test_a_claim_that_is_far_too_long_is_damaged(
+    bloom: BloomFilter, client: redis.Redis, length: int, is_read: bool
+) -> None:
+    """Its request is never fetched: it takes the memory of the crawler."""
+    claim_item(bloom, A)
+    (key,) = client.keys("*:claims")
+    client.hset(key, A.hex(), b"w n 1 0 " + b"x" * length)
+    block = int(key.split(b"}")[0].split(b":")[-1])
+    page = bloom.run(lambda session: claim_protocol.scan(session, block, "0", 10))
+    assert page.damaged == (() if is_read else (A.hex(),))
+    assert [claim.length for claim in page.claims] == ([length] if is_read else [])
+
+
 def test_a_stale_view_is_brought_up_to_date(bloom: BloomFilter, client: redis.Redis) -> None:
     other = BloomFilter(client, "k")
     claim_item(bloom, A)

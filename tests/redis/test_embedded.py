@@ -128,6 +128,28 @@ def test_the_server_is_a_daemon_with_an_append_only_file_and_no_port(data_dir: P
     server.detach()
 
 
+def test_nothing_in_the_directory_is_for_other_users(data_dir: Path) -> None:
+    before = os.umask(0)
+    try:
+        server = EmbeddedServer.attach(data_dir)
+        with client_of(server) as client:
+            client.set("seeds", "secret")
+        modes = {path: path.stat().st_mode & 0o077 for path in [data_dir, *data_dir.rglob("*")]}
+        server.detach()
+    finally:
+        os.umask(before)
+    assert any("appendonly" in str(path) for path in modes)
+    assert not any(modes.values()), modes
+
+
+def test_a_directory_that_others_can_use_is_refused(data_dir: Path) -> None:
+    data_dir.mkdir(mode=0o700)
+    data_dir.chmod(0o750)
+    with pytest.raises(StorageError, match=r"mode 0750.*chmod 700"):
+        EmbeddedServer.attach(data_dir)
+    assert not [*data_dir.iterdir()]
+
+
 def test_data_is_kept_between_runs(data_dir: Path) -> None:
     for run in range(3):
         with closing(connect("embedded:", data_dir=data_dir)) as connection:
@@ -269,7 +291,7 @@ def test_detaching_from_a_killed_server_cleans_up(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("content", ["socket", "file"])
 def test_a_stale_socket_does_not_matter(data_dir: Path, content: str) -> None:
-    data_dir.mkdir()
+    data_dir.mkdir(mode=0o700)
     path = embedded._socket_path(data_dir)
     if content == "file":
         path.write_text("x")
@@ -390,7 +412,7 @@ def test_a_server_that_does_not_stop_is_left_with_a_warning(
 
 
 def test_a_lock_that_somebody_sits_on_is_reported(data_dir: Path) -> None:
-    data_dir.mkdir()
+    data_dir.mkdir(mode=0o700)
     lock = embedded.open_lock(data_dir / "start.lock")
     fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(StorageError, match=r"start\.lock"):
@@ -492,7 +514,7 @@ def test_a_long_tmpdir_falls_back_to_tmp(
     long = own_tmp / ("x" * 90)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    data_dir.mkdir()
+    data_dir.mkdir(mode=0o700)
     fallback = Path(f"/tmp/scrapy-bloom-{os.geteuid()}")
     existed = fallback.exists()
     path = embedded._socket_path(data_dir)

@@ -43,7 +43,8 @@ SOURCE = r"""
 
 typedef int clock_function(clockid_t, struct timespec *);
 static clock_function *real;          /* the C library's; its vDSO is faster than a system call */
-static const volatile int64_t *moved; /* nanoseconds to add */
+static const volatile int64_t *moved; /* nanoseconds to add, or the time, if the clock is frozen */
+static int frozen;
 
 __attribute__((constructor)) static void start(void) {
     const char *path = getenv("MOVED_CLOCK");
@@ -51,6 +52,7 @@ __attribute__((constructor)) static void start(void) {
     void *page = file < 0 ? MAP_FAILED : mmap(0, sizeof *moved, PROT_READ, MAP_SHARED, file, 0);
     if (page != MAP_FAILED) moved = page;
     if (file >= 0) close(file);
+    frozen = getenv("FROZEN_CLOCK") != 0;
     real = (clock_function *)dlsym(RTLD_NEXT, "clock_gettime");
 }
 
@@ -59,7 +61,7 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = real ? real(clock, now) : (int)syscall(SYS_clock_gettime, clock, now);
     if (failed || !moved || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
         return failed;
-    int64_t moment = now->tv_sec * SECOND + now->tv_nsec + *moved;
+    int64_t moment = (frozen ? 0 : now->tv_sec * SECOND + now->tv_nsec) + *moved;
     now->tv_sec = moment / SECOND;
     now->tv_nsec = moment % SECOND;
     return 0;
@@ -169,3 +171,18 @@ class MovedServer(Server):
         shown = self.now()
         answered = time.time() + offset
         return asked - TOLERANCE <= shown <= answered + TOLERANCE
+
+
+class FrozenServer(MovedServer):
+    """A server whose wall clock stands still between two moves."""
+
+    def __init__(self, binary: str, *options: str) -> None:
+        super().__init__(binary, *options, env={"FROZEN_CLOCK": "1"})
+
+    def set_time(self, when: datetime | float) -> None:
+        """Set the clock to a moment."""
+        seconds = when.timestamp() if isinstance(when, datetime) else when
+        self._shift(round(seconds * 1e9))
+
+    def _goes_by(self, offset: float) -> bool:
+        return abs(self.now() - offset) < TOLERANCE

@@ -5,7 +5,7 @@ import enum
 import functools
 import json
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +13,8 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.http import Headers
 
-from scrapy_bloom.crawl.claims.request_codec import MAX_LENGTH, NotKeepableError, dump, load
+from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
+from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
 
 URL = "https://example.com/page?q=1"
 Method = Callable[..., Any]
@@ -67,6 +68,10 @@ class Pages(Spider, metaclass=Meta):
         return self.parse
 
     partial = functools.partialmethod(parse, page=1)
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Overrides what Scrapy runs: it is no callback."""
+        yield Request(URL)
 
 
 SPIDER, OTHER = Pages(), Pages()

@@ -120,10 +120,13 @@ def test_the_first_page_that_yields_a_request_waits_for_it() -> None:
 
 
 def test_a_page_yields_a_request_again_that_is_lost() -> None:
-    unkept, page = UnkeptRequests(), flight(1, CONFIRM)
+    unkept, page = UnkeptRequests(clock=lambda: 7.0), flight(1, CONFIRM)
     unkept.add(claim(2), page)
-    assert unkept.find("lasting", [field_of(claim(2)[1])]) == [claim(2)]
-    assert unkept.find("daily", [field_of(claim(2)[1])]) == []
+    fields = [field_of(claim(2)[1])]
+    assert unkept.find("lasting", fields, 7.1) == [claim(2)]
+    assert unkept.find("daily", fields, 7.1) == []
+    # What was free at 7.0 was not this claim, which is newer.
+    assert unkept.find("lasting", fields, 7.0) == []
     assert unkept.settle(claim(2), REPEAT) is page
     assert page.end() == REPEAT
 

@@ -43,7 +43,8 @@ from support.stored_requests import (
 )
 
 from scrapy_bloom.crawl.claims import request_codec
-from scrapy_bloom.crawl.claims.request_codec import MAX_LENGTH, dump, load
+from scrapy_bloom.crawl.claims.request_codec import dump, load
+from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
 
 # -- what is kept --
 
@@ -125,6 +126,25 @@ def test_the_longest_text_comes_back() -> None:
     room = MAX_LENGTH - len(dump(sample(meta={"a": ""}), None))
     assert_kept(sample(meta={"a": "x" * room}))
     assert_refused(sample(meta={"a": "x" * (room + 1)}), "more than 65,536 characters")
+
+
+@pytest.mark.parametrize(
+    "body", [b"x" * 60_000, b"\xff" * 10_000], ids=["of ASCII", "of other bytes"]
+)
+def test_long_bodies_come_back(body: bytes) -> None:
+    assert_kept(sample(method="POST", body=body))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 1_000_000, b"x" * 1_000_000, ["x" * 100] * 10_000, [0] * 40_000, {"x" * 70_000: 1}],
+    ids=["text", "bytes", "texts", "numbers", "key"],
+)
+def test_what_is_too_long_is_refused_before_it_is_written(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_codec, "to_json", None)
+    assert_refused(sample(meta={"a": value}), "meta (takes more than 65,536|is .* too large)")
 
 
 def test_a_class_that_changes_its_arguments_does_not_change_the_defaults() -> None:

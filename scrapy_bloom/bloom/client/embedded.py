@@ -66,17 +66,20 @@ class EmbeddedServer:
 
         Args:
             data_dir: where the data is; created, readable by its owner only, when it is missing.
+                The files in it have the filters' seeds, and what pending requests hold.
             start_timeout: seconds that the server gets to load its data.
 
         Raises:
             ConfigurationError: there is no server binary for this Python or platform.
-            StorageError: the directory cannot be used, or the server does not start.
+            StorageError: the directory cannot be used, or other users can use it too, or the server
+                does not start.
         """
         deadline = time.monotonic() + start_timeout
         directory = Path(data_dir)
         try:
             directory = directory.expanduser().resolve()
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(directory)
             with held(directory / "start.lock", deadline):
                 server = cls(directory, *_join(directory, deadline))
         except (OSError, RuntimeError) as error:
@@ -116,6 +119,16 @@ class EmbeddedServer:
             _ask(self.socket_path, b"SHUTDOWN")
             time.sleep(POLL_SECONDS)
         self.socket_path.unlink(missing_ok=True)
+
+
+def _check_private(directory: Path) -> None:
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & 0o077:
+        raise StorageError(
+            f"other users can use {directory} (mode {mode:04o}), and the embedded server keeps "
+            "secret seeds and pending requests in it: `chmod 700` the directory, or choose another "
+            'one with `url` = "embedded:/some/dir"'
+        )
 
 
 def _join(data_dir: Path, deadline: float) -> tuple[Path, int]:
@@ -185,6 +198,7 @@ def _launch(data_dir: Path, lock: int, deadline: float) -> None:
             # The server refuses to start under a locale that the system does not have.
             env={**os.environ, "LC_ALL": "C"},
             pass_fds=(lock,),
+            umask=0o077,  # its files have the filters' seeds
             timeout=max(deadline - time.monotonic(), 1.0),
             check=False,
         )

@@ -35,7 +35,8 @@ KEPT = b"kept:"
 
 #: How fields of the header begin that name a window.
 _WINDOW = "window:"
-_HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,60}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,9})")
+#: Of a claim: a request takes 65,536 characters at most; one that takes many more is damaged.
+_HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,60}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ class ClaimSweep:
 
     Args:
         me: this worker.
-        dropped: is called with a window and the fields of claims that were ended because their
-            requests are not stored.
+        dropped: is called with a window, the fields of claims that were ended because their
+            requests are not stored, and the moment at which the look for them began.
         look_soon: is called when claims will be free soon.
         runtime: clock and random numbers.
 
@@ -64,7 +64,7 @@ class ClaimSweep:
         self,
         me: Worker,
         *,
-        dropped: Callable[[str, Collection[str]], object],
+        dropped: Callable[[str, Collection[str], float], object],
         look_soon: Callable[[], object],
         runtime: Runtime,
     ) -> None:
@@ -115,9 +115,10 @@ class ClaimSweep:
         the requests again, and these must be new then.
         """
         for window in windows:
+            begun = self._clock()
             fields = self._drop_unkept(filters.by_window[window], self.views[window])
             if fields:
-                self._dropped(window, fields)
+                self._dropped(window, fields, begun)
                 # Pages of this worker that wait for these requests will be free soon.
                 self.is_waiting = True
                 self._look_soon()

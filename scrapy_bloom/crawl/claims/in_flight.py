@@ -5,7 +5,8 @@ yield it again, so that page is settled after the request. A chain of pages that
 at a start request, which the next run makes again.
 """
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.model.hashing import field_of
@@ -62,11 +63,16 @@ class UnkeptRequests:
 
     Args:
         limit: requests at most. Beyond it, the pages that wait longest are given up.
+        clock: returns seconds.
     """
 
-    def __init__(self, limit: int = MAX_UNKEPT) -> None:
-        self._limit = limit
+    def __init__(
+        self, limit: int = MAX_UNKEPT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit, self._clock = limit, clock
         self._parents: dict[Key, InFlightRequest] = {}
+        #: When each of them was claimed, at the latest.
+        self._since: dict[Key, float] = {}
         #: Requests that no page waits for: start requests, and those that the spider schedules.
         self._orphans: set[Key] = set()
 
@@ -82,7 +88,7 @@ class UnkeptRequests:
                 self._orphans.add(claim)
             return []
         self._orphans.discard(claim)
-        self._parents[claim] = parent
+        self._parents[claim], self._since[claim] = parent, self._clock()
         parent.unkept += 1
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
@@ -93,7 +99,7 @@ class UnkeptRequests:
     def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
         """Note how a claim is settled; return the page that can be settled now."""
         self._orphans.discard(claim)
-        parent = self._parents.pop(claim, None)
+        parent = self._remove(claim)
         if parent is None:
             return None
         parent.unkept -= 1
@@ -101,20 +107,27 @@ class UnkeptRequests:
             parent.instead = kind
         return parent if parent.is_complete else None
 
-    def find(self, window: str, fields: Collection[str]) -> list[Key]:
-        """Return the claims of a window that have one of these fields on the server."""
-        return [c for c in self._parents if c[0] == window and field_of(c[1]) in fields]
+    def find(self, window: str, fields: Collection[str], before: float) -> list[Key]:
+        """Return the claims of a window, made before a moment, with one of these fields."""
+        return [
+            claim
+            for claim, since in self._since.items()
+            if claim[0] == window and since < before and field_of(claim[1]) in fields
+        ]
+
+    def _remove(self, claim: Key) -> InFlightRequest | None:
+        self._since.pop(claim, None)
+        return self._parents.pop(claim, None)
 
     def _give_up_oldest(self) -> list[InFlightRequest]:
         """Give up the page that waits longest, and the pages that wait for it."""
         oldest = next(iter(self._parents))
-        given_up, waiting = [], [self._parents.pop(oldest)]
+        given_up, waiting = [], [self._remove(oldest)]
         while waiting:
             flight = waiting.pop()
-            if flight.is_given_up:
+            if flight is None or flight.is_given_up:
                 continue
             flight.is_given_up = True
             given_up.append(flight)
-            own = [claim for claim in flight.claims if claim in self._parents]
-            waiting += [self._parents.pop(claim) for claim in own]
+            waiting += map(self._remove, flight.claims)
         return given_up

@@ -1,5 +1,6 @@
 """Settles this worker's claims, and those of pages that wait for them."""
 
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ class ClaimLedger:
         take: records a fingerprint in this process for this run.
         forget: removes a key from the local cache.
         report: counts and warns.
+        clock: returns seconds.
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
@@ -39,9 +41,10 @@ class ClaimLedger:
         take: Callable[[bytes], object],
         forget: Callable[[Key], None],
         report: Report,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._put, self._take, self._forget, self._report = put, take, forget, report
-        self._unkept = UnkeptRequests()
+        self._unkept = UnkeptRequests(clock=clock)
         self.length = 0
         self.to_repeat: set[Key] = set()
 
@@ -102,9 +105,16 @@ class ClaimLedger:
                 "them are not recorded, and the next run fetches them again",
             )
 
-    def dropped(self, window: str, fields: Collection[str]) -> None:
-        """Crawl pages again whose requests are lost: their claims were ended."""
-        for claim in self._unkept.find(window, fields):
+    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
+        """Crawl pages again whose requests are lost: their claims were ended.
+
+        Args:
+            window: of the claims.
+            fields: of the claims.
+            begun: when it was found that they are free. A claim that this process has made since is
+                another one of the same URL.
+        """
+        for claim in self._unkept.find(window, fields, begun):
             self._forget(claim)
             page = self._unkept.settle(claim, JobKind.REPEAT)
             if page is not None:

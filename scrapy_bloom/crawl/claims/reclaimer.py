@@ -55,8 +55,8 @@ class ReclaimerEvents(Protocol):
     def found(self, found: Reclaimed) -> None:
         """These claims were taken over."""
 
-    def dropped(self, window: str, fields: Collection[str]) -> None:
-        """These claims were ended, because their requests are not stored."""
+    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
+        """These claims, free since a moment, were ended: their requests are not stored."""
 
     def wanted(self) -> None:
         """There is more to take over: ``go_on`` takes it over."""
@@ -242,8 +242,8 @@ class Reclaimer:
         # Unless claims that this look has passed have become free.
         self._update(is_looking=self._next_look <= 0)
 
-    def _drop(self, window: str, fields: Collection[str]) -> None:
-        self._in_main(partial(self._events.dropped, window, fields))
+    def _drop(self, window: str, fields: Collection[str], begun: float) -> None:
+        self._in_main(partial(self._events.dropped, window, fields, begun))
 
     # -- the end of a crawl --
 

@@ -9,7 +9,9 @@ from functools import partial
 from itertools import count, repeat
 
 from scrapy import Request, Spider
+from w3lib.url import canonicalize_url
 
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
@@ -39,6 +41,8 @@ from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: Times that a failed URL is tried again without being found again.
 MAX_ATTEMPTS = 5
+#: Times that a chain of redirects may come back to a URL, for instance with a new cookie.
+MAX_RETURNS = 2
 
 
 class RecordWhenCrawled(Policy):
@@ -77,7 +81,7 @@ class RecordWhenCrawled(Policy):
         self._spider, self._settings, self._queue = spider, settings, queue
         self._engine, self._report = engine, report
         self._take, self._forget = take, forget
-        self._token = runtime.token
+        self._token, self._clock = runtime.token, runtime.monotonic
         self._max_length = settings.pending_memory // 4
         me = Worker(
             workers.worker_id(spider.name),
@@ -104,7 +108,7 @@ class RecordWhenCrawled(Policy):
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
         self._put, self._write_behind = write_behind.put, write_behind
-        self._ledger = ClaimLedger(self._put, self._take, self._forget, self._report)
+        self._ledger = ClaimLedger(self._put, self._take, self._forget, self._report, self._clock)
         self._tracker = ClaimTracker(
             self._ledger,
             windows=tuple(filters.by_window),
@@ -173,6 +177,8 @@ class RecordWhenCrawled(Policy):
         is_restored = request is tracker.restored
         if not is_restored and key not in inherited:
             return None
+        if not is_restored and _goes_in_circles(request):
+            return False
         if key[0] != RUN:
             return True
         # This run may have crawled a page that another run claimed; but not one that failed here.
@@ -224,7 +230,7 @@ class RecordWhenCrawled(Policy):
         try:
             text = request_codec.dump(request, self._spider)
         except request_codec.NotKeepableError as error:
-            self._tracker.not_kept_reason = f"{request} cannot be written as JSON: {error}"
+            self._tracker.not_kept_reason = f"{shown(request)} cannot be written as JSON: {error}"
             return ""
         # Other workers settle the claims of a shared queue.
         waiting = self._write_behind.queue
@@ -262,3 +268,12 @@ class RecordWhenCrawled(Policy):
     def finish(self) -> None:
         """See ``Policy``."""
         self._tracker.sweep()
+
+
+def _goes_in_circles(redirect: Request) -> bool:
+    """Whether a redirect comes back to a URL of its chain once too often."""
+    chain = redirect.meta.get("redirect_urls", ())
+    if len(chain) <= MAX_RETURNS:
+        return False
+    url = canonicalize_url(redirect.url)
+    return sum(canonicalize_url(before) == url for before in chain) > MAX_RETURNS

@@ -16,6 +16,7 @@ from scrapy.http.request import NO_CALLBACK
 
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl.claims.request_values import (
+    MAX_LENGTH,
     Packer,
     class_path,
     find_class,
@@ -23,8 +24,6 @@ from scrapy_bloom.crawl.claims.request_values import (
     unpack,
 )
 
-#: Characters of a stored request at most; this bounds its URL, too.
-MAX_LENGTH = 65_536
 #: Of the pages that a spider may crawl: others could name a file.
 _SCHEMES = ("http://", "https://")
 #: Encodings in which an escaped URL does not change; pages that declare none have the second.
@@ -206,6 +205,12 @@ def _header(name: str, *values: Any, url: str) -> tuple[bytes, list[bytes]]:
 
 # -- callbacks: the name of a method, or false for NO_CALLBACK --
 
+#: Callbacks and errbacks among the methods of Scrapy's own spiders.
+_SCRAPYS_CALLBACKS = {
+    *("parse", "_parse", "parse_start_url", "parse_with_rules", "_callback", "_errback"),
+    *("parse_node", "parse_nodes", "parse_row", "parse_rows", "_parse_sitemap"),
+}
+
 
 def _method_name(name: str, method: object, spider: Spider | None) -> str | bool:
     if method is NO_CALLBACK:
@@ -228,9 +233,19 @@ def _method(name: str, value: object, spider: Spider | None) -> object:
 
 
 def _function(name: Any, spider: Spider | None) -> FunctionType | None:
-    """Return the function of a method. No getattr: it would evaluate properties."""
-    for cls in type(spider).__mro__:
-        if name in vars(cls):
-            found = vars(cls)[name]
-            return found if type(found) is FunctionType else None
-    return None
+    """Return the function of a method that may be a callback.
+
+    No getattr: it would evaluate properties. A stored name is not trusted: it never leads to what a
+    spider is made or run with, as ``__init__`` and ``from_crawler`` are, overridden or not.
+    """
+    if str(name).startswith("__"):
+        return None
+    owners = [cls for cls in type(spider).__mro__ if name in vars(cls)]
+    if not owners or (name not in _SCRAPYS_CALLBACKS and any(map(_is_scrapys, owners))):
+        return None
+    found = vars(owners[0])[name]
+    return found if type(found) is FunctionType else None
+
+
+def _is_scrapys(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("scrapy", "scrapy_redis")

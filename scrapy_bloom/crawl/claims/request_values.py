@@ -21,8 +21,10 @@ from scrapy import Spider
 
 from scrapy_bloom.bloom.errors import shown
 
-#: Values of a request at most.
-MAX_VALUES = 65_536
+#: Characters of a stored request at most; this bounds its URL, too.
+MAX_LENGTH = 65_536
+#: Values of a request at most: each takes two of these characters.
+MAX_VALUES = MAX_LENGTH // 2
 #: Containers within containers at most.
 MAX_DEPTH = 32
 #: JSON would read these two characters as one.
@@ -45,7 +47,8 @@ class Packer:
         self.is_certain = True
         self._spider = spider
         self._name = ""
-        self._count = 0
+        #: Values, and characters of texts.
+        self._count = self._length = 0
 
     def pack(self, name: str, value: object) -> Any:
         """Return an attribute's value as JSON has it.
@@ -61,6 +64,11 @@ class Packer:
         if depth > MAX_DEPTH or self._count > MAX_VALUES:
             raise ValueError(f"{self._name} is nested too deeply or too large")
         cls = type(value)
+        if cls is str:
+            self._length += len(value)
+        if self._length > MAX_LENGTH or (cls is bytes and len(value) > MAX_LENGTH):
+            # Now, and not when all of it is written.
+            raise ValueError(f"{self._name} takes more than {MAX_LENGTH:,} characters")
         if cls in _PLAIN or (cls is str and not _has_surrogate_pair(value)):
             return value
         if cls is list:

@@ -6,6 +6,7 @@ from functools import partial
 
 from scrapy import Request, Spider
 
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
@@ -97,10 +98,10 @@ class Restorer:
             self._restore(found)
             self.wanted()
 
-    def dropped(self, window: str, fields: Collection[str]) -> None:
-        """Note claims that were ended because their requests are not stored."""
+    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
+        """Note claims, free since a moment, that were ended: their requests are not stored."""
         self._report.dropped(len(fields))
-        self._ledger.dropped(window, fields)
+        self._ledger.dropped(window, fields, begun)
 
     def wanted(self) -> None:
         """Let the reclaimer take over more if the queue has room."""
@@ -121,7 +122,9 @@ class Restorer:
             try:
                 self._engine.crawl(request)
             except Exception:
-                logger.exception("Bloom filter: pending request %s cannot be scheduled", request)
+                logger.exception(
+                    "Bloom filter: pending request %s cannot be scheduled", shown(request)
+                )
                 continue  # its claim stays, and the next run tries again
             finally:
                 tracker.restored = None

@@ -159,7 +159,8 @@ class ClaimTracker:
         if offer.is_seen:
             redirected = InFlightRequest({}, epoch=self.epoch)
             self._ledger.settle(offer.inherited, JobKind.CONFIRM, redirected)
-        else:  # dropped by a scheduler of the user's
+        else:  # redirected in circles, or dropped by a scheduler of the user's
+            self._ledger.ignore(offer.inherited)
             self._ledger.settle(claims, JobKind.RELEASE)
 
     def lost(self, request: Request) -> None:

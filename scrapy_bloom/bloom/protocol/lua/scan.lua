@@ -11,8 +11,10 @@
 local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local reply = {'ok', found[1], '', redis.call('TIME')[1]}
 for i = 1, #found[2], 2 do
-  local head, request = string.match(found[2][i + 1], '^(%S+ %S+ %d+ %d+) (.*)$')
+  local claim = found[2][i + 1]
+  -- Where the request begins, not the request: it may be long.
+  local head, start = string.match(claim, '^(%S+ %S+ %d+ %d+) ()')
   reply[#reply + 1] = found[2][i]
-  reply[#reply + 1] = head and (head .. ' ' .. #request) or ''
+  reply[#reply + 1] = head and (head .. ' ' .. #claim - start + 1) or ''
 end
 return reply

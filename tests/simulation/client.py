@@ -1,0 +1,84 @@
+"""What the product has instead of a connection, threads and clocks: all of them are the world's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError
+
+from simulation.world import Task, World
+
+
+class SimulatedClient(redis.Redis):
+    """Sends commands through the world.
+
+    Args:
+        world: the world.
+        name: of the process.
+        timeout: seconds that a reply may take.
+    """
+
+    def __init__(self, world: World, name: str, timeout: float) -> None:
+        super().__init__(decode_responses=False)
+        self._world, self._name, self._timeout = world, name, timeout
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        (reply,) = self._world.send(self._name, [(args, options)], self._timeout)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
+
+    def pipeline(self, *_: Any, **__: Any) -> Any:
+        return SimulatedPipeline(self._world, self._name, self._timeout)
+
+
+class SimulatedPipeline(SimulatedClient):
+    """Collects commands, and sends them as one batch."""
+
+    def __init__(self, world: World, name: str, timeout: float) -> None:
+        super().__init__(world, name, timeout)
+        self._commands: list[Any] = []
+
+    def __enter__(self) -> "SimulatedPipeline":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        self._commands.append((args, options))
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        assert not raise_on_error
+        commands, self._commands = self._commands, []
+        return self._world.send(self._name, commands, self._timeout)
+
+
+class SimulatedEvent:
+    """``threading.Event`` in the world's time."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._is_set = world, False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float = float("inf")) -> bool:
+        return self._is_set or self._world.wait(timeout, self.is_set)
+
+
+class SimulatedThread:
+    """``threading.Thread``, as a task of the world's."""
+
+    def __init__(self, world: World, name: str, target: Callable[[], None]) -> None:
+        self._world = world
+        self.task: Task = world.spawn(name, target)
+
+    def join(self, timeout: float) -> None:
+        self._world.wait(timeout, lambda: not self._world.is_running(self.task))

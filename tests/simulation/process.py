@@ -1,0 +1,273 @@
+"""A crawler process: all of the product but its connection, in an engine of fifty lines."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from scrapy import Request, Spider
+from scrapy.http import Response
+from scrapy.settings import Settings
+from scrapy.signalmanager import SignalManager
+from scrapy.statscollectors import MemoryStatsCollector
+from scrapy.utils.request import RequestFingerprinter
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
+
+from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.crawl import filters
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.workers import Process
+from scrapy_bloom.crawl.deduplicator import Deduplicator
+from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.crawl.lifecycle import Lifecycle
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.settings import BloomSettings
+from simulation.client import SimulatedClient, SimulatedEvent, SimulatedThread
+from simulation.site import Site
+from simulation.world import Task, World
+
+#: Requests that are downloaded at a time, and seconds that a download takes.
+CONCURRENCY, DOWNLOAD_SECONDS = 3, 0.2
+#: Seconds between two looks of an idle engine.
+IDLE_SECONDS = 5.0
+TIMEOUT = 2.0
+
+
+class Pages(Spider):
+    """Follows all links."""
+
+    name = "pages"
+
+    def parse(self, response: Response) -> None:
+        """Only its name counts: the engine reads the site."""
+
+
+class Crawl:
+    """One process, from its start to its end.
+
+    Args:
+        world: the world.
+        site: the site.
+        name: of the process.
+        settings: Scrapy's, beyond those of all.
+
+    Attributes:
+        is_closed: whether it has ended by itself.
+        must_stop: whether it got a signal: it ends what is under way.
+    """
+
+    def __init__(self, world: World, site: Site, name: str, settings: dict[str, Any]) -> None:
+        self._world, self._site, self.name = world, site, name
+        self._settings = settings
+        self.is_closed = self.must_stop = False
+        self._tasks: list[Task] = [world.spawn(name, self._main)]
+        #: Functions for the crawl's thread.
+        self._messages: list[Callable[[], object]] = []
+        self._under_way: list[Request] = []
+        self._queue: list[Request] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any part of it runs."""
+        return any(map(self._world.is_running, self._tasks))
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does."""
+        self._world.log(f"{self.name}: KILLED")
+        self._world.end(self._tasks)
+
+    # -- the product's surroundings --
+
+    def _runtime(self) -> Runtime:
+        world = self._world
+
+        def start_thread(target: Callable[[], None]) -> Any:
+            thread = SimulatedThread(world, f"{self.name}'s thread", target)
+            self._tasks.append(thread.task)
+            return thread
+
+        return Runtime(
+            monotonic=lambda: world.now,
+            sleep=world.wait,
+            token=lambda size: f"{world.rng.getrandbits(8 * size):0{2 * size}x}",
+            event=lambda: SimulatedEvent(world),  # type: ignore[arg-type, return-value]
+            start_thread=start_thread,
+            in_main=self._messages.append,
+        )
+
+    def _crawler(self) -> Any:
+        settings = Settings(
+            {
+                "BLOOM_KEY": "k",
+                "BLOOM_TIMEOUT": TIMEOUT,
+                "SIMULATED": self._connect,
+                **self._settings,
+            }
+        )
+        crawler: Any = SimpleNamespace(settings=settings, spidercls=Pages)
+        crawler.spider, crawler.signals = Pages(), SignalManager(crawler)
+        crawler.stats = MemoryStatsCollector(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
+        crawler.request_fingerprinter = RequestFingerprinter()
+        crawler.engine = self
+        return crawler
+
+    def _connect(self) -> Connection:
+        client = SimulatedClient(self._world, self.name, TIMEOUT)
+        return Connection(client, "simulated", resolves=False)
+
+    def _main(self) -> None:
+        world, crawler = self._world, self._crawler()
+        report = Report(Stats(crawler.stats))
+        own = BloomSettings.from_scrapy(crawler.settings, Pages.name)
+        identity = Identity(crawler, own, report)
+        self._spider = crawler.spider
+        life = Lifecycle(
+            crawler, own, identity.fingerprinter, report=report, runtime=self._runtime()
+        )
+        self._deduplicator = Deduplicator(life, identity, report)
+        # A queue of its own, as Scrapy's scheduler in memory.
+        self._slot = SimpleNamespace(scheduler=self, nextcall=SimpleNamespace(schedule=bool))
+        self.downloader = self.scraper = self
+        try:
+            life.open()
+        except BloomError as error:
+            world.log(f"{self.name}: cannot start: {error!s:.60}")
+            life.close()
+            return
+        self._crawl()
+        world.log(f"{self.name}: closes")
+        life.close()
+        self.is_closed = not self.must_stop
+        world.log(f"{self.name}: closed")
+
+    # -- the engine --
+
+    def crawl(self, request: Request) -> None:
+        """Schedule a request."""
+        self.enqueue_request(request)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Queue a request that is new."""
+        if not request.dont_filter and not self._deduplicator.decide(request).is_new:
+            return False
+        self._queue.append(request)
+        return True
+
+    def next_request(self) -> Request | None:
+        """Return any request of the queue."""
+        if not self._queue:
+            return None
+        return self._queue.pop(self._world.rng.randrange(len(self._queue)))
+
+    def fetch(self, request: Request) -> Any:
+        """Return the page, or the request that it redirects to."""
+        return self._site.fetch(request, self.name)
+
+    def enqueue_scrape(self, result: Any, request: Request) -> Deferred[None]:
+        """Pass a page to its callback."""
+        self._process(result, request)
+        return succeed(None)
+
+    def handle_spider_error(self, failure: Failure, request: Request) -> None:
+        """See Scrapy's scraper."""
+
+    def pause(self) -> None:
+        """See Scrapy's engine."""
+
+    def close_spider(self, spider: Spider, reason: str) -> None:
+        """See Scrapy's engine."""
+        self.must_stop = True
+
+    def _crawl(self) -> None:
+        for url in self._site.starts:
+            start = Request(url, callback=self._spider.parse, dont_filter=True)
+            start.meta["is_start_request"] = True
+            self.crawl(start)
+        while True:
+            self._read_messages()
+            if self.must_stop and not self._under_way:
+                return
+            while len(self._under_way) < CONCURRENCY and not self.must_stop:
+                request = self.next_request()
+                if request is None:
+                    break
+                self._under_way.append(request)
+            if self._under_way:
+                self._world.wait(DOWNLOAD_SECONDS)
+                number = self._world.rng.randrange(len(self._under_way))
+                self._finish(self._under_way[number])
+                continue
+            if not self._queue and self._deduplicator.may_close():
+                return
+            self._world.wait(IDLE_SECONDS, lambda: bool(self._messages))
+
+    def _read_messages(self) -> None:
+        while self._messages:
+            self._messages.pop(0)()
+
+    def _finish(self, request: Request) -> None:
+        result = self.fetch(request)
+        if isinstance(result, Request):
+            self.crawl(result)
+        else:
+            self.enqueue_scrape(result, request)
+        self._under_way.remove(request)
+
+    def _process(self, response: Response, request: Request) -> None:
+        """Do with a page's links what ``outputs.py`` does."""
+        deduplicator = self._deduplicator
+        note = deduplicator.yields(request)
+        links = self._site.parse(response, self._spider.parse)
+        lookups = [(link, deduplicator.prepare(link)) for link in links]
+        waiting = {one.key: one for _, one in lookups if one is not None and one.verdict is None}
+        if waiting:
+            _run(deduplicator.decide_many([*waiting.values()]))
+        for link, lookup in lookups:
+            known = waiting.get(lookup.key, lookup) if lookup is not None else None
+            if known is not None and known.is_duplicate:
+                deduplicator.count_seen(known)
+                continue
+            if note is not None:
+                note(link)
+            self.crawl(link)
+        self._site.crawled(response, self.name)
+
+
+def _run(coroutine: Any) -> None:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits")
+
+
+@contextmanager
+def simulated(world: World) -> Iterator[None]:
+    """Let the product connect to the world, and draw its ids from the world's seed."""
+
+    def connect(_: object, scrapy_settings: Any) -> Connection:
+        connection: Connection = scrapy_settings["SIMULATED"]()
+        return connection
+
+    def own() -> Process:
+        # Each process is on a machine of its own: others see by its silence that it is dead.
+        return Process(world.current, 1, "", 0)
+
+    def token(size: int) -> str:
+        return f"{world.rng.getrandbits(8 * size):0{2 * size}x}"
+
+    with (
+        mock.patch.object(filters, "_connect", connect),
+        mock.patch.object(Process, "own", own),
+        mock.patch.object(workers.secrets, "token_hex", token),
+    ):
+        yield

@@ -1,0 +1,97 @@
+"""The site of a simulated crawl, and what became of its pages."""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from scrapy import Request
+from scrapy.http import Response
+
+ROOT = "https://site.example/"
+
+
+class Site:
+    """Pages that link each other at random; some fail, some redirect.
+
+    Args:
+        rng: makes the site.
+        pages: their number, besides the start page.
+        log: notes what is fetched.
+
+    Attributes:
+        links: URL -> URLs that it links; the second says whether its request can be stored.
+        fails: URL -> how often it still answers with an error.
+        redirects: URL -> where it leads.
+        fetched: how often each URL was fetched.
+        crawled_pages: how often the callback of each was done.
+    """
+
+    def __init__(self, rng: Random, pages: int, log: Callable[[str], None]) -> None:
+        self._log = log
+        names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
+        self.starts = [ROOT]
+        self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
+        for number, name in enumerate(names[1:], 1):
+            # Each is linked from one before it, so that all can be reached.
+            self.links[rng.choice(names[:number])].append((name, rng.random() < 0.8))
+        for name in names:
+            for _ in range(rng.randrange(4)):
+                self.links[name].append((rng.choice(names), rng.random() < 0.8))
+        self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:]}
+        ends = [name for name in names[1:] if not self.links[name]]
+        self.redirects = {
+            name: rng.choice(names) for name in ends if rng.random() < 0.3 and name != ROOT
+        }
+        self.has_failed = False
+        for name in names:
+            links = " ".join(
+                f"{link[len(ROOT) :] or '/'}{'' if ok else '*'}" for link, ok in self.links[name]
+            )
+            log(
+                f"site: {name[len(ROOT) :] or '/'} -> {links} {self.redirects.get(name, '')} fails {self.fails.get(name, 0)}"
+            )
+        self.fetched: Counter[str] = Counter()
+        self.crawled_pages: Counter[str] = Counter()
+
+    def fetch(self, request: Request, process: str) -> Response | Request:
+        """Return the page of a request, or the request that it redirects to."""
+        url = request.url
+        self.fetched[url] += 1
+        self._log(f"{process}: fetches {url.removeprefix(ROOT) or '/'}")
+        if url in self.redirects:
+            target = request.replace(url=self.redirects[url])
+            target.meta["redirect_urls"] = [*request.meta.get("redirect_urls", ()), url]
+            return target
+        if self.fails.get(url):
+            self.fails[url] -= 1
+            self.has_failed = True
+            return Response(url, status=500, request=request)
+        return Response(url, request=request)
+
+    def parse(self, response: Response, callback: Callable[..., Any]) -> list[Request]:
+        """Return the requests that a page yields."""
+        if response.status != 200:
+            return []
+        return [
+            Request(url, callback=callback if is_stored else lambda response: None)
+            for url, is_stored in self.links[response.url]
+        ]
+
+    def crawled(self, response: Response, process: str) -> None:
+        """Note that a page's callback is done."""
+        if response.status == 200:
+            self._log(f"{process}: has crawled {response.url.removeprefix(ROOT) or '/'}")
+            self.crawled_pages[response.url] += 1
+
+    @property
+    def reachable(self) -> set[str]:
+        """All pages that a crawl has to get."""
+        found, waiting = set[str](), [*self.starts]
+        while waiting:
+            url = waiting.pop()
+            if url not in found:
+                found.add(url)
+                waiting += [self.redirects[url]] if url in self.redirects else []
+                waiting += [link for link, _ in self.links[url]]
+        return found - self.redirects.keys()

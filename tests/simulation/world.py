@@ -1,0 +1,297 @@
+"""The world of a simulated run: one clock, one server, and tasks that take turns by a seed.
+
+A task is a greenlet: the code of the product runs in it as it is, and gives way where it would wait:
+for a reply, an event or a moment. Which task goes on is chosen at random, and only one runs at a
+time, so that the same seed makes the same run. The server is a real one, with a clock that stands
+still until the world moves it. It carries out each command when the world says so.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import greenlet
+import redis
+from support.clock import MOVED_TO, MovedServer
+
+#: Asks the server for the id of its process: the world answers, because the process never changes.
+ASKS_ID = "redis.pcall('INFO', 'server')"
+#: Steps after which a run counts as endless.
+MAX_STEPS = 20_000
+
+Command = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class EndlessError(AssertionError):
+    """A run does not end."""
+
+
+@dataclass(eq=False)
+class Task:
+    """A greenlet, and what it waits for.
+
+    Attributes:
+        name: for the trace.
+        until: when it goes on at the latest.
+        is_ready: whether it may go on now.
+    """
+
+    name: str
+    run: greenlet.greenlet
+    until: float = float("inf")
+    is_ready: Callable[[], bool] = bool
+
+
+@dataclass
+class Faults:
+    """How often things go wrong, as probabilities.
+
+    Attributes:
+        lost_request: a batch of commands never reaches the server.
+        lost_reply: it is carried out, and the client hears nothing.
+        late: it is carried out some time after the client has given up.
+        partial: only its first commands are carried out.
+        kill: at any step, a process is killed.
+        forget: at any step, the server is replaced by a replica that lags behind.
+        stall: a task that could go on waits, although time passes.
+        jump: at any step, the clocks of server and processes go forward by minutes.
+    """
+
+    lost_request: float = 0.0
+    lost_reply: float = 0.0
+    late: float = 0.0
+    partial: float = 0.0
+    kill: float = 0.0
+    forget: float = 0.0
+    stall: float = 0.0
+    jump: float = 0.0
+
+
+class World:
+    """Chooses what happens next.
+
+    Args:
+        server: is empty, with a frozen clock.
+        seed: of all choices.
+        faults: what goes wrong.
+
+    Attributes:
+        now: seconds since the run began.
+        rng: makes all choices.
+        trace: what happened, a line each.
+        struck: faults that happened.
+    """
+
+    def __init__(self, server: MovedServer, seed: int, faults: Faults) -> None:
+        self.rng = random.Random(seed)
+        self.faults, self.now = faults, 0.0
+        self.trace: list[str] = []
+        self.struck: list[str] = []
+        self._server, self._client = server, server.client()
+        self._begin = MOVED_TO.timestamp()
+        self._tasks: list[Task] = []
+        self._current: Task | None = None
+        #: Batches that are carried out after their client has given up: from when, and the rest.
+        self._late: list[tuple[float, list[Command]]] = []
+        self._texts: dict[str, str] = {}
+        self._process = 1
+        #: What a replica has, that takes over when the server "forgets".
+        self._replica: dict[bytes, tuple[int, bytes]] = {}
+        self._steps = 0
+        self._main = greenlet.getcurrent()
+        self._client.flushall()
+        self._set_clock()
+
+    @property
+    def current(self) -> str:
+        """Name of the task that runs."""
+        return self._current.name if self._current else "world"
+
+    def log(self, what: str) -> None:
+        """Note what happened."""
+        self.trace.append(f"{self.now:9.2f}  {what}")
+
+    def strikes(self, fault: str) -> bool:
+        """Whether a fault happens now; it is noted."""
+        happens = self.rng.random() < getattr(self.faults, fault)
+        if happens:
+            self.struck.append(fault)
+        return happens
+
+    # -- tasks --
+
+    def spawn(self, name: str, target: Callable[[], object]) -> Task:
+        """Begin a task: it runs when it is chosen."""
+        task = Task(name, greenlet.greenlet(target), is_ready=lambda: True)
+        self._tasks.append(task)
+        return task
+
+    def wait(self, seconds: float, is_ready: Callable[[], bool] = bool) -> bool:
+        """Let other tasks go on until a condition holds, or so many seconds have passed."""
+        task = self._current
+        assert task is not None
+        task.until, task.is_ready = self.now + max(0.0, seconds), is_ready
+        self._main.switch()
+        return is_ready()
+
+    def end(self, tasks: Sequence[Task]) -> None:
+        """Drop tasks where they are: nothing of them runs any more."""
+        self._tasks = [task for task in self._tasks if task not in tasks]
+
+    def is_running(self, task: Task) -> bool:
+        """Whether a task has neither ended nor been dropped."""
+        return task in self._tasks
+
+    def run(self, until: Callable[[], bool], between: Callable[[], object] = bool) -> None:
+        """Let tasks take turns until a condition holds.
+
+        Args:
+            until: the condition.
+            between: is called before each step.
+
+        Raises:
+            EndlessError: it takes too long.
+        """
+        while not until():
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise EndlessError("the run does not end")
+            between()
+            self._carry_out_late()
+            ready = [t for t in self._tasks if t.is_ready() or t.until <= self.now]
+            if not ready:
+                self._pass_time()
+            elif self.strikes("stall"):
+                self.advance(self.rng.choice([0.05, 1.0, 6.0]))
+            else:
+                self._resume(self.rng.choice(ready))
+
+    def _resume(self, task: Task) -> None:
+        self._current = task
+        try:
+            task.run.switch()
+        finally:
+            self._current = None
+            if task.run.dead:
+                self.end([task])
+
+    def _pass_time(self) -> None:
+        moments = [task.until for task in self._tasks] + [moment for moment, _ in self._late]
+        later = [moment for moment in moments if self.now < moment < float("inf")]
+        if not self._tasks:
+            return
+        if not later:
+            raise EndlessError("every task waits for ever")
+        self.advance(min(later) - self.now)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._set_clock()
+
+    def _set_clock(self) -> None:
+        self._server.set_time(self._begin + self.now)
+
+    # -- the server --
+
+    def send(self, name: str, commands: Sequence[Command], timeout: float) -> list[Any]:
+        """Carry out a client's commands as one batch, unless a fault happens.
+
+        Args:
+            name: of the process.
+            commands: arguments and options of each.
+            timeout: seconds after which the client gives up.
+
+        Raises:
+            redis.TimeoutError: no reply came.
+        """
+        self.wait(0, lambda: True)
+        what = f"{name}: {', '.join(map(self._describe, commands))}"
+        if self.strikes("lost_request"):
+            self.log(f"{what}: LOST")
+        elif self.strikes("late"):
+            self.log(f"{what}: LATE")
+            self._late.append((self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0]), [*commands]))
+        elif self.strikes("partial"):
+            count = self.rng.randrange(len(commands))
+            self.log(f"{what}: the first {count}, no reply")
+            self._carry_out(commands[:count])
+        else:
+            replies = self._carry_out(commands)
+            if not self.strikes("lost_reply"):
+                self.log(what)
+                self.wait(0, lambda: True)
+                return replies
+            self.log(f"{what}: carried out, no reply")
+        self.wait(timeout)
+        raise redis.TimeoutError("Timeout reading from socket")
+
+    def _carry_out_late(self) -> None:
+        due = [entry for entry in self._late if entry[0] <= self.now]
+        for entry in due:
+            self._late.remove(entry)
+            self.log(f"late: {', '.join(map(self._describe, entry[1]))}")
+            self._carry_out(entry[1])
+
+    def _carry_out(self, commands: Sequence[Command]) -> list[Any]:
+        return [self._execute(*command) for command in commands]
+
+    def _execute(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        name, *rest = arguments
+        try:
+            if name == "INFO" and rest == ["server"]:
+                return {"run_id": f"process{self._process}"}
+            if name == "EVAL":
+                self._texts[_sha(rest[0])] = rest[0]
+                return self._client.execute_command("EVAL", self._as_now(rest[0]), *rest[1:])
+            if name == "SCRIPT LOAD":
+                self._texts[_sha(rest[0])] = rest[0]
+                return self._client.execute_command("SCRIPT LOAD", self._as_now(rest[0]))
+            if name == "EVALSHA":
+                if rest[0] not in self._texts:
+                    raise redis.exceptions.NoScriptError("No matching script")
+                text = self._as_now(self._texts[rest[0]])
+                return self._client.execute_command("EVAL", text, *rest[1:], **options)
+            return self._client.execute_command(*arguments, **options)
+        except redis.ResponseError as error:
+            return error
+
+    def _as_now(self, script: str) -> str:
+        return script.replace(ASKS_ID, f"'run_id:process{self._process}'")
+
+    def _describe(self, command: Command) -> str:
+        name, *rest = command[0]
+        if name != "EVALSHA" or rest[0] not in self._texts:
+            return str(name)
+        first = next(line for line in self._texts[rest[0]].splitlines() if line[:2] == "--")
+        return first.removeprefix("-- ").partition(":")[0]
+
+    def replicate(self) -> None:
+        """Let the replica catch up."""
+        keys = sorted(self._client.scan_iter())
+        self._replica = {key: (self._client.pttl(key), self._client.dump(key)) for key in keys}
+
+    def forget(self) -> None:
+        """Let the replica take the place of the server."""
+        self._process += 1
+        self.log(f"SERVER: a replica with {len(self._replica)} keys takes over")
+        self._client.flushall()
+        for key, (expiry, value) in self._replica.items():
+            self._client.restore(key, max(0, expiry), value)
+
+    @property
+    def client(self) -> redis.Redis:
+        """A client to look at the server when nothing runs."""
+        return self._client
+
+    def close(self) -> None:
+        """Drop all tasks, and the connection."""
+        self.end(self._tasks)
+        self._client.close()
+
+
+def _sha(text: str) -> str:
+    import hashlib  # noqa: PLC0415
+
+    return hashlib.sha1(text.encode()).hexdigest()
