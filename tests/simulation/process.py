@@ -1,5 +1,6 @@
 """A crawler process: all of the product but its connection, in an engine of fifty lines."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,9 +18,11 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.model import hashing
+from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import filters
-from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Process
+from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.lifecycle import Lifecycle
@@ -94,7 +97,7 @@ class Crawl:
         return Runtime(
             monotonic=lambda: world.now,
             sleep=world.wait,
-            token=lambda size: f"{world.rng.getrandbits(8 * size):0{2 * size}x}",
+            token=world.token,
             event=lambda: SimulatedEvent(world),  # type: ignore[arg-type, return-value]
             start_thread=start_thread,
             in_main=self._messages.append,
@@ -262,12 +265,13 @@ def simulated(world: World) -> Iterator[None]:
         # Each process is on a machine of its own: others see by its silence that it is dead.
         return Process(world.current, 1, "", 0)
 
-    def token(size: int) -> str:
-        return f"{world.rng.getrandbits(8 * size):0{2 * size}x}"
-
+    chosen = SimpleNamespace(token_hex=world.token, randbelow=world.rng.randrange)
     with (
         mock.patch.object(filters, "_connect", connect),
         mock.patch.object(Process, "own", own),
-        mock.patch.object(workers.secrets, "token_hex", token),
+        mock.patch.object(workers, "secrets", chosen),
+        mock.patch.object(ring_store, "secrets", chosen),
+        mock.patch.object(hashing, "secrets", chosen),
     ):
+        random.seed(world.rng.random())
         yield

@@ -99,6 +99,7 @@ class World:
         #: What a replica has, that takes over when the server "forgets".
         self._replica: dict[bytes, tuple[int, bytes]] = {}
         self._steps = 0
+        self._is_ending = False
         self._main = greenlet.getcurrent()
         self._client.flushall()
         self._set_clock()
@@ -110,6 +111,8 @@ class World:
 
     def log(self, what: str) -> None:
         """Note what happened."""
+        if self._is_ending:
+            return
         self.trace.append(f"{self.now:9.2f}  {what}")
 
     def strikes(self, fault: str) -> bool:
@@ -118,6 +121,12 @@ class World:
         if happens:
             self.struck.append(fault)
         return happens
+
+    def token(self, size: int) -> str:
+        """Return so many random bytes as hexadecimal text."""
+        if self._is_ending:
+            raise greenlet.GreenletExit
+        return f"{self.rng.getrandbits(8 * size):0{2 * size}x}"
 
     # -- tasks --
 
@@ -129,6 +138,8 @@ class World:
 
     def wait(self, seconds: float, is_ready: Callable[[], bool] = bool) -> bool:
         """Let other tasks go on until a condition holds, or so many seconds have passed."""
+        if self._is_ending:
+            raise greenlet.GreenletExit  # it was killed: nothing of it happens any more
         task = self._current
         assert task is not None
         task.until, task.is_ready = self.now + max(0.0, seconds), is_ready
@@ -136,8 +147,13 @@ class World:
         return is_ready()
 
     def end(self, tasks: Sequence[Task]) -> None:
-        """Drop tasks where they are: nothing of them runs any more."""
+        """End tasks where they are."""
         self._tasks = [task for task in self._tasks if task not in tasks]
+        self._is_ending = True
+        for task in tasks:
+            if task.run:  # it has begun, and not ended
+                task.run.throw()  # now: the garbage collector would do it at any time
+        self._is_ending = False
 
     def is_running(self, task: Task) -> bool:
         """Whether a task has neither ended nor been dropped."""
@@ -174,7 +190,7 @@ class World:
         finally:
             self._current = None
             if task.run.dead:
-                self.end([task])
+                self._tasks.remove(task)
 
     def _pass_time(self) -> None:
         moments = [task.until for task in self._tasks] + [moment for moment, _ in self._late]
