@@ -1,7 +1,9 @@
 """Fixtures: `scrapy bloom` in this process."""
 
 import logging
+import shutil
 import sys
+import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,8 @@ from scrapy.utils import log
 from support.cli import Call, Done, Shop
 from support.servers import Server
 
+from scrapy_bloom.bloom.client import embedded
+
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
@@ -23,6 +27,24 @@ def logging_as_before() -> Iterator[None]:
     yield
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+
+
+@pytest.fixture
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short TMPDIR for this process and its children; nothing may be left running in it."""
+    path = Path(tempfile.mkdtemp(prefix="bt-", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    yield path
+    left = [s for s in path.rglob("*") if embedded._ask(s, b"SHUTDOWN") is not None]
+    shutil.rmtree(path)
+    assert not left
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Where an embedded server keeps its data; it is not there yet."""
+    return tmp_path / "bloom"
 
 
 @pytest.fixture

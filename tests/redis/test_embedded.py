@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
-pytestmark = needs_embedded
+pytestmark = [needs_embedded, pytest.mark.usefixtures("own_tmp")]
 
 spawn = multiprocessing.get_context("spawn")
 
@@ -42,23 +41,6 @@ sys.stdin.readline()
 if sys.argv[2:] != ["forget"]:
     connection.close()
 """
-
-
-@pytest.fixture(autouse=True)
-def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short TMPDIR for this process and its children; nothing may be left running in it."""
-    path = Path(tempfile.mkdtemp(prefix="bt-", dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    yield path
-    left = [s for s in path.rglob("*") if embedded._ask(s, b"SHUTDOWN") is not None]
-    shutil.rmtree(path)
-    assert not left
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path / "bloom"
 
 
 def client_of(server: EmbeddedServer) -> redis.Redis:
@@ -126,28 +108,6 @@ def test_the_server_is_a_daemon_with_an_append_only_file_and_no_port(data_dir: P
     assert config["save"] == ""
     assert config["unixsocketperm"] == "700"
     server.detach()
-
-
-def test_nothing_in_the_directory_is_for_other_users(data_dir: Path) -> None:
-    before = os.umask(0)
-    try:
-        server = EmbeddedServer.attach(data_dir)
-        with client_of(server) as client:
-            client.set("seeds", "secret")
-        modes = {path: path.stat().st_mode & 0o077 for path in [data_dir, *data_dir.rglob("*")]}
-        server.detach()
-    finally:
-        os.umask(before)
-    assert any("appendonly" in str(path) for path in modes)
-    assert not any(modes.values()), modes
-
-
-def test_a_directory_that_others_can_use_is_refused(data_dir: Path) -> None:
-    data_dir.mkdir(mode=0o700)
-    data_dir.chmod(0o750)
-    with pytest.raises(StorageError, match=r"mode 0750.*chmod 700"):
-        EmbeddedServer.attach(data_dir)
-    assert not [*data_dir.iterdir()]
 
 
 def test_data_is_kept_between_runs(data_dir: Path) -> None:
@@ -534,28 +494,6 @@ def test_a_server_started_under_another_tmpdir_is_found(
     assert second.socket_path == first.socket_path
     first.detach()
     second.detach()
-
-
-@pytest.mark.parametrize("trouble", ["mode", "owner", "symlink", "file"])
-def test_an_unsafe_socket_directory_is_refused(
-    data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
-    directory = own_tmp / f"scrapy-bloom-{os.geteuid()}"
-    if trouble == "mode":
-        directory.mkdir()
-        directory.chmod(0o777)
-    elif trouble == "owner":
-        owner = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-        (own_tmp / f"scrapy-bloom-{owner + 1}").mkdir(mode=0o700)
-    elif trouble == "symlink":
-        (own_tmp / "elsewhere").mkdir(mode=0o700)
-        directory.symlink_to(own_tmp / "elsewhere", target_is_directory=True)
-    else:
-        directory.write_text("")
-    with pytest.raises(StorageError, match=r"socket|0700"):
-        EmbeddedServer.attach(data_dir)
-    assert embedded.is_free(data_dir / "server.lock")
 
 
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:

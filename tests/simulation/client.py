@@ -39,7 +39,7 @@ class SimulatedPipeline(SimulatedClient):
         super().__init__(world, name, timeout)
         self._commands: list[Any] = []
 
-    def __enter__(self) -> "SimulatedPipeline":
+    def __enter__(self) -> "SimulatedPipeline":  # noqa: PYI034 - Self is not in Python 3.10
         return self
 
     def __exit__(self, *_: object) -> None:

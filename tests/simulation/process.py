@@ -21,8 +21,8 @@ from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.model import hashing
 from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import filters
-from scrapy_bloom.crawl.claims.workers import Process
 from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.workers import Process
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.lifecycle import Lifecycle
@@ -60,14 +60,13 @@ class Crawl:
         settings: Scrapy's, beyond those of all.
 
     Attributes:
-        is_closed: whether it has ended by itself.
-        must_stop: whether it got a signal: it ends what is under way.
+        must_stop: whether it ends what is under way, and then closes, as after Ctrl-C.
     """
 
     def __init__(self, world: World, site: Site, name: str, settings: dict[str, Any]) -> None:
         self._world, self._site, self.name = world, site, name
         self._settings = settings
-        self.is_closed = self.must_stop = False
+        self.must_stop = False
         self._tasks: list[Task] = [world.spawn(name, self._main)]
         #: Functions for the crawl's thread.
         self._messages: list[Callable[[], object]] = []
@@ -145,7 +144,6 @@ class Crawl:
         self._crawl()
         world.log(f"{self.name}: closes")
         life.close()
-        self.is_closed = not self.must_stop
         world.log(f"{self.name}: closed")
 
     # -- the engine --

@@ -11,54 +11,60 @@ from scrapy.http import Response
 ROOT = "https://site.example/"
 
 
+def short(url: str) -> str:
+    """Return the path of a URL, for the trace."""
+    return url.removeprefix(ROOT) or "/"
+
+
 class Site:
     """Pages that link each other at random; some fail, some redirect.
 
     Args:
         rng: makes the site.
         pages: their number, besides the start page.
+        stored: share of the requests that can be stored with their claims.
         log: notes what is fetched.
 
     Attributes:
-        links: URL -> URLs that it links; the second says whether its request can be stored.
+        links: URL -> URLs that it links, and whether their requests can be stored.
         fails: URL -> how often it still answers with an error.
         redirects: URL -> where it leads.
+        has_failed: whether a page has answered with an error.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
     """
 
-    def __init__(self, rng: Random, pages: int, log: Callable[[str], None]) -> None:
+    def __init__(self, rng: Random, pages: int, stored: float, log: Callable[[str], None]) -> None:
         self._log = log
         names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
         self.starts = [ROOT]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):
             # Each is linked from one before it, so that all can be reached.
-            self.links[rng.choice(names[:number])].append((name, rng.random() < 0.8))
+            self.links[rng.choice(names[:number])].append((name, rng.random() < stored))
         for name in names:
             for _ in range(rng.randrange(4)):
-                self.links[name].append((rng.choice(names), rng.random() < 0.8))
+                self.links[name].append((rng.choice(names), rng.random() < stored))
         self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:]}
-        ends = [name for name in names[1:] if not self.links[name]]
-        self.redirects = {
-            name: rng.choice(names) for name in ends if rng.random() < 0.3 and name != ROOT
-        }
+        ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
+        self.redirects = {name: rng.choice(names) for name in ends}
         self.has_failed = False
-        for name in names:
-            links = " ".join(
-                f"{link[len(ROOT) :] or '/'}{'' if ok else '*'}" for link, ok in self.links[name]
-            )
-            log(
-                f"site: {name[len(ROOT) :] or '/'} -> {links} {self.redirects.get(name, '')} fails {self.fails.get(name, 0)}"
-            )
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
+        for name in names:
+            self._describe(name)
+
+    def _describe(self, name: str) -> None:
+        links = " ".join(short(link) + "*" * (not ok) for link, ok in self.links[name])
+        more = f", redirects to {short(self.redirects[name])}" if name in self.redirects else ""
+        more += f", fails {self.fails[name]} times" if self.fails.get(name) else ""
+        self._log(f"site: {short(name)} links {links or 'nothing'}{more}")
 
     def fetch(self, request: Request, process: str) -> Response | Request:
         """Return the page of a request, or the request that it redirects to."""
         url = request.url
         self.fetched[url] += 1
-        self._log(f"{process}: fetches {url.removeprefix(ROOT) or '/'}")
+        self._log(f"{process}: fetches {short(url)}")
         if url in self.redirects:
             target = request.replace(url=self.redirects[url])
             target.meta["redirect_urls"] = [*request.meta.get("redirect_urls", ()), url]
@@ -73,15 +79,16 @@ class Site:
         """Return the requests that a page yields."""
         if response.status != 200:
             return []
+        unnamed: Callable[..., Any] = lambda response: None  # noqa: E731 - it cannot be stored
         return [
-            Request(url, callback=callback if is_stored else lambda response: None)
+            Request(url, callback=callback if is_stored else unnamed)
             for url, is_stored in self.links[response.url]
         ]
 
     def crawled(self, response: Response, process: str) -> None:
         """Note that a page's callback is done."""
         if response.status == 200:
-            self._log(f"{process}: has crawled {response.url.removeprefix(ROOT) or '/'}")
+            self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
 
     @property

@@ -1,14 +1,15 @@
 """The world of a simulated run: one clock, one server, and tasks that take turns by a seed.
 
-A task is a greenlet: the code of the product runs in it as it is, and gives way where it would wait:
+A task is a greenlet: the product runs in it as it is, and gives way where it would wait:
 for a reply, an event or a moment. Which task goes on is chosen at random, and only one runs at a
 time, so that the same seed makes the same run. The server is a real one, with a clock that stands
 still until the world moves it. It carries out each command when the world says so.
 """
 
+import hashlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import greenlet
@@ -53,6 +54,7 @@ class Faults:
         late: it is carried out some time after the client has given up.
         partial: only its first commands are carried out.
         kill: at any step, a process is killed.
+        stop: at any step, a process is told to stop, as by Ctrl-C.
         forget: at any step, the server is replaced by a replica that lags behind.
         stall: a task that could go on waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
@@ -63,6 +65,7 @@ class Faults:
     late: float = 0.0
     partial: float = 0.0
     kill: float = 0.0
+    stop: float = 0.0
     forget: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
@@ -97,7 +100,7 @@ class World:
         self._texts: dict[str, str] = {}
         self._process = 1
         #: What a replica has, that takes over when the server "forgets".
-        self._replica: dict[bytes, tuple[int, bytes]] = {}
+        self._replica: dict[bytes, tuple[int, Any]] = {}
         self._steps = 0
         self._is_ending = False
         self._main = greenlet.getcurrent()
@@ -117,7 +120,8 @@ class World:
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault happens now; it is noted."""
-        happens = self.rng.random() < getattr(self.faults, fault)
+        probability: float = getattr(self.faults, fault)
+        happens = self.rng.random() < probability
         if happens:
             self.struck.append(fault)
         return happens
@@ -144,7 +148,7 @@ class World:
         assert task is not None
         task.until, task.is_ready = self.now + max(0.0, seconds), is_ready
         self._main.switch()
-        return is_ready()
+        return bool(is_ready())
 
     def end(self, tasks: Sequence[Task]) -> None:
         """End tasks where they are."""
@@ -157,7 +161,7 @@ class World:
 
     def is_running(self, task: Task) -> bool:
         """Whether a task has neither ended nor been dropped."""
-        return task in self._tasks
+        return any(one is task for one in self._tasks)
 
     def run(self, until: Callable[[], bool], between: Callable[[], object] = bool) -> None:
         """Let tasks take turns until a condition holds.
@@ -308,6 +312,4 @@ class World:
 
 
 def _sha(text: str) -> str:
-    import hashlib  # noqa: PLC0415
-
     return hashlib.sha1(text.encode()).hexdigest()
