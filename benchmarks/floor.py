@@ -115,10 +115,10 @@ def _parts(stack: ExitStack) -> dict[str, Callable[[Page], Any]]:
 def _headline(medians: dict[str, float]) -> str:
     return (
         f"Parsing a page of {LINKS} links and computing their fingerprints takes "
-        f"{medians[PARSING] + medians[FINGERPRINTS]:,.0f} µs (scrapy-bloom keeps those of "
-        f"the latest URLs); looking up all of them takes another "
-        f"{medians[ADD]:,.0f} µs (`add_many`), {medians[SADD]:,.0f} µs (`SADD` in a pipeline) or {medians[SET]:,.0f} µs (a set in memory), but a crawl looks up "
-        "only those that its cache does not know."
+        f"{medians[PARSING] + medians[FINGERPRINTS]:,.0f} µs (scrapy-bloom keeps those of the "
+        f"latest URLs); looking up all of them takes another {medians[ADD]:,.0f} µs "
+        f"(`add_many`), {medians[SADD]:,.0f} µs (`SADD` in a pipeline) or {medians[SET]:,.0f} µs "
+        "(a set in memory), but a crawl looks up only those that its cache does not know."
     )
 
 
