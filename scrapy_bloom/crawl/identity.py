@@ -1,6 +1,7 @@
 """What identifies a request for the filters: its window and its fingerprint, worked out once."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from scrapy import Request
@@ -135,12 +136,14 @@ class FingerprintCache:
 
 def cached(fingerprinter: Any) -> Fingerprint:
     """Return a fingerprinter's function, with a cache in front of it where that is sound."""
-    is_known = type(fingerprinter) in KNOWN and _reads_only_what_is_known(fingerprinter)
+    cls: Any = type(fingerprinter)
     fingerprint: Fingerprint = fingerprinter.fingerprint
-    return FingerprintCache(fingerprint) if is_known else fingerprint
+    is_sound = cls in KNOWN and _reads_only_what_is_known(cls)
+    return FingerprintCache(fingerprint) if is_sound else fingerprint
 
 
-def _reads_only_what_is_known(fingerprinter: Any) -> bool:
+@cache  # Scrapy keeps each class of requests that there ever was
+def _reads_only_what_is_known(fingerprinter: type[Any]) -> bool:
     """Try it: a later version of Scrapy may look at more of a request."""
     attributes: set[str] = set()
     keys: set[object] = set()
@@ -169,5 +172,5 @@ def _reads_only_what_is_known(fingerprinter: Any) -> bool:
 
     probe = Probe("https://example.com/?b=1&a=2#c")
     attributes.clear()
-    fingerprinter.fingerprint(probe)
+    fingerprinter().fingerprint(probe)
     return keys <= META and {name for name in attributes if name[0] != "_"} <= ATTRIBUTES
