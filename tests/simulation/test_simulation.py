@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from support.clock import why_not
 from support.paths import TESTS
 
 from simulation.run import KINDS
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 #: A page is confirmed although requests that it yielded, and that are not stored, wait.
 BUG = """
