@@ -1,5 +1,7 @@
 """Pages that wait for requests that are not kept: whichever are settled, in whatever order."""
 
+import time
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -28,7 +30,7 @@ class Crawl(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unkept = UnkeptRequests(LIMIT)
+        self.unkept = UnkeptRequests(time.monotonic, LIMIT)
         self.flights = {0: flight(0)}
         self.parents: dict[int, int] = {}
         self.settled: dict[int, JobKind] = {}
@@ -102,7 +104,7 @@ TestCrawl = Crawl.TestCase
 
 @given(st.integers(1, 3_000))
 def test_a_long_chain_of_pages_is_settled_from_its_end(length: int) -> None:
-    unkept = UnkeptRequests()
+    unkept = UnkeptRequests(time.monotonic)
     flights = [flight(number, CONFIRM) for number in range(length)]
     for number in range(1, length):
         unkept.add(claim(number), flights[number - 1])
@@ -112,7 +114,7 @@ def test_a_long_chain_of_pages_is_settled_from_its_end(length: int) -> None:
 
 
 def test_the_first_page_that_yields_a_request_waits_for_it() -> None:
-    unkept, first, second = UnkeptRequests(), flight(1, CONFIRM), flight(2, CONFIRM)
+    unkept, first, second = UnkeptRequests(time.monotonic), flight(1, CONFIRM), flight(2, CONFIRM)
     unkept.add(claim(3), first)
     unkept.add(claim(3), second)
     assert second.is_complete
@@ -120,7 +122,7 @@ def test_the_first_page_that_yields_a_request_waits_for_it() -> None:
 
 
 def test_a_page_yields_a_request_again_that_is_lost() -> None:
-    unkept, page = UnkeptRequests(clock=lambda: 7.0), flight(1, CONFIRM)
+    unkept, page = UnkeptRequests(lambda: 7.0), flight(1, CONFIRM)
     unkept.add(claim(2), page)
     fields = [field_of(claim(2)[1])]
     assert unkept.find("lasting", fields, 7.1) == [claim(2)]
@@ -133,7 +135,7 @@ def test_a_page_yields_a_request_again_that_is_lost() -> None:
 
 def test_a_page_does_not_wait_for_what_is_settled() -> None:
     """The server may know the claim for a moment longer."""
-    unkept, first, second = UnkeptRequests(), flight(1), flight(2)
+    unkept, first, second = UnkeptRequests(time.monotonic), flight(1), flight(2)
     unkept.add(claim(3), first)
     first.kind = CONFIRM
     assert unkept.settle(claim(3), CONFIRM) is first
@@ -144,7 +146,7 @@ def test_a_page_does_not_wait_for_what_is_settled() -> None:
 
 def test_a_page_adopts_what_no_page_waits_for() -> None:
     """Such as what the spider schedules when it is idle: nothing else would bring it back."""
-    unkept, page = UnkeptRequests(), flight(2, CONFIRM)
+    unkept, page = UnkeptRequests(time.monotonic), flight(2, CONFIRM)
     unkept.add(claim(3), None)
     unkept.adopt(claim(3), page)
     assert page.unkept == 1
@@ -153,7 +155,7 @@ def test_a_page_adopts_what_no_page_waits_for() -> None:
 
 
 def test_a_page_that_yields_what_another_waits_for_does_not_wait() -> None:
-    unkept, first, second = UnkeptRequests(), flight(1), flight(2)
+    unkept, first, second = UnkeptRequests(time.monotonic), flight(1), flight(2)
     unkept.add(claim(3), first)
     unkept.adopt(claim(3), second)
     unkept.add(claim(3), second)

@@ -5,7 +5,6 @@ yield it again, so that page is settled after the request. A chain of pages that
 at a start request, which the next run makes again.
 """
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -62,17 +61,14 @@ class UnkeptRequests:
     """Maps requests that are not kept to the pages that wait for them.
 
     Args:
-        limit: requests at most. Beyond it, the pages that wait longest are given up.
         clock: returns seconds.
+        limit: requests at most. Beyond it, the pages that wait longest are given up.
     """
 
-    def __init__(
-        self, limit: int = MAX_UNKEPT, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._limit, self._clock = limit, clock
-        self._parents: dict[Key, InFlightRequest] = {}
-        #: When each of them was claimed, at the latest.
-        self._since: dict[Key, float] = {}
+    def __init__(self, clock: Callable[[], float], limit: int = MAX_UNKEPT) -> None:
+        self._clock, self._limit = clock, limit
+        #: The pages that wait, and since when.
+        self._parents: dict[Key, tuple[InFlightRequest, float]] = {}
         #: Requests that no page waits for: start requests, and those that the spider schedules.
         self._orphans: set[Key] = set()
 
@@ -88,7 +84,7 @@ class UnkeptRequests:
                 self._orphans.add(claim)
             return []
         self._orphans.discard(claim)
-        self._parents[claim], self._since[claim] = parent, self._clock()
+        self._parents[claim] = parent, self._clock()
         parent.unkept += 1
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
@@ -99,9 +95,9 @@ class UnkeptRequests:
     def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
         """Note how a claim is settled; return the page that can be settled now."""
         self._orphans.discard(claim)
-        parent = self._remove(claim)
-        if parent is None:
+        if claim not in self._parents:
             return None
+        parent, _ = self._parents.pop(claim)
         parent.unkept -= 1
         if kind in (JobKind.FAIL, JobKind.REPEAT):
             parent.instead = kind
@@ -111,23 +107,20 @@ class UnkeptRequests:
         """Return the claims of a window, made before a moment, with one of these fields."""
         return [
             claim
-            for claim, since in self._since.items()
+            for claim, (_, since) in self._parents.items()
             if claim[0] == window and since < before and field_of(claim[1]) in fields
         ]
-
-    def _remove(self, claim: Key) -> InFlightRequest | None:
-        self._since.pop(claim, None)
-        return self._parents.pop(claim, None)
 
     def _give_up_oldest(self) -> list[InFlightRequest]:
         """Give up the page that waits longest, and the pages that wait for it."""
         oldest = next(iter(self._parents))
-        given_up, waiting = [], [self._remove(oldest)]
+        given_up, waiting = [], [self._parents.pop(oldest)]
         while waiting:
-            flight = waiting.pop()
-            if flight is None or flight.is_given_up:
+            flight, _ = waiting.pop()
+            if flight.is_given_up:
                 continue
             flight.is_given_up = True
             given_up.append(flight)
-            waiting += map(self._remove, flight.claims)
+            own = [claim for claim in flight.claims if claim in self._parents]
+            waiting += [self._parents.pop(claim) for claim in own]
         return given_up

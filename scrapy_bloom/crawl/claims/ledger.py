@@ -1,6 +1,5 @@
 """Settles this worker's claims, and those of pages that wait for them."""
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
@@ -41,10 +40,10 @@ class ClaimLedger:
         take: Callable[[bytes], object],
         forget: Callable[[Key], None],
         report: Report,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._put, self._take, self._forget, self._report = put, take, forget, report
-        self._unkept = UnkeptRequests(clock=clock)
+        self._unkept = UnkeptRequests(clock)
         self.length = 0
         self.to_repeat: set[Key] = set()
 

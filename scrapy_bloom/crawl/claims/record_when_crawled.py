@@ -175,10 +175,11 @@ class RecordWhenCrawled(Policy):
         tracker, to_repeat = self._tracker, self._ledger.to_repeat
         inherited = tracker.offer.inherited
         is_restored = request is tracker.restored
-        if not is_restored and key not in inherited:
-            return None
-        if not is_restored and _goes_in_circles(request):
-            return False
+        if not is_restored:
+            if key not in inherited:
+                return None
+            if _goes_in_circles(request):
+                return False
         if key[0] != RUN:
             return True
         # This run may have crawled a page that another run claimed; but not one that failed here.
