@@ -190,14 +190,6 @@ def test_the_next_run_follows_the_chains_that_led_nowhere(redirects: tuple[Done,
     }
 
 
-CIRCLES = """
-from support.odd_site import OddSpider
-
-class CircleSpider(OddSpider):
-    pass
-"""
-
-
 def test_a_url_comes_back_in_its_own_chain_twice_and_not_more_often(lab_of: LabOf) -> None:
     """A site may set two cookies. One that redirects in circles costs three requests, once."""
     lab = lab_of(
@@ -215,12 +207,12 @@ def test_a_url_comes_back_in_its_own_chain_twice_and_not_more_often(lab_of: LabO
             "/behind": page(),
         }
     )
-    done = lab.crawl(CIRCLES)
+    done = lab.crawl()
     circles = {"/self": 3, "/one": 3, "/two": 3}
     assert done.hits == {"/": 1, "/other": 1, "/cookies": 3, "/behind": 1, **circles}
     assert lab.recorded() == {"/other", "/cookies", "/behind"}
     assert not lab.claims()
-    assert lab.crawl(CIRCLES).hits == {"/": 1, **circles}
+    assert lab.crawl().hits == {"/": 1, **circles}
 
 
 # -- what fails --

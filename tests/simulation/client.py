@@ -1,4 +1,4 @@
-"""What the product has instead of a connection, threads and clocks: all of them are the world's."""
+"""A Redis client, events and threads in a simulated world."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ class SimulatedClient(redis.Redis):
     """
 
     def __init__(self, world: World, name: str, timeout: float) -> None:
-        super().__init__(decode_responses=False)
+        super().__init__()
         self._world, self._name, self._timeout = world, name, timeout
 
     def execute_command(self, *args: Any, **options: Any) -> Any:

@@ -180,13 +180,6 @@ class Crawl:
     def handle_spider_error(self, failure: Failure, request: Request) -> None:
         """See Scrapy's scraper."""
 
-    def pause(self) -> None:
-        """See Scrapy's engine."""
-
-    def close_spider(self, spider: Spider, reason: str) -> None:
-        """See Scrapy's engine."""
-        self.must_stop = True
-
     def _crawl(self) -> None:
         for url in self._site.starts:
             start = Request(url, callback=self._spider.parse, dont_filter=True)
@@ -204,7 +197,7 @@ class Crawl:
             if self._under_way:
                 self._world.wait(DOWNLOAD_SECONDS)
                 number = self._world.rng.randrange(len(self._under_way))
-                self._finish(self._under_way[number])
+                self._finish(self._under_way.pop(number))
                 continue
             if not self._queue and self._deduplicator.may_close():
                 return
@@ -220,7 +213,6 @@ class Crawl:
             self.crawl(result)
         else:
             self.enqueue_scrape(result, request)
-        self._under_way.remove(request)
 
     def _process(self, response: Response, request: Request) -> None:
         """Do with a page's links what ``outputs.py`` does."""

@@ -8,16 +8,19 @@ still until the world moves it. It carries out each command when the world says 
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import greenlet
 import redis
-from support.clock import MOVED_TO, MovedServer
+from support.clock import MOVED_TO, FrozenServer
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
+#: How a script begins: with its name.
+NAMES = re.compile(r"^-- (\w+): ", re.MULTILINE)
 #: Steps after which a run counts as endless.
 MAX_STEPS = 20_000
 
@@ -54,7 +57,7 @@ class Faults:
         late: it is carried out some time after the client has given up.
         partial: only its first commands are carried out.
         kill: at any step, a process is killed.
-        stop: at any step, a process is told to stop, as by Ctrl-C.
+        stop: at any step, a process gets a SIGINT.
         forget: at any step, the server is replaced by a replica that lags behind.
         stall: a task that could go on waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
@@ -84,14 +87,15 @@ class World:
         rng: makes all choices.
         trace: what happened, a line each.
         struck: faults that happened.
+        client: of the server.
     """
 
-    def __init__(self, server: MovedServer, seed: int, faults: Faults) -> None:
+    def __init__(self, server: FrozenServer, seed: int, faults: Faults) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
         self.trace: list[str] = []
         self.struck: list[str] = []
-        self._server, self._client = server, server.client()
+        self._server, self.client = server, server.client()
         self._begin = MOVED_TO.timestamp()
         self._tasks: list[Task] = []
         self._current: Task | None = None
@@ -99,12 +103,12 @@ class World:
         self._late: list[tuple[float, list[Command]]] = []
         self._texts: dict[str, str] = {}
         self._process = 1
-        #: What a replica has, that takes over when the server "forgets".
+        #: The keys of the replica that takes over when the server "forgets".
         self._replica: dict[bytes, tuple[int, Any]] = {}
         self._steps = 0
         self._is_ending = False
         self._main = greenlet.getcurrent()
-        self._client.flushall()
+        self.client.flushall()
         self._set_clock()
 
     @property
@@ -161,7 +165,7 @@ class World:
 
     def is_running(self, task: Task) -> bool:
         """Whether a task has neither ended nor been dropped."""
-        return any(one is task for one in self._tasks)
+        return task in self._tasks
 
     def run(self, until: Callable[[], bool], between: Callable[[], object] = bool) -> None:
         """Let tasks take turns until a condition holds.
@@ -197,10 +201,10 @@ class World:
                 self._tasks.remove(task)
 
     def _pass_time(self) -> None:
-        moments = [task.until for task in self._tasks] + [moment for moment, _ in self._late]
-        later = [moment for moment in moments if self.now < moment < float("inf")]
         if not self._tasks:
             return
+        moments = [task.until for task in self._tasks] + [moment for moment, _ in self._late]
+        later = [moment for moment in moments if self.now < moment < float("inf")]
         if not later:
             raise EndlessError("every task waits for ever")
         self.advance(min(later) - self.now)
@@ -262,18 +266,14 @@ class World:
         try:
             if name == "INFO" and rest == ["server"]:
                 return {"run_id": f"process{self._process}"}
-            if name == "EVAL":
+            if name in ("EVAL", "SCRIPT LOAD"):
                 self._texts[_sha(rest[0])] = rest[0]
-                return self._client.execute_command("EVAL", self._as_now(rest[0]), *rest[1:])
-            if name == "SCRIPT LOAD":
-                self._texts[_sha(rest[0])] = rest[0]
-                return self._client.execute_command("SCRIPT LOAD", self._as_now(rest[0]))
-            if name == "EVALSHA":
+                rest[0] = self._as_now(rest[0])
+            elif name == "EVALSHA":
                 if rest[0] not in self._texts:
                     raise redis.exceptions.NoScriptError("No matching script")
-                text = self._as_now(self._texts[rest[0]])
-                return self._client.execute_command("EVAL", text, *rest[1:], **options)
-            return self._client.execute_command(*arguments, **options)
+                name, rest[0] = "EVAL", self._as_now(self._texts[rest[0]])
+            return self.client.execute_command(name, *rest, **options)
         except redis.ResponseError as error:
             return error
 
@@ -284,31 +284,26 @@ class World:
         name, *rest = command[0]
         if name != "EVALSHA" or rest[0] not in self._texts:
             return str(name)
-        first = next(line for line in self._texts[rest[0]].splitlines() if line[:2] == "--")
-        return first.removeprefix("-- ").partition(":")[0]
+        names: list[str] = NAMES.findall(self._texts[rest[0]])
+        return next(found for found in names if not found.startswith("prelude"))
 
     def replicate(self) -> None:
         """Let the replica catch up."""
-        keys = sorted(self._client.scan_iter())
-        self._replica = {key: (self._client.pttl(key), self._client.dump(key)) for key in keys}
+        keys = sorted(self.client.scan_iter())
+        self._replica = {key: (self.client.pttl(key), self.client.dump(key)) for key in keys}
 
     def forget(self) -> None:
         """Let the replica take the place of the server."""
         self._process += 1
         self.log(f"SERVER: a replica with {len(self._replica)} keys takes over")
-        self._client.flushall()
+        self.client.flushall()
         for key, (expiry, value) in self._replica.items():
-            self._client.restore(key, max(0, expiry), value)
-
-    @property
-    def client(self) -> redis.Redis:
-        """A client to look at the server when nothing runs."""
-        return self._client
+            self.client.restore(key, max(0, expiry), value)
 
     def close(self) -> None:
         """Drop all tasks, and the connection."""
         self.end(self._tasks)
-        self._client.close()
+        self.client.close()
 
 
 def _sha(text: str) -> str:

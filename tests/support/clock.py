@@ -143,7 +143,10 @@ class MovedServer(Server):
             if when.tzinfo is None:
                 raise ValueError(f"{when} has no time zone: which moment is it?")
             when = when.timestamp()
-        self._shift(round((when - time.time()) * 1e9))
+        self._set(when)
+
+    def _set(self, seconds: float) -> None:
+        self._shift(round((seconds - time.time()) * 1e9))
 
     def move(self, seconds: float) -> None:
         """Move the clock forwards, or backwards by a negative number."""
@@ -179,9 +182,7 @@ class FrozenServer(MovedServer):
     def __init__(self, binary: str, *options: str) -> None:
         super().__init__(binary, *options, env={"FROZEN_CLOCK": "1"})
 
-    def set_time(self, when: datetime | float) -> None:
-        """Set the clock to a moment."""
-        seconds = when.timestamp() if isinstance(when, datetime) else when
+    def _set(self, seconds: float) -> None:
         self._shift(round(seconds * 1e9))
 
     def _goes_by(self, offset: float) -> bool:

@@ -122,7 +122,7 @@ def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on; 10,000 above it, where a cluster listens too, is free.
+    """Return a free port; the port 10,000 above it, of a cluster's bus, is free too.
 
     Both are below the ports that Linux gives to outgoing connections (32,768 and up): one of those
     could take the port before a server binds it, or between two starts of it.
