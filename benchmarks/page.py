@@ -16,13 +16,13 @@ PAGE, APPENDIX = "performance.md", "performance-appendix.md"
 #: Benchmarks whose charts are on the short page.
 PICTURES = ("crawl", "client", "size")
 INTRODUCTION = f"""\
-Figures are medians on real servers; `make bench` makes this page anew, and
+Figures are medians on real servers; `make bench` writes this page, and
 [the appendix]({APPENDIX}) with all tables, how they were measured and all targets."""
 APPENDIX_INTRODUCTION = f"""\
 All tables behind [the page on performance]({PAGE}): scrapy-bloom, Scrapy's own dupefilter and the
 ones for Redis that people use, in whole crawls, with the server near and far; then what an addition
-costs, part by part; what size, growth and rotation cost. All on real servers. `make bench` makes
-both pages anew, `make bench-full` too, with the largest filters and the slowest peers."""
+costs, part by part; what size, growth and rotation cost. All on real servers. `make bench` writes
+both pages, `make bench-full` too, with the largest filters and the slowest peers."""
 SUMMARY_COLUMNS = ("", "scrapy-bloom", "beside it", "target")
 TARGET_COLUMNS = ("", "target", "here", "")
 MADE_COLUMNS = ("", "minutes", "command")
