@@ -113,8 +113,10 @@ class JobApplier:
             return _unrecorded(items, (yield run(partial(add, items=items))))
         if kind in (JobKind.CLAIM, JobKind.KEEP):
             claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM)
-            requests = [job.request for job in jobs]
-            yield run(lambda session: claim(session, items, requests, self._owner, nonce))
+            requests, pages = [job.request for job in jobs], [job.page for job in jobs]
+            yield run(
+                lambda session: claim(session, items, requests, self._owner, nonce, pages=pages)
+            )
         elif kind is JobKind.HOLD:
             yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind is JobKind.FAIL:

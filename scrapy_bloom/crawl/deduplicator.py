@@ -6,7 +6,7 @@ from contextlib import suppress
 from scrapy import Request
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.identity import Identity, Key
 from scrapy_bloom.crawl.lifecycle import Lifecycle
@@ -167,7 +167,7 @@ class Deduplicator:
             if is_taken or (verdict is Verdict.UNKNOWN and self._is_seen(key, ANY_AGE)):
                 # Do not retry an unknown one: a retry would answer "seen" to the owner.
                 lookup.verdict = Verdict.SEEN
-            elif verdict is Verdict.MINE_UNKEPT and self._local.is_reserved(key):
+            elif verdict in UNKEPT_ELSEWHERE and self._local.is_reserved(key):
                 continue  # of another page, whose request is about to be scheduled
             if lookup.verdict is not None and not lookup.is_duplicate:
                 self._local.reserve(key, lookup.verdict, lookup.length)

@@ -52,6 +52,7 @@ class Job:
         block: the claim's block, for DROP.
         epoch: the epoch in which the page began to yield, for CONFIRM and DONE.
         is_last: whether all jobs before it come first: claims on the page's links.
+        page: field of the claim of the page that yielded it, for CLAIM and KEEP.
     """
 
     kind: JobKind
@@ -61,6 +62,7 @@ class Job:
     block: int = 0
     epoch: int = 0
     is_last: bool = False
+    page: str = ""
 
 
 def group(job: Job) -> tuple[JobKind, str]:

@@ -217,6 +217,8 @@ class _Page:
                 return
             is_wanted = self._crawl.will_be_scheduled(output)
             lookup = self._lookups.setdefault(lookup.key, lookup) if is_wanted else None
+        if self._note is not None:
+            self._note(output)  # before the lookup: the claim may have to name the page
         self._gathered.append((output, lookup))
 
     @property
@@ -267,8 +269,6 @@ class _Page:
         if lookup is not None and lookup.is_duplicate and not self._crawl.is_closed:
             self._crawl.drop(output, lookup)
             return False
-        if self._note is not None and isinstance(output, Request):
-            self._note(output)
         return True
 
     # -- waiting --

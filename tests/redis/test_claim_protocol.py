@@ -13,6 +13,7 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import (
     KEPT,
     MINE,
+    MINE_UNKEPT,
     OTHERS,
     RetryPolicy,
     StoredClaim,
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.each_server
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
 OURS, THEIRS = "w-ours", "w-theirs"
 #: A cool-down that lasts, and one that is over at once.
+SAME_PAGE = Verdict.SAME_PAGE
 LATER, NOW = RetryPolicy("-shop", 1_000, 3), RetryPolicy("-shop", 0, 3)
 
 
@@ -38,6 +40,15 @@ def claim_item(bloom: BloomFilter, *items: bytes, owner: str = OURS, nonce: str 
     requests = [f'{{"url":"{item.hex()}"}}' for item in items]
     return "".join(
         bloom.run(lambda session: claim_protocol.claim(session, items, requests, owner, nonce))
+    )
+
+
+def claim_unkept(bloom: BloomFilter, *items: bytes, page: bytes, owner: str, nonce: str) -> str:
+    """Claim items that a page yielded, without their requests."""
+    texts, pages = [""] * len(items), [field_of(page)] * len(items)
+    claim = claim_protocol.claim
+    return "".join(
+        bloom.run(lambda session: claim(session, items, texts, owner, nonce, pages=pages))
     )
 
 
@@ -92,6 +103,32 @@ def test_the_same_call_again_has_the_same_answer(bloom: BloomFilter) -> None:
 def test_an_item_that_occurs_twice_in_a_call_is_new_once(bloom: BloomFilter) -> None:
     assert claim_item(bloom, A, B, A) == NEW * 2 + MINE
     assert claim_item(bloom, A, B, A) == NEW * 2 + MINE
+
+
+def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: BloomFilter) -> None:
+    """Another worker that crawls the page too must not record it while the first one waits."""
+    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW  # the same call
+    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == OTHERS
+    assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == MINE_UNKEPT
+    assert claim_item(bloom, B, owner=THEIRS, nonce="6") == OTHERS
+
+
+def test_it_does_also_when_that_request_has_failed(bloom: BloomFilter) -> None:
+    claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
+    release(bloom, B, failure=LATER)
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="3") == OTHERS
+    release(bloom, B, failure=NOW)
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="4") == NEW
+
+
+def test_the_page_of_a_request_is_not_its_request(bloom: BloomFilter) -> None:
+    claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
+    assert only(bloom).length == 0
+    assert bloom.info().claims == 1
 
 
 def test_a_claim_records_nothing(bloom: BloomFilter) -> None:

@@ -220,6 +220,9 @@ class Crawl:
         note = deduplicator.yields(request)
         links = self._site.parse(response, self._spider.parse)
         lookups = [(link, deduplicator.prepare(link)) for link in links]
+        if note is not None:
+            for link, _ in lookups:
+                note(link)
         waiting = {one.key: one for _, one in lookups if one is not None and one.verdict is None}
         if waiting:
             _run(deduplicator.decide_many([*waiting.values()]))
@@ -228,8 +231,6 @@ class Crawl:
             if known is not None and known.is_duplicate:
                 deduplicator.count_seen(known)
                 continue
-            if note is not None:
-                note(link)
             self.crawl(link)
         self._site.crawled(response, self.name)
 

@@ -64,7 +64,7 @@ _FAULTS = {
 KINDS = {
     "calm": Kind(Faults(), stored=0.8),
     "faults": Kind(Faults(**_FAULTS), stored=0.8),
-    "forgetful": Kind(Faults(**_FAULTS, forget=0.002), stored=1.0),
+    "forgetful": Kind(Faults(**_FAULTS, forget=0.002), stored=0.8),
 }
 
 

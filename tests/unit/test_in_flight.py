@@ -144,6 +144,21 @@ def test_a_page_does_not_wait_for_what_is_settled() -> None:
     assert len(unkept) == 0
 
 
+def test_a_page_that_is_crawled_twice_is_known_while_it_waits() -> None:
+    unkept, first, again, other = (
+        UnkeptRequests(time.monotonic),
+        *(flight(1, CONFIRM), flight(1, CONFIRM), flight(2, CONFIRM)),
+    )
+    unkept.add(claim(3), first)
+    unkept.add(claim(4), first)
+    assert [unkept.is_crawled_twice(one) for one in (first, again, other)] == [False, True, False]
+    assert [unkept.waits_for(one, claim(3)) for one in (first, again)] == [True, False]
+    unkept.settle(claim(3), CONFIRM)
+    assert unkept.is_crawled_twice(again)
+    unkept.settle(claim(4), CONFIRM)
+    assert not unkept.is_crawled_twice(again)
+
+
 def test_a_page_adopts_what_no_page_waits_for() -> None:
     """Such as what the spider schedules when it is idle: nothing else would bring it back."""
     unkept, page = UnkeptRequests(time.monotonic), flight(2, CONFIRM)

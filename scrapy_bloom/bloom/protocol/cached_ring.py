@@ -89,9 +89,9 @@ class CachedRing:
             tail,
             claim_keys,
             claim_head,
-            # A counting filter's addition ends with "nx" or "", a claim with five arguments.
+            # A counting filter's addition ends with "nx" or "", a claim with six arguments.
             _frame(Call(script, names, head), width, tail, counting),
-            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 5),
+            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 6),
             ring.ends,
             # To discard a URL takes about twice as long as to add one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
@@ -160,7 +160,7 @@ class CachedRing:
             packed: offsets of the URLs.
             owner: the new owner of the claims.
             nonce: of this call.
-            claims: for each URL the field of its claim, and its request.
+            claims: for each URL the field of its claim, that of its page, and its request.
             room: bytes that the block's claims take at most with their requests; 0 for no limit.
             tested: whether to leave out URLs that are recorded already.
         """
@@ -170,12 +170,13 @@ class CachedRing:
         args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
         return Call(load("claim"), keys, args)
 
-    def claim_one(self, packed: bytes, claim: tuple[str, str, int, str, str]) -> bytes:
+    def claim_one(self, packed: bytes, claim: tuple[str, str, int, str, str, str]) -> bytes:
         """Return the call that claims one URL as it is sent.
 
         Args:
             packed: its offsets.
-            claim: owner, nonce and room as of ``claim``, the field of the claim, and its request.
+            claim: owner, nonce and room as of ``claim``, the field of the claim, that of its page,
+                and its request.
         """
         before, after = self.claim_frame
         return b"%b%b%b%b" % (before, packed, after, to_resp(*claim))

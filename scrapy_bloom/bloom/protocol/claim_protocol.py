@@ -112,12 +112,14 @@ def claim(
     owner: str,
     nonce: str,
     *,
+    pages: Sequence[str] = (),
     memory: int = 0,
     tested: bool = True,
 ) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
-    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT or OTHERS.
+    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, SAME_PAGE or
+    OTHERS.
 
     Args:
         session: the filter.
@@ -125,19 +127,21 @@ def claim(
         requests: their requests as JSON, "" for those that are not kept.
         owner: the new owner of the claims.
         nonce: of this call; repeated with it, nothing changes.
+        pages: fields of the claims of the pages that yielded them, "" for none.
         memory: bytes that all claims on the filter take at most; 0 for no limit.
         tested: whether to leave out items that are recorded already.
     """
 
     def make_call(batch: BlockBatch) -> Call:
-        claims = [text for place in batch.places for text in (fields[place], requests[place])]
+        claims = [text for place in batch.places for text in parts[place]]
         return batch.held.claim(batch.packed, owner, nonce, claims, room=room(), tested=tested)
 
     def room() -> int:
         """Return the bytes for the claims of one block."""
         return max(1, memory // session.header.blocks) if memory and session.header else 0
 
-    fields = [field_of(item) for item in items]
+    fields = map(field_of, items)
+    parts = [*zip(fields, pages or [""] * len(items), requests, strict=True)]
     return to_verdicts((yield from ask(session, items, make_call)))
 
 

@@ -32,6 +32,8 @@ class Verdict(str, Enum):
     MINE_UNKEPT = "7"
     #: Not confirmed: it is no longer claimed, or its page has failed.
     NOT_CLAIMED = "8"
+    #: Claimed before, by any owner, for the same page and without its request.
+    SAME_PAGE = "9"
     #: No script answers this: the server did not reply.
     UNKNOWN = "?"
 
@@ -43,6 +45,8 @@ for _verdict in Verdict:
     )
     _verdict.repeated = _verdict
 Verdict.NEW.repeated, Verdict.UNKEPT.repeated = Verdict.SEEN, Verdict.MINE_UNKEPT
+#: Verdicts on items that are claimed without their requests, of which a page has to know.
+UNKEPT_ELSEWHERE = frozenset((Verdict.MINE_UNKEPT, Verdict.SAME_PAGE))
 #: Verdicts for lack of room in a layer.
 NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
 #: Characters in replies -> verdicts.

@@ -6,7 +6,7 @@ at a start request, which the next run makes again.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.identity import Key
@@ -33,6 +33,7 @@ class InFlightRequest:
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: FAIL if that request failed, REPEAT if it was lost; None for neither.
         is_given_up: whether its claims stay as they are, for the next run.
+        claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
     claims: Claims
@@ -44,6 +45,10 @@ class InFlightRequest:
     unkept: int = 0
     instead: JobKind | None = None
     is_given_up: bool = False
+    claim: Key | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.claim = next(reversed(self.claims), None)
 
     @property
     def is_complete(self) -> bool:
@@ -69,6 +74,8 @@ class UnkeptRequests:
         self._clock, self._limit = clock, limit
         #: The pages that wait, and since when.
         self._parents: dict[Key, tuple[InFlightRequest, float]] = {}
+        #: The claims of these pages -> the pages.
+        self._waiting: dict[Key | None, InFlightRequest] = {}
         #: Requests that no page waits for: start requests, and those that the spider schedules.
         self._orphans: set[Key] = set()
 
@@ -85,6 +92,7 @@ class UnkeptRequests:
             return []
         self._orphans.discard(claim)
         self._parents[claim] = parent, self._clock()
+        self._waiting.setdefault(parent.claim, parent)
         parent.unkept += 1
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
@@ -92,13 +100,23 @@ class UnkeptRequests:
         """Make a page wait for a request that no page waits for, if it is not settled."""
         return self.add(claim, parent) if claim in self._orphans else []
 
+    def waits_for(self, page: InFlightRequest, claim: Key) -> bool:
+        """Whether a page waits for a request."""
+        return claim in self._parents and self._parents[claim][0] is page
+
+    def is_crawled_twice(self, page: InFlightRequest) -> bool:
+        """Whether the same page, crawled before, waits for requests: this one must not be recorded.
+
+        If one of them failed, no page would yield it again.
+        """
+        return self._waiting.get(page.claim, page) is not page
+
     def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
         """Note how a claim is settled; return the page that can be settled now."""
         self._orphans.discard(claim)
         if claim not in self._parents:
             return None
-        parent, _ = self._parents.pop(claim)
-        parent.unkept -= 1
+        parent = self._pop(claim)
         if kind in (JobKind.FAIL, JobKind.REPEAT):
             parent.instead = kind
         return parent if parent.is_complete else None
@@ -114,13 +132,21 @@ class UnkeptRequests:
     def _give_up_oldest(self) -> list[InFlightRequest]:
         """Give up the page that waits longest, and the pages that wait for it."""
         oldest = next(iter(self._parents))
-        given_up, waiting = [], [self._parents.pop(oldest)]
+        given_up, waiting = [], [self._pop(oldest)]
         while waiting:
-            flight, _ = waiting.pop()
+            flight = waiting.pop()
             if flight.is_given_up:
                 continue
             flight.is_given_up = True
             given_up.append(flight)
             own = [claim for claim in flight.claims if claim in self._parents]
-            waiting += [self._parents.pop(claim) for claim in own]
+            waiting += [self._pop(claim) for claim in own]
         return given_up
+
+    def _pop(self, claim: Key) -> InFlightRequest:
+        """Return the page that waits for a request, and forget the request."""
+        page, _ = self._parents.pop(claim)
+        page.unkept -= 1
+        if not page.unkept and self._waiting.get(page.claim) is page:
+            del self._waiting[page.claim]
+        return page

@@ -92,9 +92,25 @@ class ClaimLedger:
         """Settle a page only after a request that it yielded and that is not stored."""
         self._warn_given_up(self._unkept.add(claim, page))
 
-    def adopt(self, claim: Key, page: InFlightRequest) -> None:
-        """Settle a page only after such a request, if no other page waits for it."""
+    def also_yielded(self, claim: Key, page: InFlightRequest, *, is_same: bool) -> None:
+        """Settle a page only after such a request, if no other page waits for it.
+
+        Args:
+            claim: of the request.
+            page: yielded it too.
+            is_same: whether the page that waits for it is this one, crawled twice. If the request
+                failed, and this page were recorded, no page would yield it again.
+        """
         self._warn_given_up(self._unkept.adopt(claim, page))
+        if is_same and not self._unkept.waits_for(page, claim):
+            page.instead = JobKind.FAIL
+
+    def finish(self, page: InFlightRequest) -> None:
+        """Settle a page whose callback is done, unless it waits for requests."""
+        if self._unkept.is_crawled_twice(page):
+            page.instead = JobKind.FAIL
+        if page.is_complete or page.kind is JobKind.FAIL:
+            self.settle(page.claims, page.end(), page)
 
     def _warn_given_up(self, pages: Iterable[InFlightRequest]) -> None:
         if any(pages):

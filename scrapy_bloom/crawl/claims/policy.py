@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
@@ -41,9 +41,9 @@ class Lookup:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the request is dropped. MINE_UNKEPT is not: the scheduler notes its page."""
+        """Whether the request is dropped. UNKEPT_ELSEWHERE is not: the scheduler notes its page."""
         verdict = self.verdict
-        return verdict is not None and not verdict.is_new and verdict is not Verdict.MINE_UNKEPT
+        return verdict is not None and not verdict.is_new and verdict not in UNKEPT_ELSEWHERE
 
 
 class Policy:

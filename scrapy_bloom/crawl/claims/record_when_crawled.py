@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
@@ -134,11 +134,12 @@ class RecordWhenCrawled(Policy):
         item, text = key[1], self._mark(request, key)
         nonce, header = next(self._nonces), bloom.session.header
         room = self._settings.pending_memory // header.blocks if header else 0
-        claim = (self._owner, nonce, room, field_of(item), text)
+        page = self._page_of(request)
+        claim = (self._owner, nonce, room, field_of(item), page, text)
         verdict = bloom.run_one(
             item,
             partial(CachedRing.claim_one, claim=claim),
-            self._claim([item], [text], nonce),
+            self._claim([item], [text], [page], nonce),
         )
         if verdict is Verdict.UNKEPT:
             self._tracker.attach_claim(request, key, 0)
@@ -150,14 +151,17 @@ class RecordWhenCrawled(Policy):
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
         """See ``Policy``."""
         texts = [self._mark(lookup.request, lookup.key) for lookup in lookups]
+        pages = [self._page_of(lookup.request) for lookup in lookups]
         for lookup, text in zip(lookups, texts, strict=True):
             lookup.length = len(text)
-        return self._claim([lookup.key[1] for lookup in lookups], texts, next(self._nonces))
+        return self._claim([lookup.key[1] for lookup in lookups], texts, pages, next(self._nonces))
 
-    def _claim(self, items: Sequence[bytes], texts: Sequence[str], nonce: str) -> LookUp:
+    def _claim(
+        self, items: Sequence[bytes], texts: Sequence[str], pages: Sequence[str], nonce: str
+    ) -> LookUp:
         memory = self._settings.pending_memory
         claim = partial(claim_protocol.claim, owner=self._owner, nonce=nonce, memory=memory)
-        return partial(claim, items=items, requests=texts)
+        return partial(claim, items=items, requests=texts, pages=pages)
 
     def answered(self, lookups: Sequence[Lookup]) -> None:
         """See ``Policy``."""
@@ -191,8 +195,8 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
-        if verdict is Verdict.MINE_UNKEPT:
-            offer.unkept = key
+        if verdict in UNKEPT_ELSEWHERE:
+            offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
 
     def attach_claim(self, request: Request, key: Key, length: int) -> None:
         """See ``Policy``."""
@@ -217,9 +221,14 @@ class RecordWhenCrawled(Policy):
             self._put_claim(JobKind.KEEP, key, text, request)
 
     def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
-        self._put(Job(kind, *key, text))
+        self._put(Job(kind, *key, text, page=self._page_of(request)))
         self._ledger.length += len(text)
         self._tracker.claim_later(request)
+
+    def _page_of(self, request: Request) -> str:
+        """Return the field of the claim of the page that yielded a request; "" if it has none."""
+        page = self._tracker.pages.get(request)
+        return field_of(page.claim[1]) if page is not None and page.claim is not None else ""
 
     def _mark(self, request: Request, key: Key) -> str:
         """Write a request's claims into its meta; return it as JSON, "" if it cannot be stored."""

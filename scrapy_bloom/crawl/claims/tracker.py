@@ -42,12 +42,14 @@ class Offer:
     Args:
         inherited: its claims, if it is a redirect, a retry, or put back.
         is_seen: whether the dupefilter answered that it is a duplicate.
-        unkept: the claim of an equal request that is in the queue and not stored.
+        unkept: the claim of an equal request that is not stored.
+        is_same_page: whether that request was yielded by the same page, crawled twice.
     """
 
     inherited: Claims = field(default_factory=dict)
     is_seen: bool = False
     unkept: Key | None = None
+    is_same_page: bool = False
 
 
 class ClaimTracker:
@@ -68,6 +70,7 @@ class ClaimTracker:
         restored: the request that is being put back.
         was_offered: whether the scheduler was offered that request.
         not_kept_reason: why the last request could not be stored.
+        pages: of requests that the scheduler has not been offered yet.
     """
 
     def __init__(
@@ -91,12 +94,11 @@ class ClaimTracker:
         self.restored: Request | None = None
         self.was_offered = False
         self.not_kept_reason = ""
+        self.pages: WeakKeyDictionary[Request, InFlightRequest] = WeakKeyDictionary()
         #: The claims of requests in the queue. Requests in a queue on a disk or in Redis have them
         #: in ``meta`` too, because they come out of it as other objects.
         self._queued: WeakKeyDictionary[Request, list[Claims]] = WeakKeyDictionary()
         self._in_flight: dict[Request, InFlightRequest] = {}
-        #: Pages of requests that the scheduler has not been offered yet.
-        self._parents: WeakKeyDictionary[Request, InFlightRequest] = WeakKeyDictionary()
         #: Redirects and retries that the scheduler has not been offered yet.
         self._successors: dict[Request, Claims] = {}
 
@@ -106,7 +108,7 @@ class ClaimTracker:
 
     def claim_later(self, request: Request) -> None:
         """Note that a job claims a request: its page is settled after that job."""
-        parent = self._parents.get(request)
+        parent = self.pages.get(request)
         if parent is not None:
             parent.has_queued = True
 
@@ -118,7 +120,7 @@ class ClaimTracker:
         flight.epoch = self.epoch
 
         def note(child: Request) -> None:
-            self._parents[child] = flight
+            self.pages[child] = flight
 
         return note
 
@@ -143,7 +145,7 @@ class ClaimTracker:
 
     def accepted(self, request: Request) -> None:
         """Note a request in the queue; if it is not stored, its page waits for it."""
-        parent, claims = self._parents.pop(request, None), self._take_claims(request)
+        parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if claims:
             self._queued.setdefault(request, []).append(claims)
             if not self.offer.inherited and not any(claims.values()):
@@ -153,9 +155,9 @@ class ClaimTracker:
     def refused(self, request: Request) -> None:
         """Settle the claims that a duplicate inherited: they led to a known URL."""
         offer, self.offer = self.offer, Offer()
-        parent, claims = self._parents.pop(request, None), self._take_claims(request)
+        parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if offer.unkept is not None and parent is not None:
-            self._ledger.adopt(offer.unkept, parent)
+            self._ledger.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
         if offer.is_seen:
             redirected = InFlightRequest({}, epoch=self.epoch)
             self._ledger.settle(offer.inherited, JobKind.CONFIRM, redirected)
@@ -168,7 +170,7 @@ class ClaimTracker:
         self.offer = Offer()
         if request is self.restored:
             return
-        parent, claims = self._parents.pop(request, None), self._take_claims(request)
+        parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if parent is not None and not any(claims.values()):
             parent.instead = JobKind.FAIL
         self._ledger.settle(claims, JobKind.FAIL)
@@ -217,8 +219,7 @@ class ClaimTracker:
         if kind is JobKind.RELEASE:
             self._ledger.ignore(flight.claims)
         flight.kind = kind
-        if flight.is_complete or kind is JobKind.FAIL:
-            self._ledger.settle(flight.claims, flight.end(), flight)
+        self._ledger.finish(flight)
 
     def sweep(self) -> None:
         """Settle redirects and retries that were dropped on their way to the scheduler.

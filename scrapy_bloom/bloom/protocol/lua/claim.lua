@@ -2,7 +2,9 @@
 --
 -- KEYS[1]     HASH    the block's ring
 -- KEYS[2..]   STRING  bitmaps of the layers to test; none, to take the URLs untested
--- KEYS[..]    HASH    the block's claims: field = fingerprint, value = "owner nonce time attempt request"
+-- KEYS[..]    HASH    the block's claims: field = fingerprint, value = "owner nonce time attempt request";
+--                     if the request is not kept, "@" and the field of the page that yielded it, or
+--                     nothing, in its place
 -- ARGV[1..7]  the ring, and offsets of URLs in its layers, as in prelude_layers.lua
 -- ARGV[8]     "": none is written
 -- ARGV[9]     Unix time in seconds at which the claims expire, 0 for never
@@ -10,35 +12,38 @@
 -- ARGV[11]    nonce of this call: repeated with the same one, it gives the same answers
 -- ARGV[12]    bytes that the block's claims take at most; beyond, they are made without their
 --             requests. 0 for no limit
--- ARGV[13..]  per URL: field of the claim, and the request as JSON, "" if it is not kept
+-- ARGV[13..]  per URL: field of the claim, that of the page that yielded it, "" for none, and the
+--             request as JSON, "" if it is not kept
 --
 -- Needs    prelude_layers.lua
 -- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "6" the caller's now
 --                                    without its request, for which there is no room, "0" recorded
 --                                    in a bitmap, "3" the owner's already, "7" the same without its
 --                                    request, "4" another owner's, or one that failed and is not
---                                    due yet
+--                                    due yet, "9" claimed before, by any owner, for the same page
+--                                    and without its request
 --          "stale" and "lost" as in prelude_ring.lua
 -- Cost     O(URLs * layers * k) at most, as in prelude_layers.lua; a new URL costs HGET and HSET
 --          in addition. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
 local claims, now = KEYS[#KEYS], now or call('TIME')[1]
 
 -- Returns the verdict on a URL with a claim; '1' and the attempts so far, if it may be claimed.
-local function judge(claim)
-  local owner, nonce, time, attempt, request = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) (.?)')
+local function judge(claim, page)
+  local owner, nonce, time, attempt, start = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) ()')
   if not owner then return '1', 0 end  -- not ours to read: damaged
-  if string.sub(owner, 1, 1) == '-' then
-    return tonumber(time) <= tonumber(now) and '1' or '4', attempt
-  end
+  local failed = string.sub(owner, 1, 1) == '-'
+  if failed and tonumber(time) <= tonumber(now) then return '1', attempt end
+  if owner == ARGV[10] and nonce == ARGV[11] then return '1', attempt end
+  local kept = start <= #claim and string.byte(claim, start) ~= 64  -- "@"
+  if not kept and page ~= '' and string.sub(claim, start + 1) == page then return '9' end
   if owner ~= ARGV[10] then return '4' end
-  if nonce == ARGV[11] then return '1', attempt end
-  return request == '' and '7' or '3'
+  return kept and '3' or '7'
 end
 
 -- Bytes that the claims take, estimated from a few of them where all of them might take too many;
 -- measured when it is first needed. A user who may not call MEMORY has no limit.
 local LARGEST = 70000  -- bytes of a claim and its request, at most
-local urls, room, used = (#ARGV - 12) / 2, tonumber(ARGV[12]), nil
+local urls, room, used = (#ARGV - 12) / 3, tonumber(ARGV[12]), nil
 local function has_room_for(request)
   if room == 0 or request == '' then return true end
   if not used then
@@ -52,7 +57,7 @@ end
 
 local verdicts, taken = {}, {}
 for url = 1, urls do
-  local field, request = ARGV[11 + 2 * url], ARGV[12 + 2 * url]
+  local field, page, request = ARGV[10 + 3 * url], ARGV[11 + 3 * url], ARGV[12 + 3 * url]
   local verdict, attempt = '1', 0
   at, unpacked = (url - 1) * width, {}
   for i = 1, layers do
@@ -60,12 +65,13 @@ for url = 1, urls do
   end
   if verdict == '1' then
     local claim = redis.call('HGET', claims, field)
-    if claim then verdict, attempt = judge(claim) end
+    if claim then verdict, attempt = judge(claim, page) end
     -- Twice in one call: its nonce does not tell them apart.
     if taken[field] then verdict = '3' end
   end
   if verdict == '1' then
     if not has_room_for(request) then request, verdict = '', '6' end
+    if request == '' and page ~= '' then request = '@' .. page end
     local value = {ARGV[10], ARGV[11], now, attempt, request}
     redis.call('HSET', claims, field, table.concat(value, ' '))
     taken[field] = true
