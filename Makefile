@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos simulate lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -21,7 +21,8 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make simulate     hundreds of crawls whose steps a seed chooses (2 minutes; SIMULATE=options)"
+	@echo "make simulate     10,000 crawls whose steps a seed chooses (10 minutes; SIMULATE=options)"
+	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
@@ -51,9 +52,13 @@ chaos: $(VENV)/dev
 	KILL_STRIDE=1 $(BIN)/python -m pytest tests/crawl/test_crawl_kills.py
 	cd tests && ../$(BIN)/python -m chaos.run $(CHAOS)
 
-# For example SIMULATE="--kind faults --first 1000 --runs 500"
+# For example SIMULATE="--kind faults --first random --runs 500"
 simulate: $(VENV)/dev
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run $(SIMULATE)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(or $(SIMULATE),--runs 1112)
+
+# For example MUTANTS="--only claim --runs 50"
+mutants: $(VENV)/dev
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants $(MUTANTS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -160,7 +160,12 @@ class JobApplier:
             self._repeated(repeated)
         crawled = [job.item for job in jobs if job.epoch >= self._server.restarted]
         if jobs[0].kind is JobKind.CONFIRM:
-            confirm = partial(claim_protocol.confirm, items=crawled, server=self._server.id)
+            confirm = partial(
+                claim_protocol.confirm,
+                items=crawled,
+                owners=(self._worker, self._owner),
+                server=self._server.id,
+            )
             return _unrecorded(crawled, (yield run(confirm)))
         yield from self._release(run, crawled, server=self._server.id)
         return []

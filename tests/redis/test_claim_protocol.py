@@ -125,6 +125,15 @@ def test_it_does_also_when_that_request_has_failed(bloom: BloomFilter) -> None:
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="4") == NEW
 
 
+def test_the_request_of_a_failed_page_stays_where_another_is_not_kept(bloom: BloomFilter) -> None:
+    """The page that yielded the first may be recorded: it would not yield the request again."""
+    claim_item(bloom, B)
+    release(bloom, B, failure=NOW)
+    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="2") == NEW
+    assert only(bloom).attempt == 1
+    assert reassign(bloom, only(bloom)) == {B.hex(): f'{{"url":"{B.hex()}"}}'}
+
+
 def test_the_page_of_a_request_is_not_its_request(bloom: BloomFilter) -> None:
     claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
     assert only(bloom).length == 0
@@ -403,7 +412,9 @@ def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) 
 
 
 def confirm(bloom: BloomFilter, *items: bytes, server: str = "") -> list[Verdict]:
-    return bloom.run(lambda session: claim_protocol.confirm(session, items, server=server))
+    return bloom.run(
+        lambda session: claim_protocol.confirm(session, items, (OURS, "q"), server=server)
+    )
 
 
 @pytest.mark.parametrize("counting", [False, True])
@@ -426,6 +437,20 @@ def test_a_page_whose_claim_is_gone_or_has_failed_is_not_recorded(bloom: BloomFi
     assert confirm(bloom, A, B) == [Verdict.NOT_CLAIMED] * 2
     assert bloom.contains([A, B]) == [False, False]
     assert set(claims(bloom)) == {B.hex()}
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_page_that_another_owner_claims_is_not_recorded(
+    client: redis.Redis, counting: bool
+) -> None:
+    """That worker may wait for a request that the page yielded, and that is not stored."""
+    bloom = BloomFilter(client, "k", capacity=1_000, blocks=1, counting=counting)
+    claim_item(bloom, A, owner=THEIRS)
+    claim_item(bloom, B, owner="q")
+    claim_item(bloom, C, owner=OURS[:-1])
+    assert confirm(bloom, A, B, C) == [Verdict.NOT_CLAIMED, NEW, Verdict.NOT_CLAIMED]
+    assert bloom.contains([A, B, C]) == [False, True, False]
+    assert set(claims(bloom)) == {A.hex(), C.hex()}
 
 
 def test_a_page_that_another_page_has_recorded_is_confirmed(bloom: BloomFilter) -> None:

@@ -19,7 +19,7 @@ class SimulatedClient(redis.Redis):
     """
 
     def __init__(self, world: World, name: str, timeout: float) -> None:
-        super().__init__()
+        super().__init__(connection_pool=world.client.connection_pool)
         self._world, self._name, self._timeout = world, name, timeout
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -31,12 +31,16 @@ class SimulatedClient(redis.Redis):
     def pipeline(self, *_: Any, **__: Any) -> Any:
         return SimulatedPipeline(self._world, self._name, self._timeout)
 
+    def close(self) -> None:
+        """Leave the connection open: it is the world's."""
+
 
 class SimulatedPipeline(SimulatedClient):
     """Collects commands, and sends them as one batch."""
 
     def __init__(self, world: World, name: str, timeout: float) -> None:
-        super().__init__(world, name, timeout)
+        # Not the client's own, which takes long and would do nothing here.
+        self._world, self._name, self._timeout = world, name, timeout
         self._commands: list[Any] = []
 
     def __enter__(self) -> "SimulatedPipeline":  # noqa: PYI034 - Self is not in Python 3.10

@@ -1,5 +1,6 @@
 """A crawler process: all of the product but its connection, in an engine of fifty lines."""
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import RequestFingerprinter, request_from_dict
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
@@ -57,16 +58,25 @@ class Crawl:
         world: the world.
         site: the site.
         name: of the process.
-        settings: Scrapy's, beyond those of all.
+        settings: Scrapy's.
+        shared_queue: requests of all processes, as they are stored; None for a queue in memory.
 
     Attributes:
-        must_stop: whether it ends what is under way, and then closes, as after Ctrl-C.
+        must_stop: whether it ends what is under way, and then closes, as after Ctrl-C, or is killed.
     """
 
-    def __init__(self, world: World, site: Site, name: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        world: World,
+        site: Site,
+        name: str,
+        settings: dict[str, Any],
+        shared_queue: list[dict[str, Any]] | None = None,
+    ) -> None:
         self._world, self._site, self.name = world, site, name
-        self._settings = settings
+        self._settings, self._shared_queue = settings, shared_queue
         self.must_stop = False
+        self._life: Lifecycle | None = None
         self._tasks: list[Task] = [world.spawn(name, self._main)]
         #: Functions for the crawl's thread.
         self._messages: list[Callable[[], object]] = []
@@ -78,8 +88,15 @@ class Crawl:
         """Whether any part of it runs."""
         return any(map(self._world.is_running, self._tasks))
 
+    @property
+    def owner(self) -> str:
+        """Owner of its claims; "" if it has not opened the filter."""
+        policy = getattr(self._life, "policy", None)
+        return policy.claims.owner if policy is not None else ""
+
     def kill(self) -> None:
         """End it as ``kill -9`` does."""
+        self.must_stop = True
         self._world.log(f"{self.name}: KILLED")
         self._world.end(self._tasks)
 
@@ -104,12 +121,7 @@ class Crawl:
 
     def _crawler(self) -> Any:
         settings = Settings(
-            {
-                "BLOOM_KEY": "k",
-                "BLOOM_TIMEOUT": TIMEOUT,
-                "SIMULATED": self._connect,
-                **self._settings,
-            }
+            {"BLOOM_TIMEOUT": TIMEOUT, "SIMULATED": self._connect, **self._settings}
         )
         crawler: Any = SimpleNamespace(settings=settings, spidercls=Pages)
         crawler.spider, crawler.signals = Pages(), SignalManager(crawler)
@@ -131,6 +143,7 @@ class Crawl:
         life = Lifecycle(
             crawler, own, identity.fingerprinter, report=report, runtime=self._runtime()
         )
+        self._life = life
         self._deduplicator = Deduplicator(life, identity, report)
         # A queue of its own, as Scrapy's scheduler in memory.
         self._slot = SimpleNamespace(scheduler=self, nextcall=SimpleNamespace(schedule=bool))
@@ -153,20 +166,27 @@ class Crawl:
         self.enqueue_request(request)
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._shared_queue or ())
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue a request that is new."""
         if not request.dont_filter and not self._deduplicator.decide(request).is_new:
             return False
-        self._queue.append(request)
+        if self._shared_queue is None:
+            self._queue.append(request)
+        else:
+            stored = request.to_dict(spider=self._spider)
+            self._shared_queue.append(copy.deepcopy(stored))
         return True
 
     def next_request(self) -> Request | None:
         """Return any request of the queue."""
-        if not self._queue:
+        queue: list[Any] = self._queue if self._shared_queue is None else self._shared_queue
+        if not queue:
             return None
-        return self._queue.pop(self._world.rng.randrange(len(self._queue)))
+        request = queue.pop(self._world.rng.randrange(len(queue)))
+        is_stored = self._shared_queue is not None
+        return request_from_dict(request, spider=self._spider) if is_stored else request
 
     def fetch(self, request: Request) -> Any:
         """Return the page, or the request that it redirects to."""
@@ -199,7 +219,7 @@ class Crawl:
                 number = self._world.rng.randrange(len(self._under_way))
                 self._finish(self._under_way.pop(number))
                 continue
-            if not self._queue and self._deduplicator.may_close():
+            if not len(self) and self._deduplicator.may_close():
                 return
             self._world.wait(IDLE_SECONDS, lambda: bool(self._messages))
 

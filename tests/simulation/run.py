@@ -1,71 +1,34 @@
-"""Simulated runs: crawls with faults, then crawls without, then what must hold.
+"""One simulated run: crawls with faults, then crawls without, then what must hold."""
 
-``PYTHONHASHSEED=0 python -m simulation.run --help``, from ``tests``.
-"""
-
-import argparse
-import logging
-import os
-import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
 from support.clock import FrozenServer
-from support.servers import SERVERS
 
+from scrapy_bloom import BloomFilter
+from simulation.kinds import PERIOD, SETTINGS, WINDOW, Kind
 from simulation.process import Crawl, simulated
 from simulation.site import Site, short
 from simulation.world import Faults, World
 
-console = Console()
-SETTINGS: dict[str, Any] = {
-    "BLOOM_REMEMBER": "crawled",
-    "BLOOM_RECRAWL_AFTER": "1 year",
-    "BLOOM_CAPACITY": 1_000,
-    "BLOOM_ERROR_RATE": 1e-6,
-    "BLOOM_BLOCKS": 2,
-    "BLOOM_HEARTBEAT": 5,
-    "BLOOM_RETRY_AFTER": 60,
-}
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
 IN_ORDER = ("--hash-max-listpack-entries", "100000", "--hash-max-listpack-value", "1000000")
 #: Steps of the part with faults, and crawls without faults after it, at most.
-STEPS, LAST_CRAWLS = 400, 8
+STEPS, LAST_CRAWLS = 400, 12
+#: Steps between two looks at all keys.
+LOOK_STEPS = 40
 #: Crawls at the same time.
 PROCESSES = 2
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of runs.
-
-    Attributes:
-        faults: what goes wrong.
-        stored: share of the requests that can be stored with their claims.
-    """
-
-    faults: Faults
-    stored: float
-
-
-_FAULTS = {
-    "lost_request": 0.01,
-    "lost_reply": 0.01,
-    "late": 0.01,
-    "partial": 0.005,
-    "kill": 0.004,
-    "stop": 0.002,
-    "stall": 0.02,
-    "jump": 0.003,
-}
-KINDS = {
-    "calm": Kind(Faults(), stored=0.8),
-    "faults": Kind(Faults(**_FAULTS), stored=0.8),
-    "forgetful": Kind(Faults(**_FAULTS, forget=0.002), stored=0.8),
-}
+#: Returns the keys that never expire.
+LASTING = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '{*')) do
+  if redis.call('PTTL', key) < 0 then found[#found + 1] = key end
+end
+return found
+"""
 
 
 @dataclass
@@ -85,13 +48,28 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
-    """Simulate crawls of one site; return what does not hold."""
-    world = World(server, seed, kind.faults)
+def simulate(
+    server: FrozenServer,
+    seed: int,
+    kind: Kind,
+    *,
+    without: Collection[int] = (),
+    steps: int = STEPS,
+) -> Result:
+    """Simulate crawls of one site; return what does not hold.
+
+    Args:
+        server: is emptied.
+        seed: of all choices.
+        kind: of the run.
+        without: numbers of the faults that do not happen, although they would.
+        steps: of the part with faults.
+    """
+    world = World(server, seed, kind.faults, without)
     result = Result(seed, struck=world.struck, trace=world.trace)
     try:
         with simulated(world):
-            result.violations += _Run(world, kind).violations()
+            result.violations += _Run(world, kind, steps).violations()
     except AssertionError as error:
         result.violations.append(f"{type(error).__name__}: {error}")
     finally:
@@ -100,38 +78,34 @@ def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
 
 
 class _Run:
-    def __init__(self, world: World, kind: Kind) -> None:
-        self._world = world
-        self._site = Site(world.rng, world.rng.randint(3, 14), kind.stored, world.log)
+    def __init__(self, world: World, kind: Kind, steps: int) -> None:
+        self._world, self._kind, self._steps = world, kind, steps
+        self._site = Site(
+            world.rng, world.rng.randint(3, 14), kind.stored, world.log, fails=kind.fails
+        )
+        world.names = {field: short(url) for field, url in self._site.fields.items()}
         self._crawls: list[Crawl] = []
         self._started = 0
+        self._queue: list[dict[str, Any]] | None = [] if kind.shared_queue else None
+        #: How often a process has ended with a claim on each page.
+        self._left_behind: Counter[str] = Counter()
+        self._found: list[str] = []
 
     def violations(self) -> list[str]:
         """Crawl; return what does not hold."""
         self._crawl_with_faults()
         self._crawl_without_faults()
-        return [*self._hidden(), *self._repeated(), *self._left()]
+        self._check("")
+        if self._kind.passes:
+            self._world.log("ALL URLS ARE FORGOTTEN")
+            self._world.advance((WINDOW + 2 * PERIOD) * 60)
+            self._site.crawled_pages.clear()
+            self._crawl_until_quiet()
+            self._check(" after the window")
+            self._check_once(" after the window")
+        return self._found
 
-    def _hidden(self) -> list[str]:
-        missing = self._site.reachable - self._site.crawled_pages.keys()
-        return [f"hidden: {short(url)}" for url in sorted(missing)]
-
-    def _repeated(self) -> list[str]:
-        if self._world.struck or self._site.has_failed:
-            return []  # a page may be crawled again then
-        crawled = self._site.crawled_pages.items()
-        # Start pages are crawled by each process.
-        twice = [url for url, times in crawled if times > 1 and url not in self._site.starts]
-        return [f"crawled twice without a fault: {short(url)}" for url in twice]
-
-    def _left(self) -> list[str]:
-        found, client = [], self._world.client
-        for key in client.scan_iter():
-            if client.ttl(key) < 0:
-                found.append(f"no expiry: {key!r}")
-            if key.endswith((b":claims", b":workers")):
-                found.append(f"left: {key!r} {client.hgetall(key)}")
-        return found
+    # -- crawls --
 
     def _crawl_with_faults(self) -> None:
         world, steps = self._world, 0
@@ -139,78 +113,114 @@ class _Run:
         def between() -> None:
             nonlocal steps
             steps += 1
-            self._crawls = [crawl for crawl in self._crawls if crawl.is_running]
             if len(self._crawls) < PROCESSES and world.rng.random() < 0.3:
                 self._start()
-            if self._crawls and world.strikes("kill"):
-                world.rng.choice(self._crawls).kill()
-            if self._crawls and world.strikes("stop"):
-                world.rng.choice(self._crawls).must_stop = True
-            if world.rng.random() < 0.05:
-                world.replicate()
-            if world.strikes("forget"):
-                world.forget()
-            if world.strikes("jump"):
-                world.advance(world.rng.choice([5.0, 20.0, 300.0]))
+            self._strike()
+            self._note_ended()
+            if steps % LOOK_STEPS == 0:
+                self._found += self._lasting()
 
         self._start()
-        world.run(lambda: steps >= STEPS, between)
+        world.run(lambda: steps >= self._steps, between)
         for crawl in self._crawls:
-            if crawl.is_running and world.rng.random() < 0.5:
+            if self._kind.faults.kill and world.rng.random() < 0.5:
                 crawl.kill()
+        self._note_ended()
+
+    def _strike(self) -> None:
+        world = self._world
+        if self._crawls and world.strikes("kill"):
+            world.rng.choice(self._crawls).kill()
+        if self._crawls and world.strikes("stop"):
+            world.rng.choice(self._crawls).must_stop = True
+        if world.faults.forget and world.rng.random() < 0.05:
+            world.replicate()
+        if world.strikes("forget"):
+            world.forget()
+        if world.strikes("evict"):
+            world.evict()
+        if world.strikes("jump"):
+            longest = PERIOD * 60.0 if self._kind.passes else 300.0
+            world.advance(world.rng.choice([5.0, 20.0, longest]))
+
+    def _note_ended(self) -> None:
+        """Note the pages that processes have left which are over."""
+        ended = {crawl.owner: crawl for crawl in self._crawls if not crawl.is_running}
+        if not ended:
+            return
+        self._crawls = [crawl for crawl in self._crawls if crawl.is_running]
+        for key in self._world.execute("KEYS", "{*:claims"):
+            for name, claim in self._world.client.hgetall(key).items():
+                crawl = ended.get(claim.split()[0].decode())
+                if crawl is None:
+                    continue
+                url = self._site.fields[name.decode()]
+                self._left_behind[url] += 1
+                if not (crawl.must_stop or self._kind.repeats):
+                    self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
 
     def _crawl_without_faults(self) -> None:
         """Crawl until a crawl has found nothing left to do."""
         world = self._world
         world.faults = Faults()
         world.run(lambda: not any(crawl.is_running for crawl in self._crawls))
+        self._note_ended()
+        self._crawl_until_quiet()
+
+    def _crawl_until_quiet(self) -> None:
+        world = self._world
         for _ in range(LAST_CRAWLS):
             world.advance(2 * SETTINGS["BLOOM_RETRY_AFTER"])  # failed pages are due again
-            before = self._site.fetched.total()
-            self._start()
-            world.run(lambda: not self._crawls[-1].is_running)
-            if self._site.fetched.total() - before <= len(self._site.starts):
+            before, was_quiet = self._site.fetched.total(), not self._left()
+            crawl = self._start()
+            world.run(lambda crawl=crawl: not crawl.is_running)  # type: ignore[misc]
+            self._note_ended()
+            if was_quiet and self._site.fetched.total() - before <= len(self._site.starts):
                 return
 
-    def _start(self) -> None:
+    def _start(self) -> Crawl:
         self._started += 1
-        name = f"p{self._started}"
-        self._world.log(f"{name}: STARTS")
-        self._crawls.append(Crawl(self._world, self._site, name, SETTINGS))
+        name, rng = f"p{self._started}", self._world.rng
+        drawn = {name: rng.choice(values) for name, values in self._kind.choices.items()}
+        self._world.log(f"{name}: STARTS {drawn or ''}")
+        settings = {**SETTINGS, **self._kind.settings, **drawn}
+        crawl = Crawl(self._world, self._site, name, settings, self._queue)
+        self._crawls.append(crawl)
+        return crawl
 
+    # -- what must hold --
 
-def say(*lines: str) -> None:
-    """Print lines as they are."""
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def _check(self, when: str) -> None:
+        missing = self._site.reachable - self._site.crawled_pages.keys()
+        self._found += [f"hidden{when}: {short(url)}" for url in sorted(missing)]
+        self._found += [*self._left(), *self._lasting()]
+        if when or not self._kind.repeats:
+            self._found += self._forgotten()
+        if not self._kind.repeats:
+            self._check_once("")
 
+    def _check_once(self, when: str) -> None:
+        """Find pages that were crawled again, though no process left them behind."""
+        for url, times in self._site.crawled_pages.items():
+            # Start pages are crawled by each process.
+            if url not in self._site.starts and times > 1 + self._left_behind[url]:
+                self._found.append(f"crawled {times} times{when}: {short(url)}")
 
-def main() -> int:
-    """Simulate runs; return 1 if something does not hold."""
-    parser = argparse.ArgumentParser(description="Simulates crawls whose steps a seed chooses.")
-    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all kinds")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="default: 0")
-    parser.add_argument("--runs", type=int, default=100, metavar="N", help="of each kind")
-    parser.add_argument("--trace", action="store_true", help="print what happened in all runs")
-    options = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
-    logging.disable(logging.CRITICAL)  # the product's own: outages, and what is taken over
-    failed = False
-    server = FrozenServer(next(iter(SERVERS.values())), *IN_ORDER)
-    with server:
-        for name in options.kind or KINDS:
-            seeds = range(options.first, options.first + options.runs)
-            struck: Counter[str] = Counter()
-            for seed in track(seeds, description=name, console=console):
-                result = simulate(server, seed, KINDS[name])
-                struck.update(result.struck)
-                failed |= bool(result.violations)
-                if result.violations or options.trace:
-                    say(*result.trace, f"{name} {seed}: {result.violations}")
-            say(f"{name}: {len(seeds)} runs, {dict(struck)}")
-    return int(failed)
+    def _left(self) -> list[str]:
+        """Find claims and workers."""
+        keys = sorted(self._world.execute("KEYS", "{*"))
+        owned = [key for key in keys if key.endswith((b":claims", b":workers"))]
+        return [f"left: {key!r} {self._world.execute('HGETALL', key)}" for key in owned]
 
+    def _lasting(self) -> list[str]:
+        return [f"no expiry: {key!r}" for key in self._world.execute("EVAL", LASTING, 0)]
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def _forgotten(self) -> list[str]:
+        """Find crawled pages that the filter does not know, or does not count."""
+        bloom = BloomFilter(self._world.client, "k")
+        pages = sorted(self._site.crawled_pages.keys() - self._site.starts)
+        items = {url: bytes.fromhex(name) for name, url in self._site.fields.items()}
+        found = [f"forgotten: {short(url)}" for url in pages if items[url] not in bloom]
+        if len(bloom) < len(pages) - len(found):
+            found.append(f"it counts {len(bloom)} URLs of {len(pages)}")
+        return found

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.utils.request import fingerprint
 
 ROOT = "https://site.example/"
 
@@ -14,6 +15,10 @@ ROOT = "https://site.example/"
 def short(url: str) -> str:
     """Return the path of a URL, for the trace."""
     return url.removeprefix(ROOT) or "/"
+
+
+class Price:
+    """What JSON cannot hold, and pickle can."""
 
 
 class Site:
@@ -24,17 +29,25 @@ class Site:
         pages: their number, besides the start page.
         stored: share of the requests that can be stored with their claims.
         log: notes what is fetched.
+        fails: whether some pages fail at first.
 
     Attributes:
         links: URL -> URLs that it links, and whether their requests can be stored.
         fails: URL -> how often it still answers with an error.
         redirects: URL -> where it leads.
-        has_failed: whether a page has answered with an error.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
     """
 
-    def __init__(self, rng: Random, pages: int, stored: float, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        pages: int,
+        stored: float,
+        log: Callable[[str], None],
+        *,
+        fails: bool = True,
+    ) -> None:
         self._log = log
         names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
         self.starts = [ROOT]
@@ -45,12 +58,13 @@ class Site:
         for name in names:
             for _ in range(rng.randrange(4)):
                 self.links[name].append((rng.choice(names), rng.random() < stored))
-        self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:]}
+        self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:] if fails}
         ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
         self.redirects = {name: rng.choice(names) for name in ends}
-        self.has_failed = False
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
+        #: Field of a claim -> URL.
+        self.fields = {fingerprint(Request(name)).hex(): name for name in names}
         for name in names:
             self._describe(name)
 
@@ -71,7 +85,6 @@ class Site:
             return target
         if self.fails.get(url):
             self.fails[url] -= 1
-            self.has_failed = True
             return Response(url, status=500, request=request)
         return Response(url, request=request)
 
@@ -79,9 +92,8 @@ class Site:
         """Return the requests that a page yields."""
         if response.status != 200:
             return []
-        unnamed: Callable[..., Any] = lambda response: None  # noqa: E731 - it cannot be stored
         return [
-            Request(url, callback=callback if is_stored else unnamed)
+            Request(url, callback=callback, meta={} if is_stored else {"price": Price()})
             for url, is_stored in self.links[response.url]
         ]
 

@@ -9,8 +9,9 @@ still until the world moves it. It carries out each command when the world says 
 import hashlib
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import greenlet
@@ -19,6 +20,18 @@ from support.clock import MOVED_TO, FrozenServer
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
+#: The key of that id.
+PROCESS = "simulated:process"
+#: Returns all keys, how long they last, and what they hold.
+REPLICATE = """
+local found = {}
+local keys = redis.call('KEYS', '*')
+table.sort(keys)
+for i, key in ipairs(keys) do
+  found[i] = {key, redis.call('PTTL', key), redis.call('DUMP', key)}
+end
+return found
+"""
 #: How a script begins: with its name.
 NAMES = re.compile(r"^-- (\w+): ", re.MULTILINE)
 #: Steps after which a run counts as endless.
@@ -59,6 +72,7 @@ class Faults:
         kill: at any step, a process is killed.
         stop: at any step, a process gets a SIGINT.
         forget: at any step, the server is replaced by a replica that lags behind.
+        evict: at any step, the server evicts a key of the filter, but no claims.
         stall: a task that could go on waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
     """
@@ -70,6 +84,7 @@ class Faults:
     kill: float = 0.0
     stop: float = 0.0
     forget: float = 0.0
+    evict: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
 
@@ -82,34 +97,46 @@ class World:
         seed: of all choices.
         faults: what goes wrong.
 
+        without: numbers of the faults that do not happen, although they would.
+
     Attributes:
         now: seconds since the run began.
         rng: makes all choices.
         trace: what happened, a line each.
-        struck: faults that happened.
+        struck: faults that happened, and those that were left out.
         client: of the server.
     """
 
-    def __init__(self, server: FrozenServer, seed: int, faults: Faults) -> None:
+    def __init__(
+        self, server: FrozenServer, seed: int, faults: Faults, without: Collection[int] = ()
+    ) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
         self.trace: list[str] = []
         self.struck: list[str] = []
+        self._without = without
         self._server, self.client = server, server.client()
+        # Its own methods take most of a run's time otherwise.
+        self._connection = self.client.connection_pool.make_connection()
         self._begin = MOVED_TO.timestamp()
         self._tasks: list[Task] = []
         self._current: Task | None = None
         #: Batches that are carried out after their client has given up: from when, and the rest.
         self._late: list[tuple[float, list[Command]]] = []
-        self._texts: dict[str, str] = {}
+        #: SHA-1 of a script -> its name, and SHA-1 of the script that knows the server's process.
+        self._scripts: dict[str, tuple[str, str]] = {}
         self._process = 1
         #: The keys of the replica that takes over when the server "forgets".
-        self._replica: dict[bytes, tuple[int, Any]] = {}
+        self._replica: list[list[Any]] = []
+        #: Field of a claim -> name of its URL, for the trace.
+        self.names: dict[str, str] = {}
+        #: The clock that the server goes by.
+        self._clock = -1.0
         self._steps = 0
         self._is_ending = False
         self._main = greenlet.getcurrent()
         self.client.flushall()
-        self._set_clock()
+        self.client.set(PROCESS, "process1")
 
     @property
     def current(self) -> str:
@@ -128,7 +155,7 @@ class World:
         happens = self.rng.random() < probability
         if happens:
             self.struck.append(fault)
-        return happens
+        return happens and len(self.struck) - 1 not in self._without
 
     def token(self, size: int) -> str:
         """Return so many random bytes as hexadecimal text."""
@@ -212,10 +239,6 @@ class World:
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
-        self._set_clock()
-
-    def _set_clock(self) -> None:
-        self._server.set_time(self._begin + self.now)
 
     # -- the server --
 
@@ -231,7 +254,7 @@ class World:
             redis.TimeoutError: no reply came.
         """
         self.wait(0, lambda: True)
-        what = f"{name}: {', '.join(map(self._describe, commands))}"
+        what = f"{name}: {self._describe(commands)}"
         if self.strikes("lost_request"):
             self.log(f"{what}: LOST")
         elif self.strikes("late"):
@@ -243,11 +266,12 @@ class World:
             self._carry_out(commands[:count])
         else:
             replies = self._carry_out(commands)
+            what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             if not self.strikes("lost_reply"):
                 self.log(what)
                 self.wait(0, lambda: True)
                 return replies
-            self.log(f"{what}: carried out, no reply")
+            self.log(f"{what}: no reply")
         self.wait(timeout)
         raise redis.TimeoutError("Timeout reading from socket")
 
@@ -255,56 +279,97 @@ class World:
         due = [entry for entry in self._late if entry[0] <= self.now]
         for entry in due:
             self._late.remove(entry)
-            self.log(f"late: {', '.join(map(self._describe, entry[1]))}")
+            self.log(f"late: {self._describe(entry[1])}")
             self._carry_out(entry[1])
 
     def _carry_out(self, commands: Sequence[Command]) -> list[Any]:
-        return [self._execute(*command) for command in commands]
+        if self._clock != self.now:
+            self._clock = self.now
+            self._server.freeze_at(self._begin + self.now, self._shown)
+        return [self._execute(arguments) for arguments, _ in commands]
 
-    def _execute(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _shown(self) -> float:
+        """Return what the server's clock shows."""
+        seconds, microseconds = self.execute("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
+    def execute(self, *arguments: Any) -> Any:
+        """Carry out a command at once, and return what the server replies."""
+        self._connection.send_command(*arguments)
+        return self._connection.read_response()
+
+    def _execute(self, arguments: tuple[Any, ...]) -> Any:
         name, *rest = arguments
         try:
             if name == "INFO" and rest == ["server"]:
-                return {"run_id": f"process{self._process}"}
+                return {"run_id": self.execute("GET", PROCESS).decode()}
             if name in ("EVAL", "SCRIPT LOAD"):
-                self._texts[_sha(rest[0])] = rest[0]
-                rest[0] = self._as_now(rest[0])
-            elif name == "EVALSHA":
-                if rest[0] not in self._texts:
+                sha = self._load(rest[0])
+                if name == "SCRIPT LOAD":
+                    return sha
+                name, rest[0] = "EVALSHA", sha
+            if name == "EVALSHA":
+                if rest[0] not in self._scripts:
                     raise redis.exceptions.NoScriptError("No matching script")
-                name, rest[0] = "EVAL", self._as_now(self._texts[rest[0]])
-            return self.client.execute_command(name, *rest, **options)
+                rest[0] = self._scripts[rest[0]][1]
+            return self.execute(name, *rest)
         except redis.ResponseError as error:
             return error
 
-    def _as_now(self, script: str) -> str:
-        return script.replace(ASKS_ID, f"'run_id:process{self._process}'")
+    def _load(self, text: str) -> str:
+        """Load a script; return its SHA-1."""
+        sha = hashlib.sha1(text.encode()).hexdigest()
+        if sha not in self._scripts:
+            names: list[str] = NAMES.findall(text)
+            name = next(found for found in names if not found.startswith("prelude"))
+            here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', '{PROCESS}')")
+            self._scripts[sha] = name, self.execute("SCRIPT", "LOAD", here).decode()
+        return sha
 
-    def _describe(self, command: Command) -> str:
+    def _describe(self, commands: Sequence[Command]) -> str:
+        """Return the names of commands and scripts, with the URLs that they are on."""
+        parts = [(part, len([*same])) for part, same in groupby(map(self._describe_one, commands))]
+        return ", ".join(part if times == 1 else f"{times} x {part}" for part, times in parts)
+
+    def _describe_one(self, command: Command) -> str:
         name, *rest = command[0]
-        if name != "EVALSHA" or rest[0] not in self._texts:
-            return str(name)
-        names: list[str] = NAMES.findall(self._texts[rest[0]])
-        return next(found for found in names if not found.startswith("prelude"))
+        is_known = name == "EVALSHA" and rest[0] in self._scripts
+        script = self._scripts[rest[0]][0] if is_known else str(name)
+        urls = [self.names[one] for one in rest if isinstance(one, str) and one in self.names]
+        return " ".join((script, *urls))
 
     def replicate(self) -> None:
         """Let the replica catch up."""
-        keys = sorted(self.client.scan_iter())
-        self._replica = {key: (self.client.pttl(key), self.client.dump(key)) for key in keys}
+        self._replica = self.execute("EVAL", REPLICATE, 0)
 
     def forget(self) -> None:
         """Let the replica take the place of the server."""
         self._process += 1
         self.log(f"SERVER: a replica with {len(self._replica)} keys takes over")
         self.client.flushall()
-        for key, (expiry, value) in self._replica.items():
+        for key, expiry, value in self._replica:
             self.client.restore(key, max(0, expiry), value)
+        self.client.set(PROCESS, f"process{self._process}")
+
+    def evict(self) -> None:
+        """Delete a key, but no claims: these would be lost with their pages."""
+        kept = (b":claims", b":workers")
+        keys = sorted(key for key in self.execute("KEYS", "{*") if not key.endswith(kept))
+        if keys:
+            key = self.rng.choice(keys)
+            self.log(f"SERVER: evicts {key.decode()}")
+            self.execute("DEL", key)
 
     def close(self) -> None:
         """Drop all tasks, and the connection."""
         self.end(self._tasks)
+        self._connection.disconnect()
         self.client.close()
 
 
-def _sha(text: str) -> str:
-    return hashlib.sha1(text.encode()).hexdigest()
+def _show(reply: Any) -> str:
+    """Return the verdicts in a script's reply."""
+    is_script = isinstance(reply, list) and len(reply) > 1 and isinstance(reply[0], bytes)
+    if not is_script:
+        return type(reply).__name__ if isinstance(reply, Exception) else ""
+    return " ".join(part.decode() for part in reply[:2] if len(part) < 20)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -184,6 +185,12 @@ class FrozenServer(MovedServer):
 
     def _set(self, seconds: float) -> None:
         self._shift(round(seconds * 1e9))
+
+    def freeze_at(self, seconds: float, shown: Callable[[], float]) -> None:
+        """Set the clock to a moment; what it shows is read from a connection that is open."""
+        self._nanoseconds.value = round(seconds * 1e9)
+        while abs(shown() - seconds) >= TOLERANCE:
+            pass  # see _shift
 
     def _goes_by(self, offset: float) -> bool:
         return abs(self.now() - offset) < TOLERANCE

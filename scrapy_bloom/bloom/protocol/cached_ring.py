@@ -121,16 +121,17 @@ class CachedRing:
             after += to_resp("nx" if if_absent else "")
         return b"%b%b%b" % (before, packed, after)
 
-    def confirm(self, packed: bytes, fields: Sequence[str]) -> Call:
+    def confirm(self, packed: bytes, fields: Sequence[str], owners: Sequence[str]) -> Call:
         """Return the call that records claimed items and ends their claims.
 
         Args:
             packed: their offsets.
             fields: of their claims.
+            owners: whose claims they are.
         """
         call = self.add(packed)
         keys = (*call.keys, self.keys.claims(self.ring.block))
-        return call._replace(keys=keys, args=(*call.args, *fields))
+        return call._replace(keys=keys, args=(*call.args, *fields, f" {' '.join(owners)} "))
 
     def discard(self, packed: bytes) -> Call:
         """Return the call that takes URLs out of the newest layers they are in."""

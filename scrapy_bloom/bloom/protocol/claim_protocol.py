@@ -211,16 +211,18 @@ def _on(server: str, call: Call) -> Call:
 
 
 def confirm(
-    session: FilterSession, items: Sequence[bytes], *, server: str = ""
+    session: FilterSession, items: Sequence[bytes], owners: Sequence[str], *, server: str = ""
 ) -> Operation[list[Verdict]]:
     """Record pages that are crawled, and end their claims, in one step per item.
 
     A page whose claim is gone is not recorded (NOT_CLAIMED): the claims of its links may be gone as
-    well. A server without memory does it too.
+    well. Nor is one that another owner claims, who may wait for its links. A server without memory
+    does it too.
 
     Args:
         session: the filter.
         items: their fingerprints.
+        owners: whose claims they are.
         server: id of the only process that may do it; "" for any.
 
     Raises:
@@ -228,7 +230,8 @@ def confirm(
     """
 
     def make_call(batch: BlockBatch) -> Call:
-        call = batch.held.confirm(batch.packed, [fields[place] for place in batch.places])
+        own = [fields[place] for place in batch.places]
+        call = batch.held.confirm(batch.packed, own, owners)
         return _on(server, call._replace(script=on_full_server(call.script)))
 
     fields = [field_of(item) for item in items]

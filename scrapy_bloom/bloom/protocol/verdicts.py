@@ -30,7 +30,7 @@ class Verdict(str, Enum):
     UNKEPT = "6"
     #: Claimed by the same owner before, without its request.
     MINE_UNKEPT = "7"
-    #: Not confirmed: it is no longer claimed, or its page has failed.
+    #: Not confirmed: it is no longer claimed, or by another owner, or its page has failed.
     NOT_CLAIMED = "8"
     #: Claimed before, by any owner, for the same page and without its request.
     SAME_PAGE = "9"

@@ -36,11 +36,14 @@ class Reclaimed:
         window: the filter's window.
         block: the claims' block.
         requests: field of the claim -> request as JSON.
+        block_of: returns the block of a fingerprint: another one, if the claim was made under a
+            header that was lost.
     """
 
     window: str
     block: int
     requests: Mapping[str, str]
+    block_of: Callable[[bytes], int]
 
 
 class ClaimSweep:
@@ -160,7 +163,7 @@ class ClaimSweep:
                 self.lost.add(nonce)
                 raise
             if requests:
-                yield Reclaimed(window, block, requests)
+                yield Reclaimed(window, block, requests, bloom.session.hasher.block)
 
 
 def _scan(bloom: BloomFilter) -> Iterator[tuple[int, ClaimPage]]:

@@ -113,9 +113,9 @@ class Restorer:
     def _restore(self, found: Reclaimed) -> None:
         tracker = self._tracker
         for name, text in found.requests.items():
-            request = self._read(found.window, name, text)
+            request = self._read(found, name, text)
             if request is None:
-                self._put(Job(JobKind.DROP, found.window, name.encode(), block=found.block))
+                self._drop(found, name)
                 continue
             self._ledger.length += len(text)
             tracker.restored, tracker.was_offered = request, False
@@ -132,7 +132,8 @@ class Restorer:
             if not tracker.was_offered:  # a middleware dropped it, for instance as offsite
                 self._ledger.settle(tracker.claims_of(request), JobKind.RELEASE)
 
-    def _read(self, window: str, name: str, text: str) -> Request | None:
+    def _read(self, found: Reclaimed, name: str, text: str) -> Request | None:
+        window = found.window
         reason = "it is not the request that was claimed"
         try:
             request = request_codec.load(text, self._spider)
@@ -140,6 +141,9 @@ class Restorer:
             for key in claims:
                 if (window, name) == (key[0], field_of(key[1])):
                     set_claims(request, {**claims, key: len(text)})
+                    if found.block_of(key[1]) != found.block:
+                        self._put(Job(JobKind.CLAIM, *key, text))
+                        self._drop(found, name)
                     return request
         except ValueError as error:
             reason = str(error)
@@ -150,3 +154,6 @@ class Restorer:
             "changed? Its URL is crawled when it is found again (bloom/not_restored counts them)",
         )
         return None
+
+    def _drop(self, found: Reclaimed, name: str) -> None:
+        self._put(Job(JobKind.DROP, found.window, name.encode(), block=found.block))

@@ -9,11 +9,12 @@
 -- With a further key, it confirms pages: it records the URLs that are claimed, and ends their claims.
 -- KEYS[last]  HASH    the block's claims, as in claim.lua
 -- ARGV[..]    after the counts, per URL: the field of its claim
+-- ARGV[last]  owners whose claims are confirmed: " a b "
 --
 -- Needs    prelude_layers.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen,
 --                                       "2" new but not recorded, because a written layer is full,
---                                       "8" not recorded, because it is not claimed, or has failed
+--                                       "8" not recorded, because these owners do not claim it
 --          {"ok", verdicts, "filling"}  the same; a written layer has passed 80% of its capacity
 --          "stale" and "lost" as in prelude_ring.lua
 --          Only "ok" has changed anything.
@@ -49,7 +50,7 @@ for url = 1, #packed / width do
   local field = claims and ARGV[8 + written + url]
   -- Most URLs that were seen were seen of late. Where there is one layer, setting is testing.
   local verdict = others > 0 and has(1) and '0' or '1'
-  if field and not is_claimed(claims, field) then verdict = '8' end
+  if field and not is_claimed(claims, field, ARGV[#ARGV]) then verdict = '8' end
   if verdict == '1' then
     for i = written + 1, layers do
       if has(i) then verdict = '0' break end

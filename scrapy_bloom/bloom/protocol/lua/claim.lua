@@ -27,14 +27,18 @@
 --          in addition. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
 local claims, now = KEYS[#KEYS], now or call('TIME')[1]
 
--- Returns the verdict on a URL with a claim; '1' and the attempts so far, if it may be claimed.
+-- Returns the verdict on a URL with a claim; if it may be claimed, '1', the attempts so far, and the
+-- request of a failed URL: if the caller's is not kept, this one is. Else it would be lost with the
+-- caller, and the page that yielded it may be recorded by now.
 local function judge(claim, page)
   local owner, nonce, time, attempt, start = string.match(claim, '^(%S+) (%S+) (%d+) (%d+) ()')
   if not owner then return '1', 0 end  -- not ours to read: damaged
   local failed = string.sub(owner, 1, 1) == '-'
-  if failed and tonumber(time) <= tonumber(now) then return '1', attempt end
-  if owner == ARGV[10] and nonce == ARGV[11] then return '1', attempt end
   local kept = start <= #claim and string.byte(claim, start) ~= 64  -- "@"
+  if failed and tonumber(time) <= tonumber(now) then
+    return '1', attempt, kept and string.sub(claim, start)
+  end
+  if owner == ARGV[10] and nonce == ARGV[11] then return '1', attempt end
   if not kept and page ~= '' and string.sub(claim, start + 1) == page then return '9' end
   if owner ~= ARGV[10] then return '4' end
   return kept and '3' or '7'
@@ -58,20 +62,20 @@ end
 local verdicts, taken = {}, {}
 for url = 1, urls do
   local field, page, request = ARGV[10 + 3 * url], ARGV[11 + 3 * url], ARGV[12 + 3 * url]
-  local verdict, attempt = '1', 0
+  local verdict, attempt, stored = '1', 0, nil
   at, unpacked = (url - 1) * width, {}
   for i = 1, layers do
     if has(i) then verdict = '0' break end
   end
   if verdict == '1' then
     local claim = redis.call('HGET', claims, field)
-    if claim then verdict, attempt = judge(claim, page) end
+    if claim then verdict, attempt, stored = judge(claim, page) end
     -- Twice in one call: its nonce does not tell them apart.
     if taken[field] then verdict = '3' end
   end
   if verdict == '1' then
     if not has_room_for(request) then request, verdict = '', '6' end
-    if request == '' and page ~= '' then request = '@' .. page end
+    if request == '' then request = stored or (page ~= '' and '@' .. page or '') end
     local value = {ARGV[10], ARGV[11], now, attempt, request}
     redis.call('HSET', claims, field, table.concat(value, ' '))
     taken[field] = true

@@ -9,7 +9,8 @@
 --             that were discarded from it
 -- ARGV[10]    "nx" counts only what is new; "" counts each URL, as often as it is added
 --
--- With a further key, it confirms pages, as add.lua does: their claims' fields are ARGV[11..].
+-- With a further key, it confirms pages, as add.lua does: their claims' fields are ARGV[11..], and
+-- the owners ARGV[last].
 --
 -- Needs    prelude_layers.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen, "2" new but not
@@ -52,7 +53,7 @@ local claims = keys[layers + 2]
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
   local field = claims and ARGV[10 + url]
-  if field and not is_claimed(claims, field) then
+  if field and not is_claimed(claims, field, ARGV[#ARGV]) then
     verdicts[url] = '8'
   elseif counts_seen and count < capacity then
     -- Also if it seems to be there: it may not, and others would lose what is discarded for it.

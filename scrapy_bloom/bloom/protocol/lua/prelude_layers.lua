@@ -80,9 +80,10 @@ local function has(i)
   return true
 end
 
--- Whether a URL is claimed and has not failed.
-local function is_claimed(claims, field)
-  return string.find(call('HGET', claims, field) or '', '^[^%s-]') ~= nil
+-- Whether a URL is claimed by one of these owners, which stand between spaces.
+local function is_claimed(claims, field, owners)
+  local owner = string.match(call('HGET', claims, field) or '', '^%S+ ')
+  return owner and string.find(owners, ' ' .. owner, 1, true)
 end
 
 if bits > 1 then

@@ -1,0 +1,93 @@
+"""Simulates runs on all cores: ``PYTHONHASHSEED=0 python -m simulation --help``, from ``tests``."""
+
+import argparse
+import logging
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from multiprocessing import Pool, util
+
+from rich.console import Console
+from rich.progress import track
+from support.clock import FrozenServer
+from support.servers import SERVERS
+
+from simulation.kinds import KINDS
+from simulation.run import IN_ORDER, Result, simulate
+from simulation.shrink import shrink
+
+console = Console()
+#: The server of this process.
+servers: list[FrozenServer] = []
+
+
+def begin() -> None:
+    """Start a server for this process."""
+    logging.disable(logging.CRITICAL)  # the product's own: outages, and what is taken over
+    server = FrozenServer(next(iter(SERVERS.values())), *IN_ORDER)
+    servers.append(server)
+    util.Finalize(None, server.stop, exitpriority=1)
+
+
+def simulate_one(seed: int, name: str, *, is_brief: bool) -> Result:
+    """Simulate a run; if something does not hold, make it shorter."""
+    result = simulate(servers[0], seed, KINDS[name])
+    if not result.violations or is_brief:
+        return result
+    return shrink(servers[0], result, KINDS[name])
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines as they are."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def main() -> int:
+    """Simulate runs; return 1 if something does not hold."""
+    parser = argparse.ArgumentParser(
+        prog="simulation", description="Simulates crawls whose steps a seed chooses."
+    )
+    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all kinds")
+    parser.add_argument("--first", metavar="SEED", default="0", help='a number, or "random"')
+    parser.add_argument("--runs", type=int, default=100, metavar="N", help="of each kind")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--trace", action="store_true", help="print what happened in all runs")
+    parser.add_argument("--brief", action="store_true", help="count runs that fail, no more")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
+    is_random = options.first == "random"
+    first = random.SystemRandom().randrange(10**9) if is_random else int(options.first)
+    failed = 0
+    with Pool(options.jobs, begin) as pool:
+        for name in options.kind or KINDS:
+            run = partial(simulate_one, name=name, is_brief=options.brief)
+            seeds = range(first, first + options.runs)
+            results = pool.imap(run, seeds, chunksize=4)
+            struck: Counter[str] = Counter()
+            shown = track(
+                results,
+                description=name,
+                total=len(seeds),
+                console=console,
+                disable=not console.is_terminal,
+            )
+            for result in shown:
+                struck.update(result.struck)
+                failed += bool(result.violations)
+                if (result.violations and not options.brief) or options.trace:
+                    say([*result.trace, f"{name} {result.seed}: {result.violations}"])
+            faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))
+            say([f"{name}: {len(seeds)} runs from seed {first}; {faults or 'no faults'}"])
+        pool.close()
+        pool.join()
+    say([f"{failed} runs in which something does not hold"])
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

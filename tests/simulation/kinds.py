@@ -1,0 +1,75 @@
+"""Kinds of simulated runs: what goes wrong, and under which settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulation.world import Faults
+
+#: Scrapy's settings in all runs.
+SETTINGS: dict[str, Any] = {
+    "BLOOM_KEY": "k",
+    "BLOOM_REMEMBER": "crawled",
+    "BLOOM_RECRAWL_AFTER": "1 year",
+    "BLOOM_CAPACITY": 1_000,
+    "BLOOM_ERROR_RATE": 1e-6,
+    "BLOOM_BLOCKS": 2,
+    "BLOOM_HEARTBEAT": 5,
+    "BLOOM_RETRY_AFTER": 60,
+}
+#: Minutes of the kind in which URLs are forgotten.
+WINDOW, PERIOD = 120, 30
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of runs.
+
+    Attributes:
+        faults: what goes wrong.
+        stored: share of the requests that can be stored with their claims.
+        fails: whether some pages fail at first.
+        settings: further ones, of all processes.
+        choices: settings that each process draws one value of.
+        shared_queue: whether the processes share a queue that survives them.
+        passes: whether, at the end, all URLs are forgotten and crawled once more.
+        repeats: whether any page may be crawled again; else those that a process left.
+    """
+
+    faults: Faults
+    stored: float = 0.8
+    fails: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    shared_queue: bool = False
+    passes: bool = False
+    repeats: bool = True
+
+
+_NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
+_ENDS = {"kill": 0.004, "stop": 0.002}
+_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
+KINDS = {
+    "calm": Kind(Faults(), fails=False, repeats=False),
+    "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
+    "faults": Kind(Faults(**_FAULTS)),
+    "forgetful": Kind(Faults(**_FAULTS, forget=0.002)),
+    "evicted": Kind(Faults(**_FAULTS, evict=0.004)),
+    "rotating": Kind(
+        Faults(**{**_FAULTS, "jump": 0.02}),
+        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes"},
+        choices={
+            "BLOOM_ROTATE_EVERY": [f"{PERIOD} minutes", f"{2 * PERIOD} minutes"],
+            "BLOOM_CAPACITY": [4, 8, 1_000],
+            "BLOOM_ERROR_RATE": [1e-6, 1e-5],
+        },
+        passes=True,
+    ),
+    "shared": Kind(
+        Faults(**_FAULTS),
+        settings={"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
+        shared_queue=True,
+    ),
+    "full": Kind(Faults(**_FAULTS), choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}),
+    "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
+}

@@ -1,0 +1,337 @@
+"""Puts bugs into a copy of the package, and counts the simulated runs that find them.
+
+``PYTHONHASHSEED=0 python -m simulation.mutants --help``, from ``tests``.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from support.paths import ROOT, TESTS
+
+console = Console(width=100)
+PACKAGE = ROOT / "scrapy_bloom"
+SCRIPTS, CLAIMS = "bloom/protocol/lua", "crawl/claims"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug.
+
+    Args:
+        what: describes it.
+        file: in the package.
+        old: text that occurs once in the file.
+        new: takes its place.
+        kind: of the runs that look for it.
+    """
+
+    what: str
+    file: str
+    old: str
+    new: str
+    kind: str = "faults"
+
+
+MUTANTS = (
+    Mutant(
+        "a claim of another worker is taken",
+        f"{SCRIPTS}/claim.lua",
+        "if owner ~= ARGV[10] then return '4' end",
+        "if owner ~= ARGV[10] then return '1', attempt end",
+        "kills",
+    ),
+    Mutant(
+        "a recorded URL can be claimed",
+        f"{SCRIPTS}/claim.lua",
+        "if has(i) then verdict = '0' break end",
+        "if has(i) then break end",
+        "calm",
+    ),
+    Mutant(
+        "claims do not expire",
+        f"{SCRIPTS}/claim.lua",
+        "redis.call('EXPIREAT', claims, expiry)",
+        "local _ = expiry",
+    ),
+    Mutant(
+        "workers do not expire",
+        f"{SCRIPTS}/heartbeat.lua",
+        "redis.call('EXPIREAT', KEYS[1], ARGV[4])",
+        "local _ = now",
+    ),
+    Mutant(
+        "a page is recorded although its claim is gone, and those of its links",
+        f"{SCRIPTS}/add.lua",
+        "if field and not is_claimed(claims, field, ARGV[#ARGV]) then verdict = '8' end",
+        "",
+        "forgetful",
+    ),
+    Mutant(
+        "a page is recorded and its claim stays",
+        f"{SCRIPTS}/add.lua",
+        "if field and verdict < '2' then call('HDEL', claims, field) end",
+        "",
+    ),
+    Mutant(
+        "recorded URLs are not counted",
+        f"{SCRIPTS}/add.lua",
+        "count[i] = count[i] + 1",
+        "count[i] = count[i]",
+        "calm",
+    ),
+    Mutant(
+        "a worker ends claims that are no longer its own",
+        f"{SCRIPTS}/release.lua",
+        "claim and (ARGV[1] == '' or owner == ARGV[1])",
+        "claim",
+    ),
+    Mutant(
+        "a claim is taken over from whoever has it by then",
+        f"{SCRIPTS}/reassign.lua",
+        "owner and (owner == ARGV[1] or (ARGV[1] == '' and not failed))",
+        "owner",
+        "kills",
+    ),
+    Mutant(
+        "two processes replace a ring at the same time",
+        f"{SCRIPTS}/swap.lua",
+        "if (redis.call('HGET', ring, 'v') or '') ~= ARGV[1] then return stale() end",
+        "",
+        "rotating",
+    ),
+    Mutant(
+        "a ring that was replaced is still used",
+        f"{SCRIPTS}/prelude_layers.lua",
+        "if current[1] ~= ARGV[1] or (now",
+        "if (now",
+        "rotating",
+    ),
+    Mutant(
+        "a generation takes URLs after its end",
+        f"{SCRIPTS}/prelude_layers.lua",
+        "or (now and tonumber(now) >= ends) then",
+        "then",
+        "rotating",
+    ),
+    Mutant(
+        "bitmaps that are gone are not noticed",
+        f"{SCRIPTS}/prelude_layers.lua",
+        "if not whole then",
+        "if false then",
+        "evicted",
+    ),
+    Mutant(
+        "a restart of the server is not noticed",
+        f"{SCRIPTS}/prelude_server.lua",
+        "if id and not string.find(known, id, 1, true) then",
+        "if false then",
+        "forgetful",
+    ),
+    Mutant(
+        "pages that began before a restart are recorded",
+        "crawl/server_state.py",
+        "self.restarted = self.epoch",
+        "self.restarted = 0",
+        "forgetful",
+    ),
+    Mutant(
+        "the oldest generation is dropped a period early",
+        "bloom/model/ring.py",
+        "kept = self.live(current, current - 1)[: MAX_GENERATIONS - 1]",
+        "kept = self.live(current, current - 1)[:0]",
+        "rotating",
+    ),
+    Mutant(
+        "a lost reply is followed by the same call under another nonce",
+        f"{CLAIMS}/record_when_crawled.py",
+        """        verdict = bloom.run_one(
+""",
+        """        import contextlib
+        with contextlib.suppress(Exception):
+            bloom.run(self._claim([item], [text], [page], next(self._nonces)))
+        verdict = bloom.run_one(
+""",
+        "calm",
+    ),
+    Mutant(
+        "an unknown outcome counts as seen",
+        "bloom/protocol/verdicts.py",
+        "*(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN),",
+        "*(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT),",
+        "scheduled",
+    ),
+    Mutant(
+        "what an outage has left is not written",
+        "crawl/write_behind.py",
+        """        self._disconnect()
+        self._flush(self._connected())
+""",
+        """        self._disconnect()
+        self.queue.take(len(self.queue))
+        self._flush(self._connected())
+""",
+    ),
+    Mutant(
+        "what is queued at the end is not written",
+        "crawl/write_behind.py",
+        "self._flush(filters)\n            self._read_messages()",
+        "self._stopping.is_set() or self._flush(filters)\n            self._read_messages()",
+        "calm",
+    ),
+    Mutant(
+        "a page does not wait for requests that are not stored",
+        f"{CLAIMS}/in_flight.py",
+        "        parent.unkept += 1\n        return",
+        "        return",
+    ),
+    Mutant(
+        "a page whose request failed is recorded",
+        f"{CLAIMS}/in_flight.py",
+        "if kind in (JobKind.FAIL, JobKind.REPEAT):",
+        "if kind is JobKind.REPEAT:",
+    ),
+    Mutant(
+        "a page that is crawled twice is recorded while the first crawl waits",
+        f"{SCRIPTS}/claim.lua",
+        "string.sub(claim, start + 1) == page",
+        "false",
+    ),
+    Mutant(
+        "an old event of a look ends a newer claim",
+        f"{CLAIMS}/in_flight.py",
+        "if claim[0] == window and since < before and",
+        "if claim[0] == window and",
+    ),
+    Mutant(
+        "a failed page is recorded",
+        f"{CLAIMS}/tracker.py",
+        "isinstance(result.value, IgnoreRequest) else JobKind.FAIL",
+        "isinstance(result.value, IgnoreRequest) else JobKind.CONFIRM",
+    ),
+    Mutant(
+        "a page with an error status is recorded",
+        f"{CLAIMS}/tracker.py",
+        "flight.error is None and result.status in self._crawled_statuses",
+        "flight.error is None",
+    ),
+    Mutant(
+        "workers that live count as dead",
+        f"{CLAIMS}/worker_view.py",
+        "worker.until <= self.now)",
+        "worker.until <= self.now + 60)",
+        "kills",
+    ),
+    Mutant(
+        "the server's clock is compared with that of a client that is slow",
+        f"{CLAIMS}/worker_view.py",
+        "worker.until <= self.now)",
+        "worker.until <= self.now - 3_600)",
+        "kills",
+    ),
+    Mutant(
+        "claims of workers without an entry are never free",
+        f"{CLAIMS}/worker_view.py",
+        "return self.unknown.get(owner, 0.0) >= 2 * self.me.heartbeat",
+        "return False",
+    ),
+    Mutant(
+        "what has left a shared queue is never found",
+        f"{CLAIMS}/worker_view.py",
+        "return bool(waited) and claim.time <= self.idle_since",
+        "return False",
+        "shared",
+    ),
+    Mutant(
+        "claims without a request stay when their worker is dead",
+        f"{CLAIMS}/claim_sweep.py",
+        "if not claim.length and view.is_unkept_lost(claim):",
+        "if False:",
+        "kills",
+    ),
+    Mutant(
+        "requests that are put back lose their claims",
+        f"{CLAIMS}/restorer.py",
+        "set_claims(request, {**claims, key: len(text)})",
+        "set_claims(request, {})",
+        "kills",
+    ),
+    Mutant(
+        "the claims of a redirect that leads to a known page stay",
+        f"{CLAIMS}/tracker.py",
+        "self._ledger.settle(offer.inherited, JobKind.CONFIRM, redirected)",
+        "pass",
+        "calm",
+    ),
+    Mutant(
+        "a crawl ends before it has looked for what dead workers left",
+        f"{CLAIMS}/restorer.py",
+        "        status = self._status\n        if not status.is_looking:",
+        "        return True\n        status = self._status\n        if not status.is_looking:",
+    ),
+)
+
+
+def mutate(mutant: Mutant, directory: Path) -> None:
+    """Copy the package into a directory, with the bug.
+
+    Raises:
+        ValueError: the text is not there, or more than once.
+    """
+    copy = directory / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / mutant.file
+    text = file.read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.file} has this {text.count(mutant.old)} times: {mutant.old}")
+    file.write_text(text.replace(mutant.old, mutant.new))
+
+
+def count_found(mutant: Mutant, runs: int, jobs: int) -> int:
+    """Return the number of runs in which something does not hold."""
+    with tempfile.TemporaryDirectory() as directory:
+        mutate(mutant, Path(directory))
+        command = [sys.executable, "-m", "simulation", "--brief"]
+        command += ["--kind", mutant.kind, "--runs", str(runs), "--jobs", str(jobs)]
+        path = os.pathsep.join((directory, str(TESTS)))
+        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path}
+        done = subprocess.run(
+            command, cwd=directory, env=environment, capture_output=True, text=True, check=False
+        )
+    found = re.search(r"^(\d+) runs in which", done.stdout, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"{mutant.what}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}")
+    return int(found[1])
+
+
+def main() -> int:
+    """Print how many runs find each bug; return 1 if one is not found."""
+    parser = argparse.ArgumentParser(
+        prog="simulation.mutants", description="Counts the runs that find bugs put in on purpose."
+    )
+    parser.add_argument("--runs", type=int, default=200, metavar="N", help="for each bug")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--only", metavar="TEXT", default="", help="bugs with this in their name")
+    options = parser.parse_args()
+    table = Table("bug", "kind of runs", "found by", title=f"of {options.runs} runs each")
+    missed = 0
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.what]
+    for mutant in track(chosen, description="bugs", console=console):
+        found = count_found(mutant, options.runs, options.jobs)
+        missed += not found
+        table.add_row(mutant.what, mutant.kind, str(found))
+    console.print(table)
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
