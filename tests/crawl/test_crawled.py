@@ -293,6 +293,20 @@ def test_crawled_statuses_say_what_counts_as_crawled(failures: dict[str, Done]) 
     assert done.claims["/broken"].kind == "-"
 
 
+def test_a_claim_in_another_block_is_settled_where_its_url_belongs(lab_of: LabOf) -> None:
+    """It was made under a header that was lost: the seeds of the next one sort URLs otherwise."""
+    lab = lab_of({"/": page("/a"), "/a": (ERROR, ERROR, ERROR, page())})
+    lab.crawl()
+    lab.make_due("/a")
+    key = lab.claims()["/a"].key
+    lab.client.rename(key, "{odd:bloom:3}:claims" if ":13}" in key else "{odd:bloom:13}:claims")
+    lab.site.pages["/"] = page()
+    assert lab.crawl().hits["/a"] == 1
+    assert "/a" in lab.recorded()
+    assert not lab.claims()
+    assert lab.crawl().hits["/a"] == 0
+
+
 # -- callbacks and errbacks --
 
 CALLBACKS = """

@@ -62,7 +62,7 @@ class Crawl:
         shared_queue: requests of all processes, as they are stored; None for a queue in memory.
 
     Attributes:
-        must_stop: whether it ends what is under way, and then closes, as after Ctrl-C, or is killed.
+        must_stop: whether it ends what is under way and closes, as after Ctrl-C; or was killed.
     """
 
     def __init__(
