@@ -69,7 +69,8 @@ async def _ours(crawler: Crawler, sizes: Sequence[int]) -> dict[str, int]:
     for size in sizes:
         for start in range(met, size, BATCH):
             requests = [_request(number) for number in range(start, min(start + BATCH, size))]
-            await deduplicator.decide_many([deduplicator.prepare(request) for request in requests])
+            lookups = [deduplicator.prepare(request, requests[0]) for request in requests]
+            await deduplicator.decide_many(lookups)
             if any(map(dupefilter.request_seen, requests)):
                 raise RuntimeError("new URLs count as seen: the filter is too small, or not empty")
         met = size

@@ -102,6 +102,8 @@ class JobApplier:
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
         self._server, self._token = server, token
         self._restarted, self._repeated, self._freed = restarted, repeated, freed
+        #: Pages crawled here without a reply of the server that it has not granted since.
+        self._others: set[tuple[str, bytes]] = set()
 
     def apply(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         """Apply jobs of one kind and window; return the items that could not be recorded."""
@@ -114,9 +116,10 @@ class JobApplier:
         if kind in (JobKind.CLAIM, JobKind.KEEP):
             claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM)
             requests, pages = [job.request for job in jobs], [job.page for job in jobs]
-            yield run(
+            verdicts = yield run(
                 lambda session: claim(session, items, requests, self._owner, nonce, pages=pages)
             )
+            self._note_others(jobs, verdicts)
         elif kind is JobKind.HOLD:
             yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind is JobKind.FAIL:
@@ -130,6 +133,11 @@ class JobApplier:
                 fields = {job.block: [job.item.decode()]}
                 yield run(partial(claim_protocol.release_fields, fields=fields, owner=self._owner))
         return []
+
+    def _note_others(self, jobs: Sequence[Job], verdicts: Sequence[Verdict]) -> None:
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            if not (verdict.is_new or verdict in (Verdict.MINE, Verdict.MINE_UNKEPT)):
+                self._others.add((job.window, job.item))
 
     def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> Steps[None]:
         for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
@@ -158,7 +166,10 @@ class JobApplier:
         if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
             yield from self._repeat(run, [job.item for job in repeated])
             self._repeated(repeated)
-        crawled = [job.item for job in jobs if job.epoch >= self._server.restarted]
+        current = [job for job in jobs if job.epoch >= self._server.restarted]
+        crawled = [job.item for job in current if self._others.isdisjoint(job.relies_on)]
+        if left := [job.item for job in current if not self._others.isdisjoint(job.relies_on)]:
+            yield run(self._release_mine(left, self._retry))
         if jobs[0].kind is JobKind.CONFIRM:
             confirm = partial(
                 claim_protocol.confirm,

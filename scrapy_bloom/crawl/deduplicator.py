@@ -55,10 +55,14 @@ class Deduplicator:
                 self._crawl.policy.let_pass(request)
             return Verdict.UNKNOWN if is_new else Verdict.SEEN
 
-    def prepare(self, request: Request) -> Lookup | None:
+    def prepare(self, request: Request, page: Request) -> Lookup | None:
         """Return the lookup of a request that a page yields; None if none is needed.
 
         It has its verdict if this process knows the URL as seen.
+
+        Args:
+            request: the request.
+            page: of its page.
 
         Raises:
             Exception: what the project's own fingerprinter raises.
@@ -68,6 +72,8 @@ class Deduplicator:
         key = self._identity.key(request)
         if self._local.is_reserved(key) and Verdict.NEW in self._crawl.policy.certain:
             return None  # new to whichever page schedules it first; the other knows that
+        if key in self._crawl.policy.doubtful:
+            self._crawl.policy.yields_again(page, key)
         if self._local.has_taken(key[1]):
             return Lookup((RUN, key[1]), request, Verdict.SEEN)
         if key[0] == RUN or self._connections.filters is None or not self._failover.is_up:

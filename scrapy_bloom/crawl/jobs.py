@@ -52,6 +52,8 @@ class Job:
         block: the claim's block, for DROP.
         epoch: the epoch in which the page began to yield, for CONFIRM and DONE.
         is_last: whether all jobs before it come first: claims on the page's links.
+        relies_on: for CONFIRM and DONE, claims of pages that wait for requests which this page has
+            yielded too: if one is another worker's, the page is left for later.
         page: field of the claim of the page that yielded it, for CLAIM and KEEP.
     """
 
@@ -63,6 +65,7 @@ class Job:
     epoch: int = 0
     is_last: bool = False
     page: str = ""
+    relies_on: frozenset[tuple[str, bytes]] = frozenset()
 
 
 def group(job: Job) -> tuple[JobKind, str]:

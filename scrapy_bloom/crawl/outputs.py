@@ -205,7 +205,8 @@ class _Page:
             return
         try:
             is_looked_up = self._crawl.batch and not self._crawl.is_closed
-            lookup = self._deduplicator.prepare(output) if is_looked_up else None
+            prepare = self._deduplicator.prepare
+            lookup = prepare(output, self._request) if is_looked_up else None
         except Exception as error:
             # Scrapy would lose it without a log line.
             self._deduplicator.lost_link(self._request, error)

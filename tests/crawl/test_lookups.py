@@ -56,7 +56,8 @@ def run(server: Server, client: redis.Redis) -> Run:
 
 def page(dupefilter: BloomDupeFilter, name: str, links: int = 30) -> list[Lookup]:
     """Return the lookups about a page's links."""
-    lookups = [dupefilter._deduplicator.prepare(Request(f"{URL}{name}/{n}")) for n in range(links)]
+    prepare, page = dupefilter._deduplicator.prepare, Request(URL)
+    lookups = [prepare(Request(f"{URL}{name}/{n}"), page) for n in range(links)]
     return [lookup for lookup in lookups if lookup is not None]
 
 

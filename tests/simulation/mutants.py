@@ -158,7 +158,8 @@ MUTANTS = (
 """,
         """        import contextlib
         with contextlib.suppress(Exception):
-            bloom.run(self._claim([item], [text], [page], next(self._nonces)))
+            claim = partial(self._claim, items=[item], requests=[text], pages=[page])
+            bloom.run(partial(claim, nonce=next(self._nonces)))
         verdict = bloom.run_one(
 """,
         "calm",
@@ -191,8 +192,8 @@ MUTANTS = (
     Mutant(
         "a page does not wait for requests that are not stored",
         f"{CLAIMS}/in_flight.py",
-        "        parent.unkept += 1\n        return",
-        "        return",
+        "waiting.pages.append(parent)\n            parent.unkept += 1",
+        "pass",
     ),
     Mutant(
         "a page whose request failed is recorded",
@@ -209,7 +210,7 @@ MUTANTS = (
     Mutant(
         "an old event of a look ends a newer claim",
         f"{CLAIMS}/in_flight.py",
-        "if claim[0] == window and since < before and",
+        "if claim[0] == window and waiting.since < before and",
         "if claim[0] == window and",
     ),
     Mutant(

@@ -239,7 +239,7 @@ class Crawl:
         deduplicator = self._deduplicator
         note = deduplicator.yields(request)
         links = self._site.parse(response, self._spider.parse)
-        lookups = [(link, deduplicator.prepare(link)) for link in links]
+        lookups = [(link, deduplicator.prepare(link, request)) for link in links]
         if note is not None:
             for link, _ in lookups:
                 note(link)

@@ -89,7 +89,7 @@ class FakeDeduplicator:
         self.lost: list[Request] = []
         self.noted: list[Request] = []
 
-    def prepare(self, request: Request) -> Lookup | None:
+    def prepare(self, request: Request, page: Request) -> Lookup | None:
         if request in self.broken:
             raise LookupError
         verdict = Verdict.SEEN if request in self.known else None

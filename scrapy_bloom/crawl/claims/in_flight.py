@@ -33,6 +33,8 @@ class InFlightRequest:
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: FAIL if that request failed, REPEAT if it was lost; None for neither.
         is_given_up: whether its claims stay as they are, for the next run.
+        is_certain: whether the server has granted its claim: else the page may be another worker's.
+        relies_on: claims, not certain, of pages that wait for requests which it yielded too.
         claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
@@ -45,6 +47,8 @@ class InFlightRequest:
     unkept: int = 0
     instead: JobKind | None = None
     is_given_up: bool = False
+    is_certain: bool = True
+    relies_on: set[Key] = field(default_factory=set)
     claim: Key | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +66,19 @@ class InFlightRequest:
         return self.instead if kind is JobKind.CONFIRM and self.instead else kind
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Pages that wait for one request.
+
+    Args:
+        since: when the request was scheduled last.
+        pages: more than one only if the claim was lost in between, and granted again.
+    """
+
+    since: float
+    pages: list[InFlightRequest] = field(default_factory=list)
+
+
 class UnkeptRequests:
     """Maps requests that are not kept to the pages that wait for them.
 
@@ -72,81 +89,93 @@ class UnkeptRequests:
 
     def __init__(self, clock: Callable[[], float], limit: int = MAX_UNKEPT) -> None:
         self._clock, self._limit = clock, limit
-        #: The pages that wait, and since when.
-        self._parents: dict[Key, tuple[InFlightRequest, float]] = {}
-        #: The claims of these pages -> the pages.
-        self._waiting: dict[Key | None, InFlightRequest] = {}
+        self._parents: dict[Key, _Waiting] = {}
+        #: The claims of pages that wait -> the pages.
+        self._pages: dict[Key | None, InFlightRequest] = {}
         #: Requests that no page waits for: start requests, and those that the spider schedules.
         self._orphans: set[Key] = set()
+        #: Requests that only pages wait for whose claims are not certain.
+        self.doubtful: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._parents)
 
     def add(self, claim: Key, parent: InFlightRequest | None) -> list[InFlightRequest]:
-        """Make a page wait for a request that it yielded; return the pages that are given up."""
-        if claim in self._parents:
-            return []  # the page that yielded it first waits for it
+        """Make a page wait for a request that was scheduled; return the pages that are given up."""
         if parent is None:
-            if len(self._orphans) < self._limit:
+            if claim not in self._parents and len(self._orphans) < self._limit:
                 self._orphans.add(claim)
             return []
         self._orphans.discard(claim)
-        self._parents[claim] = parent, self._clock()
-        self._waiting.setdefault(parent.claim, parent)
-        parent.unkept += 1
+        if parent.is_certain:
+            self.doubtful.discard(claim)
+        elif claim not in self._parents:
+            self.doubtful.add(claim)
+        waiting = self._parents.setdefault(claim, _Waiting(0))
+        waiting.since = self._clock()
+        if not self.waits_for(parent, claim):
+            waiting.pages.append(parent)
+            parent.unkept += 1
+            self._pages.setdefault(parent.claim, parent)
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
     def adopt(self, claim: Key, parent: InFlightRequest) -> list[InFlightRequest]:
         """Make a page wait for a request that no page waits for, if it is not settled."""
         return self.add(claim, parent) if claim in self._orphans else []
 
+    def rely(self, page: InFlightRequest, claim: Key) -> None:
+        """Note that a page yields a doubtful request: others, that may not be ours, wait for it."""
+        pages = self._parents[claim].pages
+        page.relies_on.update(one.claim for one in pages if one.claim and one is not page)
+
     def waits_for(self, page: InFlightRequest, claim: Key) -> bool:
         """Whether a page waits for a request."""
-        return claim in self._parents and self._parents[claim][0] is page
+        return claim in self._parents and any(one is page for one in self._parents[claim].pages)
 
     def is_crawled_twice(self, page: InFlightRequest) -> bool:
         """Whether the same page, crawled before, waits for requests: this one must not be recorded.
 
         If one of them failed, no page would yield it again.
         """
-        return self._waiting.get(page.claim, page) is not page
+        return self._pages.get(page.claim, page) is not page
 
-    def settle(self, claim: Key, kind: JobKind) -> InFlightRequest | None:
-        """Note how a claim is settled; return the page that can be settled now."""
+    def settle(self, claim: Key, kind: JobKind) -> list[InFlightRequest]:
+        """Note how a claim is settled; return the pages that can be settled now."""
         self._orphans.discard(claim)
-        if claim not in self._parents:
-            return None
-        parent = self._pop(claim)
+        pages = self._pop(claim) if claim in self._parents else []
         if kind in (JobKind.FAIL, JobKind.REPEAT):
-            parent.instead = kind
-        return parent if parent.is_complete else None
+            for page in pages:
+                page.instead = kind
+        return [page for page in pages if page.is_complete]
 
     def find(self, window: str, fields: Collection[str], before: float) -> list[Key]:
         """Return the claims of a window, made before a moment, with one of these fields."""
         return [
             claim
-            for claim, (_, since) in self._parents.items()
-            if claim[0] == window and since < before and field_of(claim[1]) in fields
+            for claim, waiting in self._parents.items()
+            if claim[0] == window and waiting.since < before and field_of(claim[1]) in fields
         ]
 
     def _give_up_oldest(self) -> list[InFlightRequest]:
-        """Give up the page that waits longest, and the pages that wait for it."""
-        oldest = next(iter(self._parents))
-        given_up, waiting = [], [self._pop(oldest)]
+        """Give up the pages that wait longest, and the pages that wait for them."""
+        given_up, waiting = [], self._pop(next(iter(self._parents)))
         while waiting:
             flight = waiting.pop()
             if flight.is_given_up:
                 continue
             flight.is_given_up = True
             given_up.append(flight)
-            own = [claim for claim in flight.claims if claim in self._parents]
-            waiting += [self._pop(claim) for claim in own]
+            for claim in flight.claims:
+                if claim in self._parents:
+                    waiting += self._pop(claim)
         return given_up
 
-    def _pop(self, claim: Key) -> InFlightRequest:
-        """Return the page that waits for a request, and forget the request."""
-        page, _ = self._parents.pop(claim)
-        page.unkept -= 1
-        if not page.unkept and self._waiting.get(page.claim) is page:
-            del self._waiting[page.claim]
-        return page
+    def _pop(self, claim: Key) -> list[InFlightRequest]:
+        """Return the pages that wait for a request, and forget the request."""
+        self.doubtful.discard(claim)
+        pages = self._parents.pop(claim).pages
+        for page in pages:
+            page.unkept -= 1
+            if not page.unkept and self._pages.get(page.claim) is page:
+                del self._pages[page.claim]
+        return pages

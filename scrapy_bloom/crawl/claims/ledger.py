@@ -30,6 +30,9 @@ class ClaimLedger:
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
+        uncertain: claims that were made without a reply of the server.
+        doubtful: requests that are not stored, and that only pages wait for whose claims are not
+            certain.
         to_repeat: claims in the window "run" that this run takes up again, although the local state
             has them.
     """
@@ -44,7 +47,9 @@ class ClaimLedger:
     ) -> None:
         self._put, self._take, self._forget, self._report = put, take, forget, report
         self._unkept = UnkeptRequests(clock)
+        self.doubtful = self._unkept.doubtful
         self.length = 0
+        self.uncertain: set[Key] = set()
         self.to_repeat: set[Key] = set()
 
     def ignore(self, claims: Claims) -> None:
@@ -66,15 +71,16 @@ class ClaimLedger:
             claims, kind, page = ending.pop()
             for claim, length in claims.items():
                 self._end(claim, length, kind, page)
-                parent = self._unkept.settle(claim, kind)
-                if parent is not None:
-                    ending.append((parent.claims, parent.end(), parent))
+                parents = self._unkept.settle(claim, kind)
+                ending += [(parent.claims, parent.end(), parent) for parent in parents]
 
     def _end(self, claim: Key, length: int, kind: JobKind, page: InFlightRequest | None) -> None:
         window, item = claim
         job = Job(kind, window, item)
         if page is not None:
-            job = replace(job, epoch=page.epoch, is_last=page.has_queued)
+            relies_on = frozenset(page.relies_on)
+            is_last = page.has_queued or bool(relies_on)
+            job = replace(job, epoch=page.epoch, is_last=is_last, relies_on=relies_on)
         if item.startswith(KEPT):
             if kind in (JobKind.FAIL, JobKind.REPEAT):
                 self.to_repeat.add(claim)
@@ -84,6 +90,7 @@ class ClaimLedger:
         if kind is not JobKind.CONFIRM:
             self._forget(claim)
         self.length -= length
+        self.uncertain.discard(claim)
         self._report.count(_STATS[kind], window)
 
     # -- requests that are not stored: see in_flight.py --
@@ -102,6 +109,8 @@ class ClaimLedger:
                 failed, and this page were recorded, no page would yield it again.
         """
         self._warn_given_up(self._unkept.adopt(claim, page))
+        if claim in self.doubtful:
+            self._unkept.rely(page, claim)
         if is_same and not self._unkept.waits_for(page, claim):
             page.instead = JobKind.FAIL
 
@@ -131,6 +140,5 @@ class ClaimLedger:
         """
         for claim in self._unkept.find(window, fields, begun):
             self._forget(claim)
-            page = self._unkept.settle(claim, JobKind.REPEAT)
-            if page is not None:
+            for page in self._unkept.settle(claim, JobKind.REPEAT):
                 self.settle(page.claims, page.end(), page)

@@ -1,6 +1,6 @@
 """When a URL counts as seen: the interface of both policies, and "scheduled"."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,6 +58,8 @@ class Policy:
     clears_claims_only = False
     #: Whether callbacks' outputs are followed, even with BLOOM_BATCH = 0.
     follows_outputs = False
+    #: Requests of which each page has to know that yields them again.
+    doubtful: Collection[Key] = ()
     #: Owner of the claims that the background thread makes and ends; what it runs between jobs.
     claims = ClaimOwner()
     task: PeriodicTask | None = None
@@ -106,6 +108,9 @@ class Policy:
     def yields(self, page: Request) -> Callable[[Request], None] | None:  # noqa: ARG002
         """Return a function to be called with each request that a page yields; None for none."""
         return None
+
+    def yields_again(self, page: Request, key: Key) -> None:
+        """Note that a page yields a doubtful request."""
 
     def raised(self, page: Request, error: BaseException) -> None:
         """Note that some links of a page may not have been found."""

@@ -20,6 +20,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl.claims.in_flight import InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
@@ -91,6 +92,9 @@ class RecordWhenCrawled(Policy):
             queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
         )
         self._owner = me.shared_queue or me.id
+        self._claim = partial(
+            claim_protocol.claim, owner=self._owner, memory=settings.pending_memory
+        )
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
         self._restorer = Restorer(spider, engine, failover, report)
@@ -109,6 +113,7 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._put, self._write_behind = write_behind.put, write_behind
         self._ledger = ClaimLedger(self._put, self._take, self._forget, self._report, self._clock)
+        self.doubtful = self._ledger.doubtful
         self._tracker = ClaimTracker(
             self._ledger,
             windows=tuple(filters.by_window),
@@ -134,12 +139,12 @@ class RecordWhenCrawled(Policy):
         item, text = key[1], self._mark(request, key)
         nonce, header = next(self._nonces), bloom.session.header
         room = self._settings.pending_memory // header.blocks if header else 0
-        page = self._page_of(request)
+        page = _field_of(self._tracker.pages.get(request))
         claim = (self._owner, nonce, room, field_of(item), page, text)
         verdict = bloom.run_one(
             item,
             partial(CachedRing.claim_one, claim=claim),
-            self._claim([item], [text], [page], nonce),
+            partial(self._claim, items=[item], requests=[text], pages=[page], nonce=nonce),
         )
         if verdict is Verdict.UNKEPT:
             self._tracker.attach_claim(request, key, 0)
@@ -151,17 +156,11 @@ class RecordWhenCrawled(Policy):
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
         """See ``Policy``."""
         texts = [self._mark(lookup.request, lookup.key) for lookup in lookups]
-        pages = [self._page_of(lookup.request) for lookup in lookups]
+        pages = [_field_of(self._tracker.pages.get(lookup.request)) for lookup in lookups]
         for lookup, text in zip(lookups, texts, strict=True):
             lookup.length = len(text)
-        return self._claim([lookup.key[1] for lookup in lookups], texts, pages, next(self._nonces))
-
-    def _claim(
-        self, items: Sequence[bytes], texts: Sequence[str], pages: Sequence[str], nonce: str
-    ) -> LookUp:
-        memory = self._settings.pending_memory
-        claim = partial(claim_protocol.claim, owner=self._owner, nonce=nonce, memory=memory)
-        return partial(claim, items=items, requests=texts, pages=pages)
+        items, nonce = [lookup.key[1] for lookup in lookups], next(self._nonces)
+        return partial(self._claim, items=items, requests=texts, pages=pages, nonce=nonce)
 
     def answered(self, lookups: Sequence[Lookup]) -> None:
         """See ``Policy``."""
@@ -172,6 +171,7 @@ class RecordWhenCrawled(Policy):
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
+        self._ledger.uncertain.add(key)
         self._put_claim(JobKind.CLAIM, key, self._mark(request, key), request)
 
     def take_claimed(self, key: Key, request: Request) -> bool | None:
@@ -195,7 +195,7 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
-        if verdict in UNKEPT_ELSEWHERE:
+        if verdict in UNKEPT_ELSEWHERE or key in self.doubtful:
             offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
 
     def attach_claim(self, request: Request, key: Key, length: int) -> None:
@@ -221,14 +221,9 @@ class RecordWhenCrawled(Policy):
             self._put_claim(JobKind.KEEP, key, text, request)
 
     def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
-        self._put(Job(kind, *key, text, page=self._page_of(request)))
+        self._put(Job(kind, *key, text, page=_field_of(self._tracker.pages.get(request))))
         self._ledger.length += len(text)
         self._tracker.claim_later(request)
-
-    def _page_of(self, request: Request) -> str:
-        """Return the field of the claim of the page that yielded a request; "" if it has none."""
-        page = self._tracker.pages.get(request)
-        return field_of(page.claim[1]) if page is not None and page.claim is not None else ""
 
     def _mark(self, request: Request, key: Key) -> str:
         """Write a request's claims into its meta; return it as JSON, "" if it cannot be stored."""
@@ -257,6 +252,10 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         return self._tracker.yields(page)
 
+    def yields_again(self, page: Request, key: Key) -> None:
+        """See ``Policy``."""
+        self._tracker.yields_again(page, key)
+
     def raised(self, page: Request, error: BaseException) -> None:
         """See ``Policy``."""
         self._tracker.raised(page, error)
@@ -278,6 +277,11 @@ class RecordWhenCrawled(Policy):
     def finish(self) -> None:
         """See ``Policy``."""
         self._tracker.sweep()
+
+
+def _field_of(page: InFlightRequest | None) -> str:
+    """Return the field of a page's claim; "" if it has none."""
+    return field_of(page.claim[1]) if page is not None and page.claim is not None else ""
 
 
 def _goes_in_circles(redirect: Request) -> bool:

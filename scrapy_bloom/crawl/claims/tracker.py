@@ -124,6 +124,12 @@ class ClaimTracker:
 
         return note
 
+    def yields_again(self, page: Request, claim: Key) -> None:
+        """Make a page wait for a request that is not stored, and that was scheduled before."""
+        flight = self._in_flight.get(page)
+        if flight is not None:
+            self._ledger.also_yielded(claim, flight, is_same=False)
+
     # -- what the engine does --
 
     def offered(self, request: Request) -> None:
@@ -186,7 +192,10 @@ class ClaimTracker:
             return
         flight = self._in_flight.get(request)
         if flight is None:
-            self._in_flight[request] = InFlightRequest(claims, epoch=self.epoch)
+            is_certain = self._ledger.uncertain.isdisjoint(claims)
+            self._in_flight[request] = InFlightRequest(
+                claims, epoch=self.epoch, is_certain=is_certain
+            )
         else:  # its callback has yielded it again
             flight.claims |= claims
             flight.times += 1
