@@ -1,0 +1,90 @@
+"""What queued writes do with claims that turn out to be another worker's."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, run_blocking
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.server_state import ServerState
+
+FIRST, SECOND = b"1" * 20, b"2" * 20
+OURS, THEIRS = "w-ours", "w-theirs"
+
+
+class Worker:
+    """Applies jobs to a filter."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self.bloom = BloomFilter(client, "k", capacity=1_000, blocks=1)
+        self._filters = Filters({"lasting": self.bloom}, Connection(client, ""))
+        server = ServerState(time.monotonic)
+        server.identify(self._filters.server_id())
+        self._applier = JobApplier(
+            ClaimOwner(OURS, OURS, RetryPolicy("-shop", 1_000, 5)),
+            server,
+            lambda size: "0" * size,
+            restarted=print,
+            repeated=print,
+            freed=bool,
+        )
+
+    def claim(self, *items: bytes, owner: str) -> None:
+        """Make claims for an owner."""
+        claim = claim_protocol.claim
+        self.bloom.run(lambda session: claim(session, items, ["{}"] * len(items), owner, "n"))
+
+    def apply(self, kind: JobKind, item: bytes, relies_on: Sequence[bytes] = ()) -> None:
+        """Apply one job."""
+        claims = frozenset(("lasting", one) for one in relies_on)
+        job = Job(kind, "lasting", item, "{}" * (kind is JobKind.CLAIM), relies_on=claims)
+        run_blocking(self._applier.apply([job]), self._filters)
+
+    def owner(self, item: bytes) -> str:
+        """Return the owner of a claim."""
+        claim = self._client.hget("{k:0}:claims", field_of(item))
+        assert isinstance(claim, bytes)
+        return claim.split()[0].decode()
+
+
+@pytest.fixture
+def worker(client: redis.Redis) -> Worker:
+    return Worker(client)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_page_that_relies_on_one_of_another_worker_is_left_for_later(
+    worker: Worker, is_recorded: bool
+) -> None:
+    """The first page waits for a request, in vain if it is not recorded by this worker."""
+    if is_recorded:
+        worker.bloom.add(FIRST)
+    else:
+        worker.claim(FIRST, owner=THEIRS)
+    worker.claim(SECOND, owner=OURS)
+    worker.apply(JobKind.CLAIM, FIRST)
+    worker.apply(JobKind.CONFIRM, SECOND, relies_on=[FIRST])
+    assert SECOND not in worker.bloom
+    assert worker.owner(SECOND) == "-shop"
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_page_that_relies_on_one_of_the_same_worker_is_recorded(
+    worker: Worker, is_claimed: bool
+) -> None:
+    if is_claimed:
+        worker.claim(FIRST, owner=OURS)
+    worker.claim(SECOND, owner=OURS)
+    worker.apply(JobKind.CLAIM, FIRST)
+    worker.apply(JobKind.CONFIRM, SECOND, relies_on=[FIRST])
+    assert SECOND in worker.bloom
+    assert worker.owner(FIRST) == OURS
