@@ -94,9 +94,11 @@ def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_
         (NOW - 4, NOW - 10_000, False),
         (NOW - 5, NOW - 5, True),
         (NOW - 5, NOW - 4, False),
+        (NOW - 20, NOW - 9, False),
+        (NOW - 20, NOW - 10, True),
     ],
 )
-def test_what_was_claimed_before_its_queue_was_empty_is_lost(
+def test_what_was_claimed_and_is_not_in_the_queue_is_lost(
     idle_since: int, made: int, is_free: bool
 ) -> None:
     mine = replace(crew(idle_since=idle_since), me=replace(ME, queue=QUEUE))

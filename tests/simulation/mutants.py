@@ -248,7 +248,7 @@ MUTANTS = (
     Mutant(
         "what has left a shared queue is never found",
         f"{CLAIMS}/worker_view.py",
-        "return bool(waited) and claim.time <= self.idle_since",
+        "return is_older or self.now - claim.time >= 2 * ORPHANED_AFTER_SECONDS",
         "return False",
         "shared",
     ),

@@ -80,9 +80,12 @@ class WorkerView:
 
     def _has_left_queue(self, claim: StoredClaim) -> bool:
         if claim.owner == self.me.shared_queue:
-            # A live worker that took it out of the queue would hold it by now.
-            waited = self.idle_since and self.now - self.idle_since >= ORPHANED_AFTER_SECONDS
-            return bool(waited) and claim.time <= self.idle_since
+            # A live worker that took it out of the queue would hold it by now. One that was claimed
+            # since the queue is empty may lie in it until this worker looks again.
+            if not self.idle_since or self.now - self.idle_since < ORPHANED_AFTER_SECONDS:
+                return False
+            is_older = claim.time <= self.idle_since
+            return is_older or self.now - claim.time >= 2 * ORPHANED_AFTER_SECONDS
         served = {worker.queue for worker in self.others.values() if not self.is_dead(worker)}
         return claim.owner not in served
 
