@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -23,6 +23,7 @@ help:
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
 	@echo "make simulate     10,000 crawls whose steps a seed chooses (10 minutes; SIMULATE=options)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
+	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
@@ -59,6 +60,10 @@ simulate: $(VENV)/dev
 # For example MUTANTS="--only claim --runs 50"
 mutants: $(VENV)/dev
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants $(MUTANTS)
+
+# For example UPSTREAM="--scrapy 2.19.0 --remember scheduled", or "--scrapy master"
+upstream: $(VENV)/dev
+	$(BIN)/python -m tools.upstream $(UPSTREAM)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
