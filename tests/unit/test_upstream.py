@@ -67,9 +67,9 @@ def test_test_that_passes_when_repeated_has_passed() -> None:
 
 
 def test_comparison_explains_what_is_known() -> None:
-    by_design = Known(SCRAPY, "tests/test_stats.py::*", "there are more stats")
-    mended = Known(SCRAPY, "tests/test_old.py::*", "a defect that is mended")
-    of_other_version = Known(SCRAPY, "tests/test_new.py::*", "this version has no such test")
+    by_design = Known(SCRAPY, ("tests/test_stats.py::*",), "there are more stats")
+    mended = Known(SCRAPY, ("tests/test_old.py::*",), "a defect that is mended")
+    of_other_version = Known(SCRAPY, ("tests/test_new.py::*",), "this version has no such test")
     stats, old, broken, shaky, fails = (
         "tests/test_stats.py::test_all[a-b]",
         "tests/test_old.py::test_one",
@@ -92,7 +92,7 @@ def test_comparison_explains_what_is_known() -> None:
 
 
 def test_runs_are_as_known_if_only_known_differences_occur() -> None:
-    by_design = Known(SCRAPY, "a", "why")
+    by_design = Known(SCRAPY, ("a",), "why")
     assert compare({"a": OK}, {"a": BAD, "b": OK}, [by_design], filters=1).is_as_known
     assert not compare({"a": OK}, {"a": BAD}, [], filters=1).is_as_known
     assert not compare({}, {"a": OK}, [by_design], filters=1).is_as_known
@@ -103,18 +103,25 @@ def test_run_in_which_no_test_opened_a_filter_shows_nothing() -> None:
 
 
 def test_only_the_star_of_a_pattern_is_special() -> None:
-    known = Known(SCRAPY, "tests/a.py::test[x-*]", "why")
+    known = Known(SCRAPY, ("tests/a.py::test[x-*]",), "why")
     assert known.covers("tests/a.py::test[x-1]")
     assert not known.covers("tests/a.py::test[y-1]")
     assert not known.covers("tests/abpy::test[x-1]")
     assert not known.covers("tests/a.py::test[x-1]::more")
 
 
+def test_reason_may_have_several_tests() -> None:
+    known = Known(SCRAPY, ("a::*", "b"), "why")
+    assert [test for test in ("a::x", "b", "b::x") if known.covers(test)] == ["a::x", "b"]
+
+
 def test_known_difference_may_be_one_of_a_mode() -> None:
-    assert Known(SCRAPY, "*", "why").is_about(SCRAPY, "crawled", "asyncio")
-    assert not Known(SCRAPY, "*", "why").is_about(SCRAPY_REDIS, "crawled", "asyncio")
-    assert not Known(SCRAPY, "*", "why", remember="scheduled").is_about(SCRAPY, "crawled", "none")
-    assert not Known(SCRAPY, "*", "why", reactor="none").is_about(SCRAPY, "crawled", "default")
+    assert Known(SCRAPY, ("*",), "why").is_about(SCRAPY, "crawled", "asyncio")
+    assert not Known(SCRAPY, ("*",), "why").is_about(SCRAPY_REDIS, "crawled", "asyncio")
+    assert not Known(SCRAPY, ("*",), "why", remember="scheduled").is_about(
+        SCRAPY, "crawled", "none"
+    )
+    assert not Known(SCRAPY, ("*",), "why", reactor="none").is_about(SCRAPY, "crawled", "default")
 
 
 def test_processes_that_a_test_starts_use_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +159,26 @@ def test_default_settings_of_scrapy_get_the_dupefilter(tmp_path: Path) -> None:
     assert text.endswith("\nBLOOM_KEY = current_key()\n")
     assert "DUPEFILTER_CLASS = 'scrapy_bloom.BloomDupeFilter'\n" in text
     assert "BLOOM_REDIS_URL = 'redis://localhost/1'\nBLOOM_REMEMBER = 'scheduled'\n" in text
+
+
+def test_test_of_the_scheduler_of_scrapy_redis_gets_the_dupefilter(tmp_path: Path) -> None:
+    path = tmp_path / "tests/test_scrapy_redis.py"
+    path.parent.mkdir()
+    path.write_text(
+        'settings = {\n    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",\n}\n'
+    )
+    suite = Suite(SCRAPY_REDIS, "0.9.1")
+    suite.put_in(tmp_path, "redis://localhost/1")
+    text = path.read_text()
+    assert "'DUPEFILTER_CLASS': 'scrapy_bloom.BloomDupeFilter'," in text
+    assert "'BLOOM_REDIS_URL': 'redis://localhost/1'," in text
+    with pytest.raises(SystemExit, match="does not set"):
+        suite.put_in(tmp_path, "redis://localhost/1")
+
+
+def test_tests_wait_longer_for_commands(tmp_path: Path) -> None:
+    path = tmp_path / "tests/test_commands.py"
+    path.parent.mkdir()
+    path.write_text("Timer(15, kill)\nwait(timeout=15)\nwait(timeout=150)\n")
+    Suite(SCRAPY, "2.13.0").wait_longer(tmp_path)
+    assert path.read_text() == "Timer(110, kill)\nwait(timeout=110)\nwait(timeout=150)\n"

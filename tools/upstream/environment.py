@@ -57,8 +57,8 @@ class Environment:
         version = self.suite.version
         if self.suite.project == SCRAPY and not version[0].isdigit() and version != "newest":
             clone = self.directory / "clone"
-            options = ("--quiet", "--depth=1", f"--branch={version}")
-            run("git", "clone", *options, REPOSITORY, clone)
+            branch = f"--branch={version}"
+            run("git", "clone", "--quiet", "--depth=1", branch, REPOSITORY, clone)
             run("git", "-C", clone, "archive", "--prefix=s/", "--output=../s.tar.gz", "HEAD")
             return
         requirement = self.suite.project + ("" if version == "newest" else f"=={version}")
@@ -66,13 +66,14 @@ class Environment:
         run(sys.executable, *PIP, "download", *options, f"--dest={self.directory}", requirement)
 
     def unpack(self) -> None:
-        """Make the source again what it was."""
+        """Make the source again what it was, but for the time that tests wait for commands."""
         shutil.rmtree(self.source, ignore_errors=True)
         (archive,) = self.directory.glob("*.tar.gz")
         with tarfile.open(archive) as tar:
             tar.extractall(self.directory, filter="data")
             top = tar.getnames()[0].partition("/")[0]
         (self.directory / top).rename(self.source)
+        self.suite.wait_longer(self.source)
 
     def test(
         self, name: str, files: Sequence[str] = (), only: Sequence[str] = ()

@@ -23,29 +23,29 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A difference that is by design.
+    """Differences that are by design, for one reason.
 
     Args:
         project: ``scrapy`` or ``scrapy-redis``.
         tests: ids of tests, in which ``*`` stands for any text.
         why: the explanation, one sentence.
-        remember: the value of ``BLOOM_REMEMBER`` with which it occurs; "" for each.
-        reactor: the kind of reactor with which it occurs; "" for each.
+        remember: the value of ``BLOOM_REMEMBER`` with which they occur; "" for each.
+        reactor: the kind of reactor with which they occur; "" for each.
     """
 
     project: str
-    tests: str
+    tests: tuple[str, ...]
     why: str
     remember: str = ""
     reactor: str = ""
 
     def covers(self, test: str) -> bool:
         """Whether it explains a difference of the test."""
-        pattern = ".*".join(map(re.escape, self.tests.split("*")))
-        return re.fullmatch(pattern, test) is not None
+        patterns = (".*".join(map(re.escape, name.split("*"))) for name in self.tests)
+        return any(re.fullmatch(pattern, test) for pattern in patterns)
 
     def is_about(self, project: str, remember: str, reactor: str) -> bool:
-        """Whether it occurs in such a run."""
+        """Whether they occur in such a run."""
         options = (self.remember in ("", remember), self.reactor in ("", reactor))
         return self.project == project and all(options)
 
@@ -57,9 +57,9 @@ class Comparison:
     Attributes:
         passed: number of tests that passed with scrapy-bloom.
         neither: number of tests that passed in neither run.
-        explained: known differences -> tests, and their outcomes with scrapy-bloom.
+        explained: reasons -> the tests that differ for it, and their outcomes with scrapy-bloom.
         unknown: tests that differ without an explanation, and their outcomes.
-        gone: known differences that occur in no test that they are about.
+        gone: reasons for which no test differs, although there are such tests.
         unstable: tests that failed with scrapy-bloom, and passed when they were run once more.
         filters: number of filters that the tests created: one for each test that crawls.
     """

@@ -36,9 +36,9 @@ def show(comparisons: Mapping[Suite, Comparison]) -> None:
 def lines(found: Comparison) -> list[str]:
     """Return a line for each reason of a difference, and each difference without one."""
     return [
-        *(f"known, {len(tests)} tests {e.tests}: {e.why}" for e, tests in found.explained.items()),
+        *(f"known, {len(tests)} tests: {e.why}" for e, tests in found.explained.items()),
         *(f"UNKNOWN, {outcome.outcome}: {test}" for test, outcome in found.unknown.items()),
-        *(f"NO LONGER OCCURS: {entry.tests}" for entry in found.gone),
+        *(f"NO LONGER OCCURS: {' '.join(entry.tests)}" for entry in found.gone),
         *(f"unstable (failed, and passed when repeated): {test}" for test in found.unstable),
     ]
 
