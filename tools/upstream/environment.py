@@ -19,6 +19,8 @@ REPOSITORY = "https://github.com/scrapy/scrapy"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 #: Seconds a test may take.
 TIMEOUT = 120
+#: Times that tests run again which fail.
+REPEATS = 3
 #: Exit codes of pytest: all tests have passed, or some have failed.
 RUN_TO_THE_END = (0, 1)
 
@@ -78,10 +80,10 @@ class Environment:
     def test(
         self, name: str, files: Sequence[str] = (), only: Sequence[str] = ()
     ) -> dict[str, Outcome]:
-        """Run tests, and those that fail once more by themselves.
+        """Run tests, and those that fail again by themselves.
 
-        Many of them wait for processes and clocks for a limited time, which may be too short while
-        other tests run.
+        Many of them expect that something takes at most, or at least, so many fractions of a
+        second, which is not so while other tests run.
 
         Args:
             name: of the run; its logs are kept.
@@ -91,9 +93,12 @@ class Environment:
         Returns:
             Tests and outcomes.
         """
-        first = self._test(name, files, only)
-        failed = [test for test, outcome in first.items() if outcome.outcome == FAILED]
-        return merge(first, self._test(f"{name}-again", files, failed) if failed else {})
+        outcomes = self._test(name, files, only)
+        for number in range(REPEATS):
+            failed = [test for test, outcome in outcomes.items() if outcome.outcome == FAILED]
+            if failed:
+                outcomes = merge(outcomes, self._test(f"{name}-again-{number}", files, failed))
+        return outcomes
 
     def _test(self, name: str, files: Sequence[str], only: Sequence[str]) -> dict[str, Outcome]:
         outcomes, log = self.directory / f"{name}.jsonl", self.directory / f"{name}.log"

@@ -60,7 +60,7 @@ class Comparison:
         explained: reasons -> the tests that differ for it, and their outcomes with scrapy-bloom.
         unknown: tests that differ without an explanation, and their outcomes.
         gone: reasons for which no test differs, although there are such tests.
-        unstable: tests that failed with scrapy-bloom, and passed when they were run once more.
+        unstable: tests that failed with scrapy-bloom, and passed when they were run again.
         filters: number of filters that the tests created: one for each test that crawls.
     """
 
@@ -101,7 +101,7 @@ def differences(as_is: Mapping[str, Outcome], ours: Mapping[str, Outcome]) -> di
 
 
 def merge(first: Mapping[str, Outcome], again: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """Return the outcomes of a run, after the tests that failed were run once more."""
+    """Return the outcomes of a run, after the tests that failed were run again."""
     passed = {test for test, outcome in again.items() if outcome.outcome == PASSED}
     return {
         test: Outcome(PASSED, outcome.why) if test in passed else outcome
