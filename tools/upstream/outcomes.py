@@ -61,7 +61,7 @@ class Comparison:
         unknown: tests that differ without an explanation, and their outcomes.
         gone: reasons for which no test differs, although there are such tests.
         unstable: tests that failed with scrapy-bloom, and passed when they were run again.
-        filters: number of filters that the tests created: one for each test that crawls.
+        filters: number of filters created: one for each test that crawls, each time that it runs.
     """
 
     passed: int
