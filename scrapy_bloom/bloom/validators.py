@@ -9,6 +9,7 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
@@ -148,13 +149,13 @@ def seeds(name: str, value: Any) -> tuple[int, ...] | int:
 
 
 def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
-    found = tuple(plain(seed) for seed in value)
+    found = tuple(plain(seed) for seed in islice(value, MAX_HASHES + 1))
     are_seeds = all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in found)
     if not are_seeds or not 1 <= len(found) <= MAX_HASHES or len(set(found)) < len(found):
         # Seeds are secret: none of them is shown.
         raise ConfigurationError(
             f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}; got "
-            f"something else in a list of {len(found)}"
+            "something else"
         )
     return found
 
