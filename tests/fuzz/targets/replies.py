@@ -199,8 +199,8 @@ def _one(bloom: Offline) -> Operation[object]:
     held, packed = locate(session, ITEMS[0])
     if held is None:
         return None
-    to = held.add_one(packed) and held.claim_one(packed, ("w", "n", 0, FIELD, "{}"))
-    assert to
+    assert held.add_one(packed)
+    assert held.claim_one(packed, ("w", "n", 0, FIELD, "", "{}"))
     (reply,) = yield [held.add(packed)]
     return verdict_on_one(session, held, reply)
 
@@ -231,7 +231,7 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "look": lambda bloom: bloom.new_session().look(),
     "measure": _protocol(probe, 5),
     "claim": _protocol(claims.claim, ITEMS, ["{}"] * 3, "w1", "n1", memory=1_000),
-    "confirm": _protocol(claims.confirm, ITEMS, server="id"),
+    "confirm": _protocol(claims.confirm, ITEMS, ["w1"] * 3, server="id"),
     "release": _protocol(claims.release, ITEMS, "w1"),
     "fail": _protocol(claims.release, ITEMS, "w1", claims.RetryPolicy("-w", 60, 3)),
     "hold": _protocol(claims.hold, ITEMS, "w1", "n2"),
