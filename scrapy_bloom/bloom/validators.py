@@ -145,6 +145,9 @@ def seeds(name: str, value: Any) -> tuple[int, ...] | int:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _seed_list(name, value)
     meaning = "how many seeds to draw, or a list of seeds"
+    if _number(value) is None:
+        # It may be a list that is not written as one.
+        raise ConfigurationError(f"{name} is {meaning}; got something else")
     return whole_number(name, value, 1, MAX_HASHES, meaning)
 
 

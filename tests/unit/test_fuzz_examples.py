@@ -69,6 +69,8 @@ EXAMPLES = {
     ),
     # A list of a million million seeds, which was read to its end; numbers without a repr.
     "seeds": ("settings", b'BLOOM_SEEDS:"!long"'),
+    # Seeds, which are secret, were shown.
+    "secret": ("settings", b'BLOOM_SEEDS={"hunter2"}'),
     "statuses": ("settings", b'BLOOM_CRAWLED_STATUSES:"!huge"'),
     "window": ("settings", b'BLOOM_WINDOWS:{"a":{"recrawl_after":"1 day","x":"!huge"}}'),
     "rule": ("settings", b'BLOOM_WINDOW_RULES:["!huge"]'),
@@ -117,6 +119,12 @@ def test_a_ring_longer_than_any() -> None:
     state["generations"][0]["layers"] *= 10_000
     with pytest.raises(ValueError, match="number of characters"):
         ring_codec.parse(json.dumps(state))
+
+
+@pytest.mark.parametrize("value", ["[123456, 234567", "123456 234567", {123456}, "x", "[{}, []]x"])
+def test_seeds_are_not_shown(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^seeds is .*; got something else$"):
+        FilterOptions.parse(seeds=value)
 
 
 def test_statuses_whose_number_has_no_text() -> None:
