@@ -1,6 +1,7 @@
 """Inputs that fuzzing has found: see `docs/fuzzing.md`. Each raised an undocumented error."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.crawl.claims.request_codec import dump, load
@@ -136,3 +137,16 @@ def test_a_request_without_a_method() -> None:
     """It came back as GET."""
     request = Request("https://example.com/", method="")
     assert load(dump(request, None), None).method == ""
+
+
+def test_a_rotation_by_hand_never_goes_back_to_an_earlier_run() -> None:
+    """The ring could not be read again."""
+    config = replace(RING.config, schedule=Schedule(Span(3, RUNS), Span(1, RUNS)))
+    ring = Ring.fresh(HEADER, config, NOW, run="a")
+    for run in "bcd":
+        ring = ring.advance(NOW, run=run)
+    newest, *older = ring.generations
+    ring = replace(ring, generations=(replace(newest, run=0), *older))
+    assert ring_codec.parse(ring_codec.dump(ring)) == ring
+    rotated = ring.rotate(NOW)
+    assert ring_codec.parse(ring_codec.dump(rotated)) == rotated

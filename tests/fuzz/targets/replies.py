@@ -34,6 +34,8 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 
 ITEMS = [b"one", b"two", b"three"]
 FIELD = field_of(ITEMS[0])
+#: Lists within lists of a reply.
+MAX_DEPTH = 100
 #: Calls of an operation, and bytes of bitmaps, at most: a server may make one go on for long.
 MAX_CALLS, MAX_BYTES = 400, 4 << 20
 
@@ -178,14 +180,15 @@ def _layers(state: str) -> list[str]:
         return []
 
 
-def _raw(value: Any) -> Any:
+def _raw(value: Any, depth: int = 0) -> Any:
     """Return JSON as redis-py returns a reply: bytes, ints, None, lists."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    if isinstance(value, list):
-        return [_raw(item) for item in value]
     if isinstance(value, dict):
-        return [_raw(item) for pair in value.items() for item in pair]
+        value = [item for pair in value.items() for item in pair]
+    if isinstance(value, list):
+        # Clients refuse replies that are nested more deeply.
+        return [_raw(item, depth + 1) for item in value] if depth < MAX_DEPTH else []
     return str(value).encode() if isinstance(value, float) else value
 
 
