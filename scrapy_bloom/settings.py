@@ -152,7 +152,7 @@ def _statuses(name: str, value: Any) -> frozenset[int]:
         parts = [parts]
     try:
         found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
-    except (TypeError, ValueError):
+    except Exception:  # any __str__ may fail
         found = frozenset()
     if not found:
         raise ConfigurationError(

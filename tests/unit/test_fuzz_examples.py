@@ -72,6 +72,7 @@ EXAMPLES = {
     "seeds": ("settings", b'BLOOM_SEEDS:"!long"'),
     # Seeds, which are secret, were shown.
     "secret": ("settings", b'BLOOM_SEEDS={"hunter2"}'),
+    "a status": ("settings", b'BLOOM_CRAWLED_STATUSES:["!mute"]'),
     "statuses": ("settings", b'BLOOM_CRAWLED_STATUSES:"!huge"'),
     "window": ("settings", b'BLOOM_WINDOWS:{"a":{"recrawl_after":"1 day","x":"!huge"}}'),
     "rule": ("settings", b'BLOOM_WINDOW_RULES:["!huge"]'),
