@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream fuzz lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -24,6 +24,7 @@ help:
 	@echo "make simulate     10,000 crawls whose steps a seed chooses (10 minutes; SIMULATE=options)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
+	@echo "make fuzz         fuzz all parsers, guided by coverage (15 minutes; FUZZ=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
@@ -65,6 +66,10 @@ mutants: $(VENV)/dev
 upstream: $(VENV)/dev
 	$(BIN)/python -m tools.upstream $(UPSTREAM)
 
+# For example FUZZ="--target rings --runs 100000"
+fuzz: $(VENV)/fuzz
+	cd tests && ../$(BIN)/python -m fuzz.run $(FUZZ)
+
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -96,7 +101,7 @@ bench-full: $(VENV)/bench
 	$(BIN)/python -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest dist .*_cache .coverage .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest dist .*_cache .coverage .fuzz .hypothesis
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV) ..."
@@ -119,6 +124,10 @@ $(VENV)/dist: $(BIN)/python pyproject.toml
 
 $(VENV)/bench: $(VENV)/dev
 	@$(PIP) -e ".[bench]"
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/dev
+	@$(PIP) -e ".[fuzz]"
 	@touch $@
 
 $(VENV)-lowest/dev: pyproject.toml

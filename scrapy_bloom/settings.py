@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from scrapy_bloom.bloom import errors, validators
-from scrapy_bloom.bloom.errors import ConfigurationError, reword, rewording
+from scrapy_bloom.bloom.errors import ConfigurationError, reword, rewording, shown
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import RUNS, SECONDS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.options import OPTIONS
@@ -85,7 +85,7 @@ def _window(name: str, window: str, value: Any) -> NamedWindow:
     if unknown or "recrawl_after" not in given:
         raise ConfigurationError(
             f'{name} is a window such as "1 day", or a dict with "recrawl_after" and, if wanted, '
-            f'"rotate_every" and "capacity"; got {value!r:.100}'
+            f'"rotate_every" and "capacity"; got {shown(value)}'
         )
     span = validators.window(name, given["recrawl_after"])
     period = given.get("rotate_every")
@@ -95,7 +95,7 @@ def _window(name: str, window: str, value: Any) -> NamedWindow:
             Schedule.of(span, period)
     except ConfigurationError as error:
         reword(error, WORDS)
-        raise ConfigurationError(f"{name} = {value!r:.100}: {error}") from None
+        raise ConfigurationError(f"{name} = {shown(value)}: {error}") from None
     capacity = given.get("capacity")
     if capacity is not None:
         capacity = validators.capacity(f"{name}['capacity']", capacity)
@@ -128,7 +128,7 @@ def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
         reason = f" ({error})"
     raise ConfigurationError(
         f"{name} is a list of pairs of a regular expression and the name of a window; "
-        f"got {pair!r:.100}{reason}"
+        f"got {shown(pair)}{reason}"
     )
 
 
@@ -141,7 +141,7 @@ def _whole_seconds(name: str, value: Any) -> int:
     if span.unit != SECONDS:
         raise ConfigurationError(
             f'{name} is a length of time such as "1 day", "6 hours" or a number of seconds; got '
-            f"{value!r:.60}"
+            f"{shown(value, 60)}"
         )
     return span.count
 
@@ -152,12 +152,12 @@ def _statuses(name: str, value: Any) -> frozenset[int]:
         parts = [parts]
     try:
         found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
-    except (TypeError, ValueError):
+    except Exception:  # any __str__ may fail
         found = frozenset()
     if not found:
         raise ConfigurationError(
             f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '
-            f"[200, 301, 404], each from 100 to 599; got {value!r:.60}"
+            f"[200, 301, 404], each from 100 to 599; got {shown(value, 60)}"
         )
     return found
 

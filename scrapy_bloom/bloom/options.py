@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError, shown
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import draw_seeds
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header, is_text
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.model.sizing import plan
 
@@ -114,8 +114,10 @@ class FilterOptions:
         Raises:
             ConfigurationError: a value is out of its range.
         """
-        if not isinstance(fingerprinter, str):
-            raise ConfigurationError(f"fingerprinter is a str; got {fingerprinter!r:.100}")
+        if not is_text(fingerprinter):
+            raise ConfigurationError(
+                f"fingerprinter is a str in valid Unicode; got {shown(fingerprinter)}"
+            )
         parsed = {
             option.name: option.parse(option.name, given[option.name])
             for option in OPTIONS

@@ -9,6 +9,7 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
@@ -144,17 +145,20 @@ def seeds(name: str, value: Any) -> tuple[int, ...] | int:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _seed_list(name, value)
     meaning = "how many seeds to draw, or a list of seeds"
+    if _number(value) is None:
+        # It may be a list that is not written as one.
+        raise ConfigurationError(f"{name} is {meaning}; got something else")
     return whole_number(name, value, 1, MAX_HASHES, meaning)
 
 
 def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
-    found = tuple(plain(seed) for seed in value)
+    found = tuple(plain(seed) for seed in islice(value, MAX_HASHES + 1))
     are_seeds = all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in found)
     if not are_seeds or not 1 <= len(found) <= MAX_HASHES or len(set(found)) < len(found):
         # Seeds are secret: none of them is shown.
         raise ConfigurationError(
             f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}; got "
-            f"something else in a list of {len(found)}"
+            "something else"
         )
     return found
 

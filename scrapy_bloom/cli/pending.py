@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
@@ -112,7 +113,8 @@ def _urls(server: Server, key: str, claims: Sequence[StoredClaim]) -> list[str |
     if not claims:
         return []
     try:
-        stored = server.client.hmget(key, [claim.field for claim in claims])
+        with reading():
+            stored = server.client.hmget(key, [claim.field for claim in claims])
     except (redis.RedisError, OSError) as error:
         raise explain(error, server.address) from showable(error)
     return [_url(text) if isinstance(text, bytes) else None for text in stored]

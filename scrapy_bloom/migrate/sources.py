@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import redis
 
+from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import (
     ConfigurationError,
     StorageError,
@@ -83,7 +84,8 @@ class SetSource:
 
     def _call(self, command: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            return command(self._key, *args, **kwargs)
+            with reading():
+                return command(self._key, *args, **kwargs)
         except (redis.RedisError, OSError) as error:
             raise explain(error, self._label, OF_SETS) from showable(error)
 

@@ -226,7 +226,7 @@ ANSWERS = {
     "number": (b":5\r\n", NO_REDIS),
     "nil": (b"$-1\r\n", NO_REDIS),
     "empty list": (b"*0\r\n", NO_REDIS),
-    "a list": (b"*2\r\n+ok\r\n+9\r\n", NO_REDIS),
+    "a list": (b"*2\r\n+ok\r\n+x\r\n", NO_REDIS),
     "nested": (b"*1\r\n*1\r\n*0\r\n", NO_REDIS),
     "a lot": (b"$9999999999\r\nmuch", "did not answer in time|" + NO_REDIS),
     "no text": (b"*2\r\n$2\r\n\xff\xfe\r\n$1\r\n\x80\r\n", "does something else write"),

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.generations import Config, Layer
+from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
 from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
-from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MAX_TIME, MONTHS, Schedule, Span
 
 NOW = 1_700_000_000
 HEADER = Header(id="0" * 32, blocks=16, seeds=(5, 7, 11), fingerprinter="a.B")
@@ -322,3 +322,21 @@ def test_any_text_is_a_value_error_at_worst(text: str) -> None:
 def test_deeply_nested_and_long_text_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"damaged|digits"):
         ring_codec.parse(text)
+
+
+def test_the_largest_ring_is_read_back() -> None:
+    """All numbers as large as they may be, all layers and runs, runs of characters with escapes."""
+    count, bits = 1 << 61, 1 << 32
+    header = replace(HEADER, blocks=16_384, seeds=tuple(range(2**32 - 64, 2**32)))
+    header = replace(header, fingerprinter="a" * 300, stagger=True)
+    schedule = Schedule(Span(64, MONTHS), Span(1, MONTHS))
+    config = Config(count, 1.2345678901234567e-15, schedule, 63.12345678901234, count)
+    layers = [64, 64, 64] + [1] * 59 + [2, 2]
+    generations = [
+        Generation(n, MAX_TIME, MAX_TIME, count, tuple(Layer(n, i, bits, count) for i in range(k)))
+        for n, k in zip(range(count, count - 64, -1), layers, strict=True)
+    ]
+    assert sum(layers) == 64 + MAX_FURTHER_LAYERS
+    runs = tuple(chr(0x1F600 + number) * 100 for number in range(RUNS_KEPT))
+    ring = Ring(header, config, 16_383, tuple(generations), count, count, runs, MAX_TIME)
+    assert ring_codec.parse(ring_codec.dump(ring)) == ring

@@ -132,7 +132,7 @@ def test_what_people_write_is_parsed(
         ),
         *(("BLOOM_ERROR_RATE", value) for value in (0, 1, 2, -1, "high", "1", float("nan"), True)),
         *(("BLOOM_BLOCKS", value) for value in (0, -4, "x", 10**6, 2.5)),
-        *(("BLOOM_SEEDS", value) for value in (0, -1, "x", 1000, "[{}, []]x")),
+        *(("BLOOM_SEEDS", value) for value in (0, -1, 1000)),
         *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%(spider)99999999999s", 7)),
         *(("BLOOM_FLUSH", value) for value in ("sometimes", True)),
         *(("BLOOM_REMEMBER", value) for value in ("never", True)),

@@ -12,6 +12,7 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.driver import check_client, values_of
 from scrapy_bloom.bloom.client.exchanger import taking
+from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
@@ -151,7 +152,8 @@ class AsyncDriver:
                 calls = next(steps)
                 while True:
                     async with timeout(self._timeout if on_all_blocks else None, self._replies):
-                        replies = await self._send(calls)
+                        with reading():
+                            replies = await self._send(calls)
                     calls = steps.send([Reply.parse(raw) for raw in replies])
         except StopIteration as stop:
             result: T = stop.value
@@ -188,7 +190,8 @@ class AsyncDriver:
         self.round_trips += 1
         try:
             async with timeout(self._timeout, self._replies):
-                return values_of("run_id", await self._client.info("server", **nodes))
+                with reading():
+                    return values_of("run_id", await self._client.info("server", **nodes))
         except redis.ResponseError:
             return ""
         except asyncio.TimeoutError as error:

@@ -14,6 +14,7 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
 from scrapy_bloom.bloom.client.exchanger import Exchanger
+from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
@@ -150,7 +151,7 @@ class Driver:
         self._give_back()
         self.round_trips += 1
         try:
-            with connecting(allowed=self.may_connect):
+            with connecting(allowed=self.may_connect), reading():
                 if isinstance(self.client, RedisCluster):
                     info: Any = self.client.info(section, target_nodes=RedisCluster.PRIMARIES)
                 else:
@@ -201,7 +202,8 @@ class Driver:
         if self._left <= 0:
             raise TimeoutError("timed out: the operation has used up its time")
         begin = time.monotonic()
-        replies = send(*args)
+        with reading():
+            replies = send(*args)
         if self._timeout is not None:
             self._left -= min(time.monotonic() - begin, MAX_SHARE * self._timeout)
         return replies

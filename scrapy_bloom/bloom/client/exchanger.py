@@ -12,6 +12,8 @@ from typing import Any
 
 import redis
 
+from scrapy_bloom.bloom.client.unreadable import UNREADABLE, invalid
+
 #: A server that replied within so many seconds the last time is polled for as long.
 NEAR_SECONDS = 0.0002
 
@@ -62,6 +64,11 @@ class Exchanger:
             reply = connection.read_response()
         except redis.ResponseError:
             raise  # it is the whole reply
+        except UNREADABLE as error:
+            connection.disconnect()
+            if isinstance(error, UnicodeError):  # of a text, not of the protocol
+                raise
+            raise invalid(error) from error
         except BaseException:
             # A reply that comes late would be taken for that of the next command.
             connection.disconnect()

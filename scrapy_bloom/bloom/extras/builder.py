@@ -1,5 +1,6 @@
 """Blocks of a filter as they are read and changed, with their bitmaps. No I/O."""
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -92,8 +93,14 @@ def count_ones(held: CachedRing) -> Operation[list[int]]:
             for start, size in spans(layer, COUNTED_BYTES)
         ]
         replies = yield from _all(calls, "ok")
-        counted.append(sum(int(reply.verdicts) for reply in replies))
+        counted.append(sum(map(_number, replies)))
     return counted
+
+
+def _number(reply: Reply) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", reply.verdicts):
+        raise StorageError(f"a script answered {reply.verdicts!r:.40}, and counts bits")
+    return int(reply.verdicts)
 
 
 def merge_bits(

@@ -73,7 +73,7 @@ class Header:
             )
         name, fingerprinter = fields.get("id"), fields.get("fingerprinter", "")
         check(isinstance(name, str) and re.fullmatch(r"[0-9a-f]{32}", name), "id", name)
-        check(isinstance(fingerprinter, str), "fingerprinter", fingerprinter)
+        check(is_text(fingerprinter), "fingerprinter", fingerprinter)
         order = _one_of("order", fields.get("order"), (WRITE_NEWEST, WRITE_ALL))
         counting = _one_of("counting", fields.get("counting"), ("0", "1")) == "1"
         check(not (counting and order == WRITE_ALL), "order of a counting filter", order)
@@ -97,6 +97,11 @@ def check(good: Any, name: str, value: Any) -> None:
 def in_range(value: Any, low: int, high: int) -> bool:
     """Whether a stored value is an int, and within bounds."""
     return type(value) is int and low <= value <= high
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text that UTF-8 has: no half of a pair of surrogates."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def parse_blocks(text: Any) -> int:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.errors import ConfigurationError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Keys:
         if not good:
             raise ConfigurationError(
                 f"the filter's `key` must be a non-empty string without '{{' and '}}', "
-                f"which mark hash slots in Redis, in valid Unicode; got {self.prefix!r}"
+                f"which mark hash slots in Redis, in valid Unicode; got {shown(self.prefix)}"
             )
 
     def header(self) -> str:

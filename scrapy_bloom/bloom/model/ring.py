@@ -94,7 +94,9 @@ class Ring(RingState):
         if not schedule.counts_runs:
             return self._open(self._current(now), now, counts)
         current = self.period(self.active) + 1
-        return replace(self, run=current * schedule.period.count)._open(current, now, counts)
+        # Never back: a ring that is united from others may have later runs in older generations.
+        run = max(self.run, current * schedule.period.count)
+        return replace(self, run=run)._open(current, now, counts)
 
     def grow(self, now: int, counts: Counts) -> "Ring":
         """Return the ring with room in a layer that is full; the same if none can be made.

@@ -9,13 +9,13 @@ from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
 from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import Header, check, in_range
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
-from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, Schedule, parse_span
+from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MAX_TIME, Schedule, parse_span
 from scrapy_bloom.bloom.model.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE, max_bits
 
 #: Counts of URLs and of generations at most.
 MANY = 1 << 62
-#: Unix times at most: the year 6325.
-_MAX_TIME = 1 << 37
+#: Characters of a ring at most. The largest that can be made has about 72,000.
+MAX_LENGTH = 256 << 10
 #: Growth factors at most.
 MAX_GROWTH = 64
 
@@ -49,6 +49,7 @@ def parse(text: str) -> Ring:
     Raises:
         ValueError: it is damaged, or of another format.
     """
+    check(len(text) <= MAX_LENGTH, "number of characters", len(text))
     try:
         state = json.loads(text)
         header = Header.from_fields(state["header"])
@@ -69,7 +70,7 @@ def parse(text: str) -> Ring:
     check(all(isinstance(name, str) for name in runs), "runs", runs)
     check(in_range(run, max(generation.run for generation in generations), MANY), "run", run)
     check(in_range(since, 0, MANY), "since", since)
-    check(in_range(changed, 0, _MAX_TIME), "changed", changed)
+    check(in_range(changed, 0, MAX_TIME), "changed", changed)
     return Ring(header, config, block, generations, since, run, tuple(runs), changed)
 
 
@@ -116,7 +117,7 @@ def _generation(value: dict[str, Any], counting: bool) -> Generation:
         check(in_range(layer.capacity, 1, MANY), "capacity", layer.capacity)
     indexes = [layer.index for layer in layers]
     check(indexes == sorted(set(indexes)), "indexes", indexes)
-    check(in_range(generation.opened, 0, _MAX_TIME), "opened", generation.opened)
-    check(in_range(generation.dated, 0, _MAX_TIME), "dated", generation.dated)
+    check(in_range(generation.opened, 0, MAX_TIME), "opened", generation.opened)
+    check(in_range(generation.dated, 0, MAX_TIME), "dated", generation.dated)
     check(in_range(generation.run, 0, MANY), "run", generation.run)
     return generation

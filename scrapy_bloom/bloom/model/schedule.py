@@ -23,6 +23,8 @@ MONTHS, SECONDS, RUNS = "months", "seconds", "runs"
 NEVER = "never"
 #: Generations of a ring at most; a lookup may have to look into every one.
 MAX_GENERATIONS = 64
+#: Unix times at most, the year 6325: spans that follow it end within the calendar of Python.
+MAX_TIME = 1 << 37
 #: Years of the longest span.
 MAX_YEARS = 100
 
@@ -153,7 +155,7 @@ class Schedule:
         """Return the number of the period that contains a time.
 
         Args:
-            time: Unix time in seconds, 0 to 2 ** 37.
+            time: Unix time in seconds, 0 to ``MAX_TIME``.
             part: which of the parts of the ring, 0 <= part < parts; each rotates at its own time.
             parts: number of parts, at least 1.
 

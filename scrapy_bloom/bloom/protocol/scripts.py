@@ -13,6 +13,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.model.header import check, in_range
+from scrapy_bloom.bloom.model.schedule import MAX_TIME
 
 #: redis-py's option (``redis.client.NEVER_DECODE``) for a reply that stays bytes.
 UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
@@ -116,9 +118,11 @@ class Reply(NamedTuple):
                     return cls(BYTES, data=raw[1])
                 status, verdicts, *marks = map(_text, raw)
                 return cls(status, verdicts, marks[0] if marks else "")
-            status, version, state, now, *pairs = [_text(value) for value in raw]
+            status, version, state, time, *pairs = [_text(value) for value in raw]
             fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-            return cls(status, "", "", version, state, int(now), fields)
+            now = int(time)
+            check(in_range(now, 0, MAX_TIME), "time", now)
+            return cls(status, "", "", version, state, now, fields)
         except (TypeError, ValueError):
             raise StorageError(
                 f"a script answered {raw!r:.80}: is there a proxy that is not Redis?"

@@ -97,7 +97,8 @@ def _fields(request: Request, packer: Packer, spider: Spider | None) -> dict[str
     fields: dict[str, object] = {}
     for name in request.attributes:
         value = getattr(request, name)
-        if name in _DEFAULTS and (not value or value == _DEFAULTS[name]):
+        default = _DEFAULTS.get(name)
+        if name in _DEFAULTS and (value == default or not (value or default)):
             continue
         if name in ("callback", "errback"):
             fields[name] = _method_name(name, value, spider)

@@ -103,7 +103,9 @@ class Worker:
             worker = cls(name, int(until), heartbeat, Process(**fields), queue)
         except Exception:  # the text may be anything
             return None
-        is_good = in_range(worker.process.pid, 0, _MAX_PID) and 0 < heartbeat <= _MAX_HEARTBEAT
+        process = worker.process
+        is_good = in_range(process.pid, 0, _MAX_PID) and 0 < heartbeat <= _MAX_HEARTBEAT
+        is_good &= type(process.host) is type(process.place) is str and type(process.started) is int
         return worker if is_good else None
 
     @property

@@ -1,0 +1,160 @@
+"""What is stored of claims, workers and requests: read or refused; what is read is stored alike."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from scrapy import Request
+from support import stored_requests
+from support.stored_requests import SPIDER, exact
+
+from fuzz.mutate import json_text
+from fuzz.target import Target
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
+from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
+from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+NOW = 1_700_000_000
+NAME = "pages"
+ME = Worker(workers.worker_id(NAME), NOW, 30.0, Process("here", 1, "", 1), "dir abc")
+OWNERS = (
+    *(ME.id, workers.failed_id(NAME), workers.queue_id(NAME, "redis q")),
+    *(workers.worker_id(NAME), workers.worker_id("other")),
+)
+
+
+# -- claims and workers: {"claims": {field: head}, "workers": {id: entry}} --
+
+
+def run_claims(data: bytes) -> None:
+    """Read claims and workers, and decide which claims are free."""
+    try:
+        given = json.loads(data)
+        heads, entries = _texts(given["claims"]), _texts(given["workers"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return
+    others = workers.parse_all(entries)
+    for worker in others.values():
+        entry = f"{worker.until} {worker.describe()}"
+        again = Worker.parse(worker.id, entry)
+        assert again is not None
+        assert f"{again.until} {again.describe()}" == entry
+        assert worker.silent(NOW) >= 0
+        assert worker.life > 0
+        workers.may_be_dead(worker, {worker.id: worker.until})
+    for idle in (0, NOW - 60):
+        view = WorkerView(ME, NAME, others, NOW, idle, {OWNERS[3]: 100.0})
+        assert {worker.id for worker in view.dead} <= others.keys()
+        assert view.has_lost_workers in (True, False)
+        for field, head in heads.items():
+            claim = StoredClaim.parse(field, head)
+            if claim is not None:
+                assert view.is_free(claim) <= view.is_unkept_lost(claim)
+                assert view.is_to_be_awaited(claim) in (True, False)
+
+
+def _texts(given: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if isinstance(value, str)}
+
+
+def _claim_seeds() -> Iterator[bytes]:
+    heads = {f"{n:040x}": f"{owner} 0011 {NOW - n} {n} {n * 100}" for n, owner in enumerate(OWNERS)}
+    own = replace(ME, process=Process.own())
+    stopped = replace(ME, id=OWNERS[3], until=0)
+    shared = replace(ME, id=workers.worker_id(NAME), queue=OWNERS[2])
+    entries = {w.id: f"{w.until} {w.describe()}" for w in (ME, own, stopped, shared)}
+    yield json.dumps({"claims": heads, "workers": entries}).encode()
+    for claims, crew in ((heads, {}), ({}, entries), ({"aa": "x" * 100_000}, {"w": "0 " * 9_000})):
+        yield json.dumps({"claims": claims, "workers": crew}).encode()
+    for host in ("[" * 900 + "]" * 900, "[" * 90_000, '"' + "h" * 90_000 + '"', "1" * 5_000):
+        entry = f"{NOW} {ME.describe()}".replace('"here"', host)
+        yield json.dumps({"claims": heads, "workers": {OWNERS[3]: entry}}).encode()
+
+
+# -- requests --
+
+
+def run_request(data: bytes) -> None:
+    """Read a stored request, and store it again."""
+    modules = set(sys.modules)
+    try:
+        request = load(data.decode("utf-8", "replace"), SPIDER)
+    except ValueError:
+        return
+    finally:
+        added = {name for name in sys.modules.keys() - modules if not _is_codec(name)}
+        assert not added, f"reading it has imported {added}"
+        assert not type(SPIDER).touched, "reading it has evaluated a property"
+    try:
+        text = dump(request, SPIDER)
+    except NotKeepableError:
+        return  # it is longer as JSON, or has values that are no text again
+    again = load(text, SPIDER)
+    assert type(again) is type(request)
+    assert _held(again) == _held(request)
+
+
+def _held(request: Request) -> dict[str, object]:
+    """Return what a request has; what is empty is not stored, of whatever type it is."""
+    return {name: exact(v) for name in request.attributes if (v := getattr(request, name))}
+
+
+def _is_codec(name: str) -> bool:
+    return name.partition(".")[0] in ("encodings", "stringprep", "_strptime", "zlib", "bz2")
+
+
+def _request_seeds() -> Iterator[bytes]:
+    values = stored_requests
+    held: list[Any] = [
+        *((1, "a"), {1, 2}, frozenset([b"x"]), {1: 2}, b"\xff", values.Colour.RED),
+        *(values.Point(1, (2,)), values.Price(1), values.Fixed({"a": [None, 1.5]})),
+        values.Boxed.Colour.RED,
+    ]
+    requests = [
+        Request("https://example.com/page?q=1"),
+        Request("https://example.com/a", callback=SPIDER.parse, errback=SPIDER.failed, priority=3),
+        Request("https://example.com/a", headers={"Referer": "https://example.com/", "A": ["b"]}),
+        Request("https://example.com/a", method="POST", body=b"\0\xff", cookies={"a": "b"}),
+        *(Request("https://example.com/a", meta={"a": value, "b": [value]}) for value in held),
+        Request("https://example.com/a", cb_kwargs={"page": 1}, flags=["x"], dont_filter=True),
+        values.TokenRequest("https://example.com/a", token=("x",)),
+    ]
+    for request in requests:
+        yield dump(request, SPIDER).encode()
+    tags = {
+        "datetime": "2027-01-31T10:00:00+01:00",
+        "date": "2027-01-31",
+        "time": "10:00",
+        "timedelta": "1 2 3",
+        "decimal": "1E+999999",
+        "uuid": "0" * 32,
+        "PurePosixPath": "/a",
+        "PureWindowsPath": "c:/a",
+        "PosixPath": "a",
+    }
+    for tag, text in tags.items():
+        yield values.stored(meta={"a": {tag: text}}).encode()
+    yield values.stored(body="x" * MAX_LENGTH).encode()
+    yield b"[" * 60_000
+    yield values.stored(meta={"a": {"timedelta": "9" * 4_000 + " 0 0"}}).encode()
+    yield (b'{"url":"https://a/","meta":' + b'{"a":' * 31 + b"1" + b"}" * 32)
+
+
+CLAIMS = Target(
+    run_claims,
+    _claim_seeds,
+    ("crawl.claims.workers", "crawl.claims.worker_view"),
+    json_text,
+)
+REQUESTS = Target(
+    run_request,
+    _request_seeds,
+    ("crawl.claims.request_codec", "crawl.claims.request_values"),
+    json_text,
+    ("_class", "scrapy.http:FormRequest", "support.stored_requests:Colour", "namedtuple", "enum"),
+)

@@ -1,0 +1,153 @@
+"""Inputs that fuzzing has found: see `docs/fuzzing.md`. Each raised an undocumented error."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fuzz.targets import TARGETS
+from scrapy import Request
+
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
+from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol.scripts import Reply
+from scrapy_bloom.crawl.claims.request_codec import dump, load
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.settings import _statuses
+
+HEADER = Header(id="0" * 32, blocks=1, seeds=(5, 7, 11))
+NOW = 1_700_000_000
+RING = Ring.fresh(HEADER, Config(100, 1e-3, Schedule(Span(2, MONTHS), Span(1, MONTHS))), NOW)
+STATE = ring_codec.dump(RING)
+
+
+def replies(operation: str, *given: Any, state: str = STATE) -> bytes:
+    return json.dumps({"operation": operation, "ring": state, "replies": given}).encode()
+
+
+def worker(**changes: Any) -> str:
+    """A stored worker, with other values."""
+    fields = json.loads(Worker("w", NOW, 30.0, Process("h", 1, "", 1)).describe())
+    return f"{NOW} {json.dumps(fields | changes)}"
+
+
+def nested(depth: int) -> Any:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+EXAMPLES = {
+    # The server's clock beyond all dates: OverflowError, and ValueError before the year 1.
+    "late clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "9" * 20])),
+    "early clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "-99999999999999"])),
+    # Text that cannot be sent: UnicodeEncodeError when the header was restored from the ring.
+    "surrogate": (
+        "replies",
+        replies(
+            "open",
+            [
+                "missing",
+                "v1",
+                (bad := STATE.replace('"fingerprinter":""', r'"fingerprinter":"\ud800"')),
+                "1",
+            ],
+            state=bad,
+        ),
+    ),
+    # A number of bits that is no number: ValueError.
+    "bits": ("replies", replies("approx_len", None, None, ["ok", "x"])),
+    # A worker's host that is a list of lists: RecursionError when its entry was written again.
+    "host": (
+        "claims",
+        json.dumps({"claims": {}, "workers": {"w": worker(host=nested(900))}}).encode(),
+    ),
+    # A list of a million million seeds, which was read to its end; numbers without a repr.
+    "seeds": ("settings", b'BLOOM_SEEDS:"!long"'),
+    # Seeds, which are secret, were shown.
+    "secret": ("settings", b'BLOOM_SEEDS={"hunter2"}'),
+    "a status": ("settings", b'BLOOM_CRAWLED_STATUSES:["!mute"]'),
+    "statuses": ("settings", b'BLOOM_CRAWLED_STATUSES:"!huge"'),
+    "window": ("settings", b'BLOOM_WINDOWS:{"a":{"recrawl_after":"1 day","x":"!huge"}}'),
+    "rule": ("settings", b'BLOOM_WINDOW_RULES:["!huge"]'),
+    "key": ("settings", b'BLOOM_KEY="{' + b"9" * 9_000 + b'"'),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_was_found(name: str) -> None:
+    target, data = EXAMPLES[name]
+    TARGETS[target].run(data)
+
+
+# -- the same without the targets, and what the errors say --
+
+
+@pytest.mark.parametrize("now", ["-1", str((1 << 37) + 1), "9" * 5_000])
+def test_a_clock_that_no_server_has(now: str) -> None:
+    with pytest.raises(StorageError, match="is there a proxy"):
+        Reply.parse([b"ok", b"v", b"", now.encode()])
+
+
+@pytest.mark.parametrize("now", [0, 1 << 37])
+def test_the_first_and_the_last_time_of_a_clock(now: int) -> None:
+    assert Reply.parse([b"ok", b"v", b"", now]).now == now
+
+
+def test_a_fingerprinter_is_a_text_that_can_be_sent() -> None:
+    with pytest.raises(ValueError, match="fingerprinter"):
+        Header.from_fields(HEADER.to_fields() | {"fingerprinter": "\ud800"})
+    with pytest.raises(ConfigurationError, match="in valid Unicode"):
+        FilterOptions.parse(fingerprinter="\ud800")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"host": []}, {"host": None}, {"place": 1}, {"started": "1"}, {"pid": 1.0}]
+)
+def test_a_worker_whose_fields_are_of_other_types_is_damaged(changes: dict[str, Any]) -> None:
+    assert Worker.parse("w", worker()) is not None
+    assert Worker.parse("w", worker(**changes)) is None
+
+
+def test_a_ring_longer_than_any() -> None:
+    """Each of many layers would be made before they are counted."""
+    state = json.loads(STATE)
+    state["generations"][0]["layers"] *= 10_000
+    with pytest.raises(ValueError, match="number of characters"):
+        ring_codec.parse(json.dumps(state))
+
+
+@pytest.mark.parametrize("value", ["[123456, 234567", "123456 234567", {123456}, "x", "[{}, []]x"])
+def test_seeds_are_not_shown(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^seeds is .*; got something else$"):
+        FilterOptions.parse(seeds=value)
+
+
+def test_statuses_whose_number_has_no_text() -> None:
+    with pytest.raises(ConfigurationError, match="got something of type int"):
+        _statuses("NAME", 10**5_000)
+
+
+def test_a_request_without_a_method() -> None:
+    """It came back as GET."""
+    request = Request("https://example.com/", method="")
+    assert load(dump(request, None), None).method == ""
+
+
+def test_a_rotation_by_hand_never_goes_back_to_an_earlier_run() -> None:
+    """The ring could not be read again."""
+    config = replace(RING.config, schedule=Schedule(Span(3, RUNS), Span(1, RUNS)))
+    ring = Ring.fresh(HEADER, config, NOW, run="a")
+    for run in "bcd":
+        ring = ring.advance(NOW, run=run)
+    newest, *older = ring.generations
+    ring = replace(ring, generations=(replace(newest, run=0), *older))
+    assert ring_codec.parse(ring_codec.dump(ring)) == ring
+    rotated = ring.rotate(NOW)
+    assert ring_codec.parse(ring_codec.dump(rotated)) == rotated
