@@ -102,8 +102,9 @@ class JobApplier:
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
         self._server, self._token = server, token
         self._restarted, self._repeated, self._freed = restarted, repeated, freed
-        #: Pages crawled here without a reply of the server that it has not granted since.
+        #: Claims that the server has not granted, and those of them without a request.
         self._others: set[tuple[str, bytes]] = set()
+        self._unkept: set[tuple[str, bytes]] = set()
 
     def apply(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         """Apply jobs of one kind and window; return the items that could not be recorded."""
@@ -138,6 +139,8 @@ class JobApplier:
         for job, verdict in zip(jobs, verdicts, strict=True):
             if not (verdict.is_new or verdict in (Verdict.MINE, Verdict.MINE_UNKEPT)):
                 self._others.add((job.window, job.item))
+            if verdict in (Verdict.OTHERS_UNKEPT, Verdict.SAME_PAGE):
+                self._unkept.add((job.window, job.item))
 
     def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> Steps[None]:
         for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
@@ -167,8 +170,8 @@ class JobApplier:
             yield from self._repeat(run, [job.item for job in repeated])
             self._repeated(repeated)
         current = [job for job in jobs if job.epoch >= self._server.restarted]
-        crawled = [job.item for job in current if self._others.isdisjoint(job.relies_on)]
-        if left := [job.item for job in current if not self._others.isdisjoint(job.relies_on)]:
+        crawled = [job.item for job in current if not self._depends_on_others(job)]
+        if left := [job.item for job in current if self._depends_on_others(job)]:
             yield run(self._release_mine(left, self._retry))
         if jobs[0].kind is JobKind.CONFIRM:
             confirm = partial(
@@ -180,6 +183,13 @@ class JobApplier:
             return _unrecorded(crawled, (yield run(confirm)))
         yield from self._release(run, crawled, server=self._server.id)
         return []
+
+    def _depends_on_others(self, page: Job) -> bool:
+        """Whether another worker may lose a request that the page yielded, and only the page has.
+
+        Then the page must not be recorded: it would not yield the request again.
+        """
+        return bool(self._others & page.relies_on or self._unkept & page.yielded)
 
     def _repeat(self, run: Run, items: Sequence[bytes]) -> Steps[None]:
         """Leave pages to the next look at claims, which is soon."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from scrapy import Request
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.identity import Identity, Key
 from scrapy_bloom.crawl.lifecycle import Lifecycle
@@ -72,8 +72,9 @@ class Deduplicator:
         key = self._identity.key(request)
         if self._local.is_reserved(key) and Verdict.NEW in self._crawl.policy.certain:
             return None  # new to whichever page schedules it first; the other knows that
-        if key in self._crawl.policy.doubtful:
-            self._crawl.policy.yields_again(page, key)
+        policy = self._crawl.policy
+        if key in policy.doubtful or key in policy.uncertain:
+            policy.yields_again(page, key)
         if self._local.has_taken(key[1]):
             return Lookup((RUN, key[1]), request, Verdict.SEEN)
         if key[0] == RUN or self._connections.filters is None or not self._failover.is_up:
@@ -130,7 +131,7 @@ class Deduplicator:
                 return self._judge(key, Verdict.SEEN)
             return self._record_alone(key, request, "unknown")
         is_in_flight = connections.lookups is not None and key in connections.lookups.in_flight
-        if not is_in_flight and verdict is not Verdict.UNRECORDED:
+        if not is_in_flight and verdict not in UNCACHED:
             # Else it may be "seen" because of that lookup, whose outcome may turn out unknown.
             held = bloom.session.held.get(block)
             self._local.put(key, held, sent, is_certain=verdict in self._crawl.policy.certain)

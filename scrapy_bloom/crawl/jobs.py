@@ -54,6 +54,8 @@ class Job:
         is_last: whether all jobs before it come first: claims on the page's links.
         relies_on: for CONFIRM and DONE, claims of pages that wait for requests which this page has
             yielded too: if one is another worker's, the page is left for later.
+        yielded: likewise, claims on requests that it yielded: if one is another worker's, without
+            the request, the page is left for later.
         page: field of the claim of the page that yielded it, for CLAIM and KEEP.
     """
 
@@ -66,6 +68,7 @@ class Job:
     is_last: bool = False
     page: str = ""
     relies_on: frozenset[tuple[str, bytes]] = frozenset()
+    yielded: frozenset[tuple[str, bytes]] = frozenset()
 
 
 def group(job: Job) -> tuple[JobKind, str]:

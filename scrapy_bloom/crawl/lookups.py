@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
@@ -127,7 +127,7 @@ class LookupBatcher:
     ) -> None:
         for lookup, verdict in zip(lookups, verdicts, strict=True):
             lookup.verdict = verdict
-            if verdict is not Verdict.UNRECORDED:
+            if verdict not in UNCACHED:
                 held = session.held.get(session.hasher.block(lookup.key[1]))
                 is_certain = verdict in self._policy.certain
                 self._local.put(lookup.key, held, sent, is_certain=is_certain)

@@ -38,15 +38,27 @@ class Worker:
             freed=bool,
         )
 
-    def claim(self, *items: bytes, owner: str) -> None:
-        """Make claims for an owner."""
+    def claim(self, item: bytes, owner: str, request: str = "{}") -> None:
+        """Make a claim for an owner."""
         claim = claim_protocol.claim
-        self.bloom.run(lambda session: claim(session, items, ["{}"] * len(items), owner, "n"))
+        self.bloom.run(lambda session: claim(session, [item], [request], owner, "n"))
 
-    def apply(self, kind: JobKind, item: bytes, relies_on: Sequence[bytes] = ()) -> None:
+    def apply(
+        self,
+        kind: JobKind,
+        item: bytes,
+        relies_on: Sequence[bytes] = (),
+        yielded: Sequence[bytes] = (),
+    ) -> None:
         """Apply one job."""
-        claims = frozenset(("lasting", one) for one in relies_on)
-        job = Job(kind, "lasting", item, "{}" * (kind is JobKind.CLAIM), relies_on=claims)
+        job = Job(
+            kind,
+            "lasting",
+            item,
+            "{}" * (kind is JobKind.CLAIM),
+            relies_on=frozenset(("lasting", one) for one in relies_on),
+            yielded=frozenset(("lasting", one) for one in yielded),
+        )
         run_blocking(self._applier.apply([job]), self._filters)
 
     def owner(self, item: bytes) -> str:
@@ -88,3 +100,15 @@ def test_a_page_that_relies_on_one_of_the_same_worker_is_recorded(
     worker.apply(JobKind.CONFIRM, SECOND, relies_on=[FIRST])
     assert SECOND in worker.bloom
     assert worker.owner(FIRST) == OURS
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
+    worker: Worker, is_kept: bool
+) -> None:
+    worker.claim(FIRST, THEIRS, "{}" if is_kept else "")
+    worker.claim(SECOND, OURS)
+    worker.apply(JobKind.CLAIM, FIRST)
+    worker.apply(JobKind.CONFIRM, SECOND, yielded=[FIRST])
+    assert (SECOND in worker.bloom) is is_kept
+    assert worker.owner(FIRST) == THEIRS

@@ -111,16 +111,16 @@ def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: Bl
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == SAME_PAGE
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW  # the same call
-    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == OTHERS
+    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == Verdict.OTHERS_UNKEPT
     assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == MINE_UNKEPT
-    assert claim_item(bloom, B, owner=THEIRS, nonce="6") == OTHERS
+    assert claim_item(bloom, B, owner=THEIRS, nonce="6") == Verdict.OTHERS_UNKEPT
 
 
 def test_it_does_also_when_that_request_has_failed(bloom: BloomFilter) -> None:
     claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
     release(bloom, B, failure=LATER)
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
-    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="3") == OTHERS
+    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="3") == Verdict.OTHERS_UNKEPT
     release(bloom, B, failure=NOW)
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="4") == NEW
 

@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "a claim of another worker is taken",
         f"{SCRIPTS}/claim.lua",
-        "if owner ~= ARGV[10] then return '4' end",
+        "if owner ~= ARGV[10] then return kept and '4' or 'a' end",
         "if owner ~= ARGV[10] then return '1', attempt end",
         "kills",
     ),

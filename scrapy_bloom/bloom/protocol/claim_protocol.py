@@ -118,8 +118,8 @@ def claim(
 ) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
-    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, SAME_PAGE or
-    OTHERS.
+    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, SAME_PAGE, OTHERS
+    or OTHERS_UNKEPT.
 
     Args:
         session: the filter.

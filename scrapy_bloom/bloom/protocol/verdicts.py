@@ -34,6 +34,8 @@ class Verdict(str, Enum):
     NOT_CLAIMED = "8"
     #: Claimed before, by any owner, for the same page and without its request.
     SAME_PAGE = "9"
+    #: As OTHERS, without its request.
+    OTHERS_UNKEPT = "a"
     #: No script answers this: the server did not reply.
     UNKNOWN = "?"
 
@@ -47,6 +49,8 @@ for _verdict in Verdict:
 Verdict.NEW.repeated, Verdict.UNKEPT.repeated = Verdict.SEEN, Verdict.MINE_UNKEPT
 #: Verdicts on items that are claimed without their requests, of which a page has to know.
 UNKEPT_ELSEWHERE = frozenset((Verdict.MINE_UNKEPT, Verdict.SAME_PAGE))
+#: Verdicts after which an item may be new at any time: they are not cached.
+UNCACHED = UNKEPT_ELSEWHERE | {Verdict.OTHERS_UNKEPT, Verdict.UNRECORDED}
 #: Verdicts for lack of room in a layer.
 NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
 #: Characters in replies -> verdicts.

@@ -35,6 +35,7 @@ class InFlightRequest:
         is_given_up: whether its claims stay as they are, for the next run.
         is_certain: whether the server has granted its claim: else the page may be another worker's.
         relies_on: claims, not certain, of pages that wait for requests which it yielded too.
+        yielded: claims, not certain, of requests that it yielded.
         claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
@@ -49,6 +50,7 @@ class InFlightRequest:
     is_given_up: bool = False
     is_certain: bool = True
     relies_on: set[Key] = field(default_factory=set)
+    yielded: set[Key] = field(default_factory=set)
     claim: Key | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -78,9 +78,13 @@ class ClaimLedger:
         window, item = claim
         job = Job(kind, window, item)
         if page is not None:
-            relies_on = frozenset(page.relies_on)
-            is_last = page.has_queued or bool(relies_on)
-            job = replace(job, epoch=page.epoch, is_last=is_last, relies_on=relies_on)
+            job = replace(
+                job,
+                epoch=page.epoch,
+                is_last=page.has_queued or bool(page.relies_on or page.yielded),
+                relies_on=frozenset(page.relies_on),
+                yielded=frozenset(page.yielded),
+            )
         if item.startswith(KEPT):
             if kind in (JobKind.FAIL, JobKind.REPEAT):
                 self.to_repeat.add(claim)
@@ -111,6 +115,8 @@ class ClaimLedger:
         self._warn_given_up(self._unkept.adopt(claim, page))
         if claim in self.doubtful:
             self._unkept.rely(page, claim)
+        if claim in self.uncertain:
+            page.yielded.add(claim)
         if is_same and not self._unkept.waits_for(page, claim):
             page.instead = JobKind.FAIL
 

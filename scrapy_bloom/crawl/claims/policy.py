@@ -58,8 +58,10 @@ class Policy:
     clears_claims_only = False
     #: Whether callbacks' outputs are followed, even with BLOOM_BATCH = 0.
     follows_outputs = False
-    #: Requests of which each page has to know that yields them again.
+    #: Requests of which each page has to know that yields them again: only pages wait for them
+    #: whose claims are not certain; or their own claims are not.
     doubtful: Collection[Key] = ()
+    uncertain: Collection[Key] = ()
     #: Owner of the claims that the background thread makes and ends; what it runs between jobs.
     claims = ClaimOwner()
     task: PeriodicTask | None = None
@@ -110,7 +112,7 @@ class Policy:
         return None
 
     def yields_again(self, page: Request, key: Key) -> None:
-        """Note that a page yields a doubtful request."""
+        """Note that a page yields such a request."""
 
     def raised(self, page: Request, error: BaseException) -> None:
         """Note that some links of a page may not have been found."""

@@ -113,7 +113,7 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._put, self._write_behind = write_behind.put, write_behind
         self._ledger = ClaimLedger(self._put, self._take, self._forget, self._report, self._clock)
-        self.doubtful = self._ledger.doubtful
+        self.doubtful, self.uncertain = self._ledger.doubtful, self._ledger.uncertain
         self._tracker = ClaimTracker(
             self._ledger,
             windows=tuple(filters.by_window),
@@ -195,7 +195,7 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
-        if verdict in UNKEPT_ELSEWHERE or key in self.doubtful:
+        if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
             offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
 
     def attach_claim(self, request: Request, key: Key, length: int) -> None:
@@ -223,7 +223,7 @@ class RecordWhenCrawled(Policy):
     def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
         self._put(Job(kind, *key, text, page=_field_of(self._tracker.pages.get(request))))
         self._ledger.length += len(text)
-        self._tracker.claim_later(request)
+        self._tracker.claim_later(request, key)
 
     def _mark(self, request: Request, key: Key) -> str:
         """Write a request's claims into its meta; return it as JSON, "" if it cannot be stored."""

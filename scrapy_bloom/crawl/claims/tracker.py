@@ -106,11 +106,12 @@ class ClaimTracker:
         """Give a request its claims: this one, and those that it inherits."""
         set_claims(request, {**self.offer.inherited, claim: length})
 
-    def claim_later(self, request: Request) -> None:
+    def claim_later(self, request: Request, claim: Key) -> None:
         """Note that a job claims a request: its page is settled after that job."""
         parent = self.pages.get(request)
         if parent is not None:
             parent.has_queued = True
+            parent.yielded.add(claim)
 
     def yields(self, page: Request) -> Callable[[Request], None] | None:
         """Return a function to be called with each request that a page yields; None for none."""

@@ -20,8 +20,8 @@
 --                                    without its request, for which there is no room, "0" recorded
 --                                    in a bitmap, "3" the owner's already, "7" the same without its
 --                                    request, "4" another owner's, or one that failed and is not
---                                    due yet, "9" claimed before, by any owner, for the same page
---                                    and without its request
+--                                    due yet, "a" the same without its request, "9" claimed before,
+--                                    by any owner, for the same page and without its request
 --          "stale" and "lost" as in prelude_ring.lua
 -- Cost     O(URLs * layers * k) at most, as in prelude_layers.lua; a new URL costs HGET and HSET
 --          in addition. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
@@ -40,7 +40,7 @@ local function judge(claim, page)
   end
   if owner == ARGV[10] and nonce == ARGV[11] then return '1', attempt end
   if not kept and page ~= '' and string.sub(claim, start + 1) == page then return '9' end
-  if owner ~= ARGV[10] then return '4' end
+  if owner ~= ARGV[10] then return kept and '4' or 'a' end
   return kept and '3' or '7'
 end
 
