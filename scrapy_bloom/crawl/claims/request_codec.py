@@ -10,7 +10,7 @@ from os.path import commonprefix
 from types import FunctionType, MethodType
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 
@@ -211,6 +211,9 @@ _SCRAPYS_CALLBACKS = {
     *("parse", "_parse", "parse_start_url", "parse_with_rules", "_callback", "_errback"),
     *("parse_node", "parse_nodes", "parse_row", "parse_rows", "_parse_sitemap"),
 }
+#: Methods that Scrapy calls if a spider has them, though its own classes have none (from Scrapy 2.19
+#: on, ``start_requests`` too), and the usual names of handlers of signals.
+_NO_CALLBACKS = {"closed", "start_requests", *vars(signals)}
 
 
 def _method_name(name: str, method: object, spider: Spider | None) -> str | bool:
@@ -239,7 +242,7 @@ def _function(name: Any, spider: Spider | None) -> FunctionType | None:
     No getattr: it would evaluate properties. A stored name is not trusted: it never leads to what a
     spider is made or run with, as ``__init__`` and ``from_crawler`` are, overridden or not.
     """
-    if str(name).startswith("__"):
+    if str(name).startswith("__") or name in _NO_CALLBACKS:
         return None
     owners = [cls for cls in type(spider).__mro__ if name in vars(cls)]
     if not owners or (name not in _SCRAPYS_CALLBACKS and any(map(_is_scrapys, owners))):
