@@ -225,6 +225,11 @@ class BloomSettings:
         "bytes of all claims with their requests on the server, of which one process has a "
         "quarter; 0 for no limit",
     )
+    keep_headers: bool = _setting(
+        True,
+        validators.flag,
+        "whether pending requests with cookies, credentials or a proxy are stored on the server",
+    )
     remember: str = _setting(
         CRAWLED,
         _one_of(SCHEDULED, CRAWLED),

@@ -186,7 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         site, host = self.server, f"http://{self.headers['Host']}"
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = self.path if host == site.url else host + self.path
+        is_whole = host == site.url or "://" in self.path  # it is, where this site is the proxy
+        path = self.path.removeprefix(site.url) if is_whole else host + self.path
         reply = site.answer(Fetch(path, self.command, dict(self.headers.items()), body))
         if reply.resets:
             linger = struct.pack("ii", 1, 0)
