@@ -110,7 +110,7 @@ class BloomDupeFilter(BaseDupeFilter):
             filters,
             self.crawler.settings,
             self._identity.fingerprinter,
-            self.settings.remember,
+            self.settings,
         )
         self._count_round_trips()
 

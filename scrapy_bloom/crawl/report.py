@@ -18,7 +18,7 @@ from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.settings import SCHEDULED
+from scrapy_bloom.settings import SCHEDULED, BloomSettings
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,11 @@ class Report:
         )
 
     def opened(
-        self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str
+        self,
+        filters: Filters,
+        scrapy_settings: BaseSettings,
+        fingerprinter: str,
+        settings: BloomSettings,
     ) -> None:
         """Log what each filter holds, so that a second run does not look broken."""
         opening = Opening()
@@ -89,9 +93,10 @@ class Report:
         )
         policy = opening.run(filters.lasting.eviction_policy)
         self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
-        self._advise(filters.lasting, advice.on_http_cache(settings))
-        if remember == SCHEDULED:
-            self._advise(filters.lasting, advice.on_queue(Queue.of(settings)))
+        self._advise(filters.lasting, advice.on_http_cache(scrapy_settings))
+        self._advise(filters.lasting, advice.on_seeds(settings.seeds))
+        if settings.remember == SCHEDULED:
+            self._advise(filters.lasting, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(self, filters: Filters) -> None:
         """Take down what the filters hold at the end."""
