@@ -54,8 +54,8 @@ def on_seeds(seeds: tuple[int, ...] | int | None) -> str | None:
         return None
     return (
         "BLOOM_SEEDS lists the seeds of the hash functions: a site that knows them can choose URLs "
-        "that make any page count as seen. Keep the list as secret as a password; or remove it, and "
-        "set another BLOOM_KEY: the seeds of a new filter are drawn at random"
+        "that make any page count as seen. Keep the list as secret as a password; or remove it and "
+        "set another BLOOM_KEY, because the seeds of a new filter are drawn at random"
     )
 
 

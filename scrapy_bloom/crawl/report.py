@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from scrapy import Request
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.bloom.errors import BloomError, shown
+from scrapy_bloom.bloom.errors import BloomError, short, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.info import FilterInfo
@@ -53,8 +53,8 @@ class Report:
                 fingerprinter,
                 shown(request),
                 type(error).__name__,
-                error,
-                exc_info=error,
+                text := short(error),
+                exc_info=error if text == str(error) else None,
             )
 
     def failed(self, request: Request, error: Exception) -> None:
@@ -62,8 +62,9 @@ class Report:
         self.count("unknown")
         self.warn_once(
             f"unknown {type(error).__name__}",
-            f"{type(error).__name__}: {error}. Requests like {shown(request)} are remembered by "
-            "this process for this run only until this is fixed (bloom/unknown counts them)",
+            f"{type(error).__name__}: {short(error)}. Requests like {shown(request)} are "
+            "remembered by this process for this run only until this is fixed (bloom/unknown "
+            "counts them)",
         )
 
     def opened(

@@ -135,3 +135,21 @@ def test_a_claim_of_64_mb_is_ended_and_takes_no_memory(lab: Lab, usual: int) -> 
     assert done.hits == {"/": 1, "/1": 1}
     assert done.stats["peak"] < usual + MAX_MORE_MEMORY
     assert not done.claims
+
+
+# -- names --
+
+
+def test_forged_fields_of_any_length_and_windows_do_not_hold_up_a_crawl(
+    lab: Lab, usual: int
+) -> None:
+    key = Keys(KEY)
+    long = "0" * 100_000
+    for number in range(500):
+        lab.client.hset(key.claims(0), f"{long}{number}", f"-{workers.tag('odd')} n 1 0 {{}}")
+    forge(lab, key.header(), "window:forged-%d", "1")
+    forge(lab, key.header(), "window:{%d}", "1", count=10)
+    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+    assert done.hits == {"/": 1, "/1": 1}
+    assert done.stats["finish_reason"] == "finished"
+    assert done.stats["peak"] < usual + MAX_MORE_MEMORY
