@@ -9,7 +9,7 @@
 --          all the while, one reply tells at least. Fields that are too long, which no client has
 --          written, are left out
 -- Cost     O(claims returned); a hash of at most 512 short entries is returned at once
-local LONGEST = 256  -- characters of a field, and of a claim without its request
+local LONGEST = 4096  -- characters of a field, and of a claim without its request
 local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local reply = {'ok', found[1], '', redis.call('TIME')[1]}
 for i = 1, #found[2], 2 do
