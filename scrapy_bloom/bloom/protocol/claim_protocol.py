@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scrapy_bloom.bloom.errors import StorageError, shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
@@ -354,11 +355,16 @@ def heartbeat(
         worker: its id; "" changes nothing.
         life: seconds until it counts as dead, 0 if it has stopped.
         description: what is stored of it.
+
+    Raises:
+        StorageError: the reply is not the script's.
     """
     yield from session.ensure_open()
     expiry = session.held[0].ring.expiry if 0 in session.held else 0
     arguments = (worker, life, description, expiry, MAX_WORKERS)
     (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), arguments)]
+    if not re.fullmatch("[0-9]{1,12}", reply.version):
+        raise StorageError(f"heartbeat.lua counts {shown(reply.version, 40)} workers")
     return WorkerEntries(reply.now, dict(reply.fields), int(reply.version))
 
 
