@@ -10,7 +10,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, shown
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
@@ -29,6 +29,9 @@ from scrapy_bloom.settings import (
 )
 
 logger = logging.getLogger(__name__)
+
+#: Characters of a request in the log: a site may link URLs of any length.
+MAX_LOGGED = 1_000
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -110,7 +113,7 @@ class BloomDupeFilter(BaseDupeFilter):
             filters,
             self.crawler.settings,
             self._identity.fingerprinter,
-            self.settings.remember,
+            self.settings,
         )
         self._count_round_trips()
 
@@ -156,7 +159,11 @@ class BloomDupeFilter(BaseDupeFilter):
                     "Filtered duplicate request: %(request)s - no more duplicates will be shown "
                     "(see DUPEFILTER_DEBUG to show all duplicates)"
                 )
-            args = {"request": request, "referer": referer_str(request)}
+            referer = referer_str(request)
+            args = {
+                "request": shown(request, MAX_LOGGED),
+                "referer": None if referer is None else referer[:MAX_LOGGED],
+            }
             logger.debug(message, args, extra={"spider": spider})
             self._log_next = False
         self._stats.inc_value("dupefilter/filtered")

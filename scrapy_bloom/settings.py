@@ -24,6 +24,8 @@ FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS = "never", "start", "always"
 RUN = "run"
 #: The window of all URLs that no other window is named for.
 LASTING = "lasting"
+#: Names of further windows.
+WINDOW_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 #: Options of filters -> attributes of ``BloomSettings``.
 ATTRIBUTES = {option.name: option.name for option in OPTIONS}
 ATTRIBUTES |= {"window": "recrawl_after", "period": "rotate_every"}
@@ -70,7 +72,7 @@ def _windows(name: str, value: Any) -> dict[str, NamedWindow]:
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     given = validators.mapping(name, value)
     for window in given:
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,39}", window) or window in (RUN, LASTING):
+        if not WINDOW_NAME.fullmatch(window) or window in (RUN, LASTING):
             raise ConfigurationError(
                 f"{name} has a window of the name {window!r:.60}: names begin with a letter, have "
                 f"up to 40 letters, digits, - and _, and are not {RUN!r} or {LASTING!r}"
@@ -224,6 +226,11 @@ class BloomSettings:
         validators.memory,
         "bytes of all claims with their requests on the server, of which one process has a "
         "quarter; 0 for no limit",
+    )
+    keep_headers: bool = _setting(
+        True,
+        validators.flag,
+        "whether pending requests with cookies, credentials or a proxy are stored on the server",
     )
     remember: str = _setting(
         CRAWLED,

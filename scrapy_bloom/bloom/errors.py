@@ -170,6 +170,11 @@ def showable(error: Exception) -> Exception | None:
     return None if re.search(_ARGUMENTS, str(error)) else error
 
 
+def short(error: Exception) -> str:
+    """Return the beginning of an error's text, which may hold what a site has sent."""
+    return f"{error!s:.500}"
+
+
 def shown(value: object, length: int = 100) -> str:
     """Return the beginning of a value's repr, for a message."""
     try:

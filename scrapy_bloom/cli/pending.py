@@ -162,7 +162,8 @@ def _release(
 
 def _entries(session: FilterSession) -> Operation[Mapping[str, str]]:
     """Return what workers have stored of themselves, by id."""
-    (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), ("", 0, "", 0))]
+    arguments = ("", 0, "", 0, claim_protocol.MAX_WORKERS)
+    (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), arguments)]
     return reply.fields
 
 

@@ -48,6 +48,17 @@ def on_http_cache(settings: BaseSettings) -> str | None:
     )
 
 
+def on_seeds(seeds: tuple[int, ...] | int | None) -> str | None:
+    """Advise on seeds that are written down."""
+    if not isinstance(seeds, tuple):
+        return None
+    return (
+        "BLOOM_SEEDS lists the seeds of the hash functions: a site that knows them can choose URLs "
+        "that make any page count as seen. Keep the list as secret as a password; or remove it and "
+        "set another BLOOM_KEY, because the seeds of a new filter are drawn at random"
+    )
+
+
 def on_fingerprinter(stored: str, ours: str) -> str | None:
     """Advise on fingerprints of another kind than those in the filter."""
     if stored in ("", ours):

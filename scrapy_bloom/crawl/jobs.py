@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
 
@@ -62,7 +62,7 @@ class Job:
     kind: JobKind
     window: str
     item: bytes
-    request: str = ""
+    request: str = field(default="", repr=False)  # long, and maybe with credentials
     block: int = 0
     epoch: int = 0
     is_last: bool = False

@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
-from scrapy_bloom.settings import LASTING, need_run
+from scrapy_bloom.settings import LASTING, WINDOW_NAME, need_run
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -19,6 +19,8 @@ T = TypeVar("T")
 OPENING_SECONDS = 30.0
 #: Seconds after which the log says that the crawl waits for them, and between two attempts.
 LOGGED_AFTER_SECONDS, ATTEMPT_SECONDS = 1.0, 0.1
+#: Windows that are looked for although the settings do not have them.
+MAX_WINDOWS_LEFT = 500
 
 
 class Opening:
@@ -117,7 +119,8 @@ def claims_left(
         opening: repeats what may be repeated.
     """
     names = [name for name in filters.by_window if name != LASTING]
-    left = opening.run(partial(filters.noted_windows, names)) - filters.by_window.keys()
+    noted = filter(WINDOW_NAME.fullmatch, opening.run(partial(filters.noted_windows, names)))
+    left = {*sorted({*noted} - filters.by_window.keys())[:MAX_WINDOWS_LEFT]}
     if not left:
         return {}
     others = connect(left)

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from scrapy import Request
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.bloom.errors import BloomError, shown
+from scrapy_bloom.bloom.errors import BloomError, short, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.info import FilterInfo
@@ -18,7 +18,7 @@ from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.settings import SCHEDULED
+from scrapy_bloom.settings import SCHEDULED, BloomSettings
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class Report:
                 fingerprinter,
                 shown(request),
                 type(error).__name__,
-                error,
-                exc_info=error,
+                text := short(error),
+                exc_info=error if text == str(error) else None,
             )
 
     def failed(self, request: Request, error: Exception) -> None:
@@ -62,12 +62,17 @@ class Report:
         self.count("unknown")
         self.warn_once(
             f"unknown {type(error).__name__}",
-            f"{type(error).__name__}: {error}. Requests like {shown(request)} are remembered by "
-            "this process for this run only until this is fixed (bloom/unknown counts them)",
+            f"{type(error).__name__}: {short(error)}. Requests like {shown(request)} are "
+            "remembered by this process for this run only until this is fixed (bloom/unknown "
+            "counts them)",
         )
 
     def opened(
-        self, filters: Filters, settings: BaseSettings, fingerprinter: str, remember: str
+        self,
+        filters: Filters,
+        scrapy_settings: BaseSettings,
+        fingerprinter: str,
+        settings: BloomSettings,
     ) -> None:
         """Log what each filter holds, so that a second run does not look broken."""
         opening = Opening()
@@ -89,9 +94,10 @@ class Report:
         )
         policy = opening.run(filters.lasting.eviction_policy)
         self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
-        self._advise(filters.lasting, advice.on_http_cache(settings))
-        if remember == SCHEDULED:
-            self._advise(filters.lasting, advice.on_queue(Queue.of(settings)))
+        self._advise(filters.lasting, advice.on_http_cache(scrapy_settings))
+        self._advise(filters.lasting, advice.on_seeds(settings.seeds))
+        if settings.remember == SCHEDULED:
+            self._advise(filters.lasting, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(self, filters: Filters) -> None:
         """Take down what the filters hold at the end."""

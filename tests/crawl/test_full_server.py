@@ -91,10 +91,9 @@ def test_on_a_full_server_claims_end_and_no_others_are_made(
             take(another, [b"more"], 0)
         assert another.run(lambda session: claim_protocol.hold(session, items, "other", "n"))
         assert another.run(lambda session: claim_protocol.release(session, items, "other")) == 10
-        now, workers = another.run(
-            lambda session: claim_protocol.heartbeat(session, "w1", 60, "{}")
-        )
-        assert workers["w1"] == f"{now + 60} {{}}"
+        found = another.run(lambda session: claim_protocol.heartbeat(session, "w1", 60, "{}"))
+        assert found.entries["w1"] == f"{found.now + 60} {{}}"
+        another.run(lambda session: claim_protocol.remove_workers(session, {"w1": ""}))
     finally:
         client.config_set("maxmemory", "0")
 

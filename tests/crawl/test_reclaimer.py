@@ -197,7 +197,7 @@ def enter(bloom: BloomFilter, entry: Worker, life: int) -> None:
 
 
 def entries(bloom: BloomFilter) -> set[str]:
-    return set(bloom.run(claim_protocol.heartbeat)[1])
+    return set(bloom.run(claim_protocol.heartbeat).entries)
 
 
 def test_a_worker_enters_itself_and_leaves(bloom: BloomFilter, crawl: Crawl) -> None:

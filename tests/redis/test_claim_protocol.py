@@ -1,6 +1,7 @@
 """Claims on real servers: made once, ended by whoever may, found and taken over."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -355,19 +356,27 @@ def test_claims_and_workers_live_as_long_as_the_ring(
 def test_a_beat_notes_who_is_alive_and_tells_of_all(
     bloom: BloomFilter, client: redis.Redis
 ) -> None:
-    def heartbeat(*arguments: str | int) -> dict[str, str]:
-        now, entries = bloom.run(lambda session: claim_protocol.heartbeat(session, *arguments))
-        assert abs(now - client.time()[0]) <= 1
+    def heartbeat(*arguments: Any) -> dict[str, str]:
+        found = bloom.run(lambda session: claim_protocol.heartbeat(session, *arguments))
+        assert abs(found.now - client.time()[0]) <= 1
+        assert found.total == len(found.entries)
         return {
-            name: f"{min(2, max(0, int(entry.split()[0]) - now + 1)) // 2} {entry.split()[1]}"
-            for name, entry in entries.items()
+            name: f"{min(2, max(0, int(entry.split()[0]) - found.now + 1)) // 2} {entry.split()[1]}"
+            for name, entry in found.entries.items()
         }
+
+    def remove(**entries: str) -> None:
+        bloom.run(lambda session: claim_protocol.remove_workers(session, entries))
 
     assert heartbeat() == {}
     assert heartbeat("one", 60, "{}") == {"one": "1 {}"}
     assert heartbeat("two", 0, "[]") == {"one": "1 {}", "two": "0 []"}
-    assert heartbeat("two", "", "not its entry") == {"one": "1 {}", "two": "0 []"}
-    assert heartbeat("two", "", "0 []") == {"one": "1 {}"}
+    remove(two="not its entry")
+    assert heartbeat() == {"one": "1 {}", "two": "0 []"}
+    remove(two="0 []", three="")
+    assert heartbeat() == {"one": "1 {}"}
+    remove(one="")
+    assert heartbeat() == {}
 
 
 def test_claims_can_be_cleared_without_forgetting_anything(bloom: BloomFilter) -> None:

@@ -107,3 +107,16 @@ def test_info_of_a_filter_that_never_forgets(shop: Call, client: redis.Redis) ->
     done = shop("info")
     assert "never forgets" in done.out
     assert "grows         no" in done.out
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_no_command_shows_seeds(shop: Call, client: redis.Redis, is_listed: bool) -> None:
+    """Only a file of ``export`` has them."""
+    bloom = BloomFilter(client, KEY)
+    bloom.extend(fingerprints(URLS))
+    settings = {"BLOOM_SEEDS": [*bloom.seeds]} if is_listed else {}
+    for command in ("info", "info --measure 10", "plan", f"check {URLS[0]}", "pending", "rotate"):
+        for form in ([], ["--json"]):
+            done = shop(*command.split(), *form, *(["--yes"] * (command == "rotate")), **settings)
+            assert done.out or done.err
+            assert not any(str(seed) in done.out + done.err for seed in bloom.seeds)

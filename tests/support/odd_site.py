@@ -6,6 +6,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,6 +44,10 @@ class Reply:
         refresh: where the page's meta refresh leads.
         cookie: which is set; a request that brings it is answered with the next reply.
         resets: whether the connection is reset instead.
+        text: of the page, after the links.
+        body: of the answer, instead of a page.
+        head: further lines of its head.
+        drip: seconds between two bytes of its body.
     """
 
     links: Sequence[str] = ()
@@ -52,6 +57,9 @@ class Reply:
     cookie: str = ""
     resets: bool = False
     text: str = ""
+    body: bytes = b""
+    head: bytes = b""
+    drip: float = 0.0
 
 
 def page(*links: str) -> Reply:
@@ -104,6 +112,8 @@ class OddSite(ThreadingHTTPServer):
         #: The same site, under a name that spiders are not allowed on.
         self.offsite = f"http://localhost:{self.server_port}"
         self.pages = dict(pages)
+        #: What is answered on all other paths.
+        self.rest: Callable[[str], Reply] = lambda _: MISSING
         self.fetches: list[Fetch] = []
         #: Answers that are being held back.
         self.held = 0
@@ -138,7 +148,7 @@ class OddSite(ThreadingHTTPServer):
             if number > self._limit:
                 self._changed.wait_for(lambda: number <= self._limit, PATIENCE)
                 self.held -= 1
-        replies = self.pages.get(fetch.path, MISSING)
+        replies = self.pages.get(fetch.path) or self.rest(fetch.path)
         replies = [replies] if isinstance(replies, Reply) else replies
         reply = replies[min(times, len(replies)) - 1]
         if reply.cookie and reply.cookie in fetch.headers.get("Cookie", ""):
@@ -186,7 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         site, host = self.server, f"http://{self.headers['Host']}"
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = self.path if host == site.url else host + self.path
+        is_whole = host == site.url or "://" in self.path  # it is, where this site is the proxy
+        path = self.path.removeprefix(site.url) if is_whole else host + self.path
         reply = site.answer(Fetch(path, self.command, dict(self.headers.items()), body))
         if reply.resets:
             linger = struct.pack("ii", 1, 0)
@@ -203,13 +214,19 @@ class _Handler(BaseHTTPRequestHandler):
         # Old Twisted takes HTTP/1.0 for 1.1, and would send the next request here.
         self.send_header("Connection", "close")
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(html)))
+        body = reply.body or html.encode()
+        self.send_header("Content-Length", str(len(body)))
         if reply.location:
             self.send_header("Location", reply.location)
         if reply.cookie:
             self.send_header("Set-Cookie", reply.cookie)
+        self._headers_buffer.append(reply.head)  # type: ignore[attr-defined]
         self.end_headers()
-        self.wfile.write(html.encode())
+        for part in [body] if not reply.drip else map(bytes, zip(body, strict=True)):
+            self.wfile.write(part)
+            if reply.drip:
+                self.wfile.flush()
+                time.sleep(reply.drip)
 
     do_GET = do_POST = _answer  # noqa: N815 - the name http.server wants
 

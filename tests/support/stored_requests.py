@@ -73,6 +73,15 @@ class Pages(Spider, metaclass=Meta):
         """Overrides what Scrapy runs: it is no callback."""
         yield Request(URL)
 
+    def start_requests(self) -> Any:
+        """Is run by Scrapy before 2.19, or by ``start``."""
+
+    def closed(self, reason: str) -> None:
+        """Is called by ``Spider.close``."""
+
+    def spider_idle(self, spider: Spider) -> None:
+        """Is named like the signal it is connected to."""
+
 
 SPIDER, OTHER = Pages(), Pages()
 

@@ -227,6 +227,7 @@ def test_scripts_are_part_of_the_package() -> None:
             "read_range",
             "reassign",
             "release",
+            "remove_workers",
             "scan",
             "swap",
             "walk",

@@ -108,6 +108,7 @@ def test_no_initialization_of_a_dataclass_runs() -> None:
         *(True, 1, "", "a.b", "no_such_method", "name", "number", "logger", "static", "mro"),
         *("of_the_class", "of_the_metaclass", "partial", "tempting", "__class__", "__reduce__"),
         *("__init__", "__repr__", "_set_crawler", "log", "start", "close", "from_crawler"),
+        *("closed", "start_requests", "spider_idle"),
     ],
 )
 def test_what_is_no_method_of_the_spider_is_no_callback(name: str, value: object) -> None:

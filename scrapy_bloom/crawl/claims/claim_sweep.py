@@ -10,12 +10,12 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.claim_protocol import (
     ClaimPage,
     StoredClaim,
-    heartbeat,
     reassign,
     release_fields,
+    remove_workers,
     scan_many,
 )
-from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.worker_view import REST, WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
@@ -24,6 +24,8 @@ from scrapy_bloom.crawl.runtime import Runtime
 SCAN = 1_000
 #: Claims taken over in one call at most.
 PAGE = 128
+#: Owners without an entry that are noted one by one; the others are noted together.
+MAX_UNKNOWN = 1_000
 #: Characters of requests read in one call, about.
 MAX_REPLY = 1 << 18
 
@@ -87,20 +89,21 @@ class ClaimSweep:
             for block, page in _scan(bloom):
                 self._note_unknown(self.views[window], page)
                 yield from self._take_over(bloom, window, block, page)
-            for worker in self.views[window].dead:
-                if worker.id in dead:  # since before the scan
-                    entry = f"{worker.until} {worker.describe()}"
-                    bloom.run(partial(heartbeat, worker=worker.id, life="", description=entry))
+            # Since before the scan: all their claims were free.
+            ended = [worker for worker in self.views[window].dead if worker.id in dead]
+            if ended:
+                entries = {worker.id: worker.entry for worker in ended}
+                bloom.run(partial(remove_workers, entries=entries))
 
     def may_find(self, filters: Filters) -> bool:
-        """Whether a look may find free claims, or claims that may be free soon.
+        """Whether a look may find claims that are free, damaged, or may be free soon.
 
         It scans few claims: most crawls find none when they open.
         """
         for window, bloom in filters.by_window.items():
             view = self.views[window]
             for _, page in _scan(bloom):
-                if page.cursor != "0":
+                if page.cursor != "0" or page.damaged:
                     return True
                 if any(view.is_free(one) or view.is_to_be_awaited(one) for one in page.claims):
                     return True
@@ -144,7 +147,8 @@ class ClaimSweep:
         for claim in page.claims:
             self.is_waiting |= view.is_to_be_awaited(claim)
             if view.is_unknown(claim):
-                self.met.setdefault(claim.owner, self._clock())
+                is_one_more = claim.owner in self.met or len(self.met) < MAX_UNKNOWN
+                self.met.setdefault(claim.owner if is_one_more else REST, self._clock())
 
     def _take_over(
         self, bloom: BloomFilter, window: str, block: int, page: ClaimPage

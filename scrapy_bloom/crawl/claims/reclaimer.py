@@ -9,13 +9,14 @@ receives ``ReclaimerEvents``: the threads share no attribute.
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import WorkerEntries
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.claim_sweep import ClaimSweep, Reclaimed
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
@@ -31,6 +32,8 @@ IDLE_SECONDS = 0.5
 LOOK_SECONDS = 600.0
 #: Seconds that workers get to send a heartbeat after an outage.
 GRACE_SECONDS = 15.0
+#: Seconds from now of an entry's ``until`` beyond which it is removed if there are too many.
+OLD_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Reclaimer:
         #: Window -> worker -> ``until`` when the idle period began: later ones show that it lives.
         self._proven: dict[str, dict[str, int]] = {}
         self._distrusts_until = 0.0
+        #: Whether there were too many workers.
+        self._is_crowded = False
 
     # -- messages of the crawl --
 
@@ -170,8 +175,7 @@ class Reclaimer:
             if self._claims.has_own(bloom):
                 self._beat(bloom, 0, self._me.describe())
             else:
-                _, entries = bloom.run(claim_protocol.heartbeat)
-                self._beat(bloom, "", entries.get(self._me.id, ""))
+                bloom.run(partial(claim_protocol.remove_workers, entries={self._me.id: ""}))
 
     # -- workers --
 
@@ -179,33 +183,60 @@ class Reclaimer:
         """Send a heartbeat to each filter, and read the entries of the other workers."""
         self._next_heartbeat = self._clock() + self._me.heartbeat
         for window, bloom in filters.by_window.items():
-            now, entries = self._beat(bloom, self._me.life, self._me.describe())
-            others = workers.parse_all(entries)
+            found = self._beat(bloom, self._me.life, self._me.describe())
+            others = workers.parse_all(found.entries)
             others.pop(self._me.id, None)
-            self._claims.views[window] = self._view_of(now, others, is_idle=is_idle)
+            view = self._view_of(found, others, is_idle=is_idle)
+            self._claims.views[window] = view
             if others:
                 self._update(has_peers=True)
+            if found.is_partial:
+                self._reduce(bloom, found, others)
 
-    def _beat(
-        self, bloom: BloomFilter, life: int | str, description: str
-    ) -> tuple[int, dict[str, str]]:
-        """Store this worker's entry: for ``life`` seconds, 0 if it stopped, "" to remove it."""
+    def _reduce(
+        self, bloom: BloomFilter, found: WorkerEntries, others: Mapping[str, Worker]
+    ) -> None:
+        """Remove damaged and old entries: there are more than there can be workers."""
+        if not self._is_crowded:
+            self._is_crowded = True
+            logger.warning(
+                "Bloom filter %r: there are %s workers, more than %s. Does anything else write to "
+                "its keys? Claims of workers are taken over as they are found; old and damaged "
+                "entries are removed",
+                bloom.key,
+                f"{found.total:,}",
+                f"{claim_protocol.MAX_WORKERS:,}",
+            )
+        old = {
+            name: entry
+            for name, entry in found.entries.items()
+            if name != self._me.id
+            and (name not in others or abs(others[name].until - found.now) > OLD_SECONDS)
+        }
+        if old:
+            bloom.run(partial(claim_protocol.remove_workers, entries=old))
+
+    def _beat(self, bloom: BloomFilter, life: int, description: str) -> WorkerEntries:
+        """Store this worker's entry: for ``life`` seconds, 0 if it stopped."""
         me = self._me.id
         beat = partial(claim_protocol.heartbeat, worker=me, life=life, description=description)
         return bloom.run(beat)
 
-    def _view_of(self, now: int, others: dict[str, Worker], *, is_idle: bool) -> WorkerView:
-        self._idle_since = (self._idle_since or now) if is_idle else 0
+    def _view_of(
+        self, found: WorkerEntries, others: dict[str, Worker], *, is_idle: bool
+    ) -> WorkerView:
+        self._idle_since = (self._idle_since or found.now) if is_idle else 0
         clock = self._clock()
         return WorkerView(
             self._me,
             self._spider,
             others,
-            now,
+            found.now,
             idle_since=self._idle_since,
             unknown={owner: clock - met for owner, met in self._claims.met.items()},
             trusts_silence=clock >= self._distrusts_until,
             lost=self._claims.lost,
+            is_partial=found.is_partial,
         )
 
     # -- claims --
@@ -251,6 +282,8 @@ class Reclaimer:
         """Let the crawl end, unless a worker may soon turn out to be dead."""
         waiting = self._claims.is_waiting
         for window, view in self._claims.views.items():
+            if view.is_partial or view.now - self._idle_since > self._me.life:
+                continue  # a worker with the same heartbeat has shown by now whether it lives
             kin = [w for w in view.others.values() if workers.is_of(w.id, self._spider)]
             proven = self._proven.setdefault(window, {w.id: w.until for w in kin})
             waiting |= any(workers.may_be_dead(worker, proven) for worker in kin)

@@ -97,7 +97,9 @@ class RecordWhenCrawled(Policy):
         )
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
-        self._restorer = Restorer(spider, engine, failover, report)
+        self._restorer = Restorer(
+            spider, engine, failover, report, keeps_headers=settings.keep_headers
+        )
         self.task = self._reclaimer = Reclaimer(me, spider.name, self._restorer, in_main, runtime)
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
@@ -232,6 +234,12 @@ class RecordWhenCrawled(Policy):
             self._tracker.attach_claim(request, key, 0)
         else:
             request.meta[META] = {name: 0}
+        if not self._settings.keep_headers and request_codec.has_credentials(request):
+            self._tracker.not_kept_reason = (
+                f"{shown(request)} has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is "
+                "False"
+            )
+            return ""
         try:
             text = request_codec.dump(request, self._spider)
         except request_codec.NotKeepableError as error:

@@ -10,7 +10,7 @@ from os.path import commonprefix
 from types import FunctionType, MethodType
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 
@@ -28,6 +28,8 @@ from scrapy_bloom.crawl.claims.request_values import (
 _SCHEMES = ("http://", "https://")
 #: Encodings in which an escaped URL does not change; pages that declare none have the second.
 _CERTAIN_ENCODINGS = ("utf-8", "cp1252")
+#: Headers that show who sends a request.
+_CREDENTIALS = ("Authorization", "Cookie", "Proxy-Authorization")
 #: Values of arguments that are not stored. Empty containers are not stored either.
 _DEFAULTS: dict[str, Any] = {
     "callback": None,
@@ -47,6 +49,12 @@ _DEFAULTS: dict[str, Any] = {
 
 class NotKeepableError(ValueError):
     """A request cannot be stored exactly; the message names the attribute."""
+
+
+def has_credentials(request: Request) -> bool:
+    """Whether a request carries cookies or credentials, or is sent through a proxy."""
+    is_sent_with_some = bool(request.cookies) or "proxy" in request.meta
+    return is_sent_with_some or any(name in request.headers for name in _CREDENTIALS)
 
 
 def dump(request: Request, spider: Spider | None) -> str:
@@ -211,6 +219,9 @@ _SCRAPYS_CALLBACKS = {
     *("parse", "_parse", "parse_start_url", "parse_with_rules", "_callback", "_errback"),
     *("parse_node", "parse_nodes", "parse_row", "parse_rows", "_parse_sitemap"),
 }
+#: Methods that Scrapy calls if a spider has them, though its own classes have none (some versions
+#: have ``start_requests``), and the usual names of handlers of signals.
+_NO_CALLBACKS = {"closed", "start_requests", *vars(signals)}
 
 
 def _method_name(name: str, method: object, spider: Spider | None) -> str | bool:
@@ -239,7 +250,7 @@ def _function(name: Any, spider: Spider | None) -> FunctionType | None:
     No getattr: it would evaluate properties. A stored name is not trusted: it never leads to what a
     spider is made or run with, as ``__init__`` and ``from_crawler`` are, overridden or not.
     """
-    if str(name).startswith("__"):
+    if str(name).startswith("__") or name in _NO_CALLBACKS:
         return None
     owners = [cls for cls in type(spider).__mro__ if name in vars(cls)]
     if not owners or (name not in _SCRAPYS_CALLBACKS and any(map(_is_scrapys, owners))):

@@ -30,13 +30,21 @@ class Restorer:
         engine: Scrapy's engine.
         failover: whether the server is up.
         report: counts and warns.
+        keeps_headers: whether requests with credentials are stored; if not, none is put back.
     """
 
     def __init__(
-        self, spider: Spider, engine: EngineAdapter, failover: Failover, report: Report
+        self,
+        spider: Spider,
+        engine: EngineAdapter,
+        failover: Failover,
+        report: Report,
+        *,
+        keeps_headers: bool = True,
     ) -> None:
         self._spider, self._engine = spider, engine
         self._failover, self._report = failover, report
+        self._keeps_headers = keeps_headers
         self._status = ReclaimerStatus()
         #: How often the spider was idle, and whether it is.
         self._idle_number, self._is_idle = 0, False
@@ -136,7 +144,7 @@ class Restorer:
         window = found.window
         reason = "it is not the request that was claimed"
         try:
-            request = request_codec.load(text, self._spider)
+            request = self._load(text)
             claims = self._tracker.claims_of(request)
             for key in claims:
                 if (window, name) == (key[0], field_of(key[1])):
@@ -157,3 +165,9 @@ class Restorer:
 
     def _drop(self, found: Reclaimed, name: str) -> None:
         self._put(Job(JobKind.DROP, found.window, name.encode(), block=found.block))
+
+    def _load(self, text: str) -> Request:
+        request = request_codec.load(text, self._spider)
+        if self._keeps_headers or not request_codec.has_credentials(request):
+            return request
+        raise ValueError("it has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is False")

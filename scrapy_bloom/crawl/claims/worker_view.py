@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.crawl.claims import workers
@@ -9,9 +10,11 @@ from scrapy_bloom.crawl.claims.workers import Worker
 
 #: Seconds after which requests that an empty queue should have count as lost.
 ORPHANED_AFTER_SECONDS = 5
+#: Stands for all further owners without an entry, where there are too many to note each.
+REST = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerView:
     """All workers of a filter, as one of them sees them.
 
@@ -24,6 +27,8 @@ class WorkerView:
         unknown: owner without an entry -> seconds since one of its claims was found.
         trusts_silence: whether workers without a heartbeat count as dead.
         lost: nonces of this worker's calls that may have taken over claims, without a reply.
+        is_partial: whether there are more workers than ``others``: nothing is concluded from the
+            absence of one.
     """
 
     me: Worker
@@ -34,6 +39,7 @@ class WorkerView:
     unknown: Mapping[str, float] = field(default_factory=dict)
     trusts_silence: bool = True
     lost: Collection[str] = ()
+    is_partial: bool = False
 
     def is_dead(self, worker: Worker) -> bool:
         """Whether a worker has ended, so that its claims are free."""
@@ -43,10 +49,18 @@ class WorkerView:
             return bool(self.idle_since) or not is_in_queue
         return worker.process.is_gone or (self.trusts_silence and worker.until <= self.now)
 
-    @property
+    @cached_property
     def dead(self) -> list[Worker]:
         """Workers whose claims are free."""
         return [w for w in self.others.values() if self._is_kin(w.id) and self.is_dead(w)]
+
+    @cached_property
+    def _dead_owners(self) -> frozenset[str]:
+        return frozenset(worker.id for worker in self.dead)
+
+    @cached_property
+    def _served_queues(self) -> frozenset[str]:
+        return frozenset(w.queue for w in self.others.values() if not self.is_dead(w))
 
     @property
     def has_lost_workers(self) -> bool:
@@ -65,8 +79,9 @@ class WorkerView:
         if owner.startswith("q"):
             return self._has_left_queue(claim)
         if owner in self.others:
-            return self.is_dead(self.others[owner])
-        return self.unknown.get(owner, 0.0) >= 2 * self.me.heartbeat
+            return owner in self._dead_owners
+        known_for = self.unknown.get(owner, self.unknown.get(REST, 0.0))
+        return not self.is_partial and known_for >= 2 * self.me.heartbeat
 
     def is_unkept_lost(self, claim: StoredClaim) -> bool:
         """Whether the request of a claim that is stored without it is lost.
@@ -86,8 +101,7 @@ class WorkerView:
                 return False
             is_older = claim.time <= self.idle_since
             return is_older or self.now - claim.time >= 2 * ORPHANED_AFTER_SECONDS
-        served = {worker.queue for worker in self.others.values() if not self.is_dead(worker)}
-        return claim.owner not in served
+        return not self.is_partial and claim.owner not in self._served_queues
 
     def is_to_be_awaited(self, claim: StoredClaim) -> bool:
         """Whether a claim may be free soon."""
@@ -97,7 +111,7 @@ class WorkerView:
         """Whether the owner of a claim is a worker without an entry."""
         owner = claim.owner
         is_workers = owner.startswith("w") and owner != self.me.id and self._is_kin(owner)
-        return is_workers and owner not in self.others
+        return is_workers and owner not in self.others and not self.is_partial
 
     def _is_kin(self, owner: str) -> bool:
         return workers.is_of(owner, self.spider)

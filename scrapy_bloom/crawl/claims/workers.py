@@ -95,7 +95,7 @@ class Worker:
 
     @classmethod
     def parse(cls, name: str, entry: str) -> "Worker | None":
-        """Read a stored entry; None if it is damaged."""
+        """Read a stored entry; None if it is damaged, or not as workers write it."""
         until, _, description = entry.partition(" ")
         try:
             fields = json.loads(description)
@@ -106,7 +106,12 @@ class Worker:
         process = worker.process
         is_good = in_range(process.pid, 0, _MAX_PID) and 0 < heartbeat <= _MAX_HEARTBEAT
         is_good &= type(process.host) is type(process.place) is str and type(process.started) is int
-        return worker if is_good else None
+        return worker if is_good and worker.entry == entry else None
+
+    @property
+    def entry(self) -> str:
+        """Its entry on the server."""
+        return f"{self.until} {self.describe()}"
 
     @property
     def life(self) -> int:

@@ -123,7 +123,10 @@ class Server:
         return ["ok", "0", "", str(NOW), FIELD, f"w0 n0 {NOW} 0 2", "aa", "damaged"]
 
     def _heartbeat(self, *_: Any) -> list[Any]:
-        return ["ok", "", "", str(NOW), "w0", f"{NOW} {{}}"]
+        return ["ok", "1", "", str(NOW), "w0", f"{NOW} {{}}"]
+
+    def _remove_workers(self, *_: Any) -> list[Any]:
+        return ["ok", "", "", str(NOW)]
 
     def _walk(self, call: Call, _: Any) -> list[Any]:
         return ["ok", "0", "node", str(NOW), call.keys[0].replace(":ring", ":0.0"), ""]
@@ -241,6 +244,7 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "scan": _protocol(claims.scan, 0, "0", 10),
     "windows": _protocol(claims.note_windows, ["a"]),
     "heartbeat": _protocol(claims.heartbeat, "w1", 60, "{}"),
+    "remove_workers": _protocol(claims.remove_workers, {"w1": ""}),
     "reassign": _protocol(
         claims.reassign, 0, [claims.StoredClaim(FIELD, "w0", "n0", NOW, 0, 2)], "w1", "n2"
     ),

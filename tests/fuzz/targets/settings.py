@@ -152,6 +152,7 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_GROWTH": [2, 1.5, 0],
     "BLOOM_MAX_MEMORY": [1 << 30],
     "BLOOM_PENDING_MEMORY": [0],
+    "BLOOM_KEEP_HEADERS": [False, "1"],
     "BLOOM_REMEMBER": ["crawled", "scheduled"],
     "BLOOM_HEARTBEAT": [30],
     "BLOOM_RETRY_AFTER": ["1 day", 60],

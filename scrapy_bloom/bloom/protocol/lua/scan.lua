@@ -5,17 +5,21 @@
 -- ARGV[2]  claims to return, about
 --
 -- Reply    {"ok", cursor, "", now, field, "owner nonce time attempt length", ...}  the cursor is "0"
---          at the end; length is that of the request, 0 if it is not kept. Of a claim that is
---          there all the while, one reply tells at least
+--          at the end; length is that of the request, 0 if it is not kept. Of a claim that is there
+--          all the while, one reply tells at least. Fields that are too long, which no client has
+--          written, are left out
 -- Cost     O(claims returned); a hash of at most 512 short entries is returned at once
+local LONGEST = 4096  -- characters of a field, and of a claim without its request
 local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local reply = {'ok', found[1], '', redis.call('TIME')[1]}
 for i = 1, #found[2], 2 do
   local claim = found[2][i + 1]
   -- Where the request begins, not the request: it may be long.
   local head, page, start = string.match(claim, '^(%S+ %S+ %d+ %d+) (@?)()')
-  local length = head and (page == '@' and 0 or #claim - start + 1)
-  reply[#reply + 1] = found[2][i]
-  reply[#reply + 1] = head and (head .. ' ' .. length) or ''
+  if #found[2][i] <= LONGEST then
+    local length = head and (page == '@' and 0 or #claim - start + 1)
+    reply[#reply + 1] = found[2][i]
+    reply[#reply + 1] = head and #head <= LONGEST and (head .. ' ' .. length) or ''
+  end
 end
 return reply

@@ -1,0 +1,155 @@
+"""A client that can write to the filter's keys forges workers and claims: crawls stay bounded."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.odd_site import Lab, LabOf, page
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+#: Forged entries. Those of claims that are taken over cost 0.15 ms of CPU each.
+MANY, SOME = 100_000, 20_000
+KEY = "odd:bloom"
+#: KiB of memory that a crawl takes more than an undisturbed one, at most.
+MAX_MORE_MEMORY = 30 << 10
+
+#: Notes the most memory that the process had, in KiB.
+SPIDER = """
+import resource
+from support.odd_site import OddSpider
+
+class NeighbourSpider(OddSpider):
+    def closed(self, reason):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.crawler.stats.set_value("peak", peak)
+"""
+FAR = Process("far", 7, "another machine", 99)
+
+
+@pytest.fixture
+def lab(lab_of: LabOf) -> Lab:
+    """A site of one page, and a filter on the server."""
+    lab = lab_of({"/": page("/1"), "/1": page()})
+    BloomFilter(lab.client, KEY, blocks=1).open()
+    return lab
+
+
+#: Writes fields of a hash that differ in their numbers only.
+FORGE = """
+for number = 1, ARGV[3] do
+  local field = string.format(ARGV[1], number)
+  redis.call('HSET', KEYS[1], field, (string.gsub(ARGV[2], '<number>', number)))
+end
+"""
+#: Ids of workers of the spider, and of another one.
+OURS, OTHERS = f"w{workers.tag('odd')}%016x", f"w{workers.tag('other')}%016x"
+
+
+def forge(lab: Lab, key: str, field: str, value: str, count: int = MANY) -> None:
+    lab.client.eval(FORGE, 1, key, field, value, count)
+
+
+def entry(until: int, process: Process = FAR, queue: str = "") -> str:
+    worker = Worker("", until, 1.0, process, queue)
+    return f"{worker.until} {worker.describe()}"
+
+
+#: What is forged, how much of it, by the server's clock.
+CROWDS: dict[str, Callable[[int], tuple[str, str, int]]] = {
+    "alive": lambda now: (OURS, entry(now + 3), MANY),
+    "alive for ever": lambda now: (OURS, entry(now + 10**9), SOME),
+    "silent": lambda now: (OURS, entry(now - 9), MANY),
+    "stopped": lambda _: (OURS, entry(0), SOME),
+    "gone": lambda now: (OURS, entry(now + 60, replace(Process.own(), started=1)), SOME),
+    "with queues": lambda now: (OURS, entry(now + 60, queue="q<number>"), SOME),
+    "of another spider": lambda now: (OTHERS, entry(now + 60), SOME),
+    "damaged": lambda _: ("w%d", "?" * 200, SOME),
+    "far too long": lambda _: ("w%d", "?" * 5_000, 10_000),
+}
+
+
+@pytest.fixture
+def usual(lab: Lab) -> int:
+    """KiB that an undisturbed crawl takes."""
+    return int(lab.crawl(SPIDER, BLOOM_KEY="other:bloom").stats["peak"])
+
+
+@pytest.mark.parametrize("kind", CROWDS)
+def test_forged_workers_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
+    field, value, count = CROWDS[kind](lab.now())
+    forge(lab, Keys(KEY).workers(), field, value, count)
+    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+    assert done.hits == {"/": 1, "/1": 1}
+    assert done.stats["finish_reason"] == "finished"
+    assert done.stats["peak"] < usual + MAX_MORE_MEMORY
+    assert "more than 2,000" in done.log
+
+
+# -- claims --
+
+FIELD = "%040x"
+#: Forged claims.
+CLAIMS = {
+    "of unknown workers": (f"w{workers.tag('odd')}<number> n 1 0 {{}}", SOME),
+    "of a dead worker": (f"{OURS % 0} n 1 0 {{}}", SOME),
+    "of a dead worker, not kept": (f"{OURS % 0} n 1 0 ", MANY),
+    "of a worker that is alive": (f"{OURS % 1} n 1 0 {{}}", MANY),
+    "of a queue": (f"q{workers.tag('odd')}1 n 1 0 {{}}", SOME),
+    "failed and due": (f"-{workers.tag('odd')} n 1 0 {{}}", SOME),
+    "damaged": ("x", MANY),
+}
+
+
+@pytest.mark.parametrize("kind", CLAIMS)
+def test_forged_claims_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
+    now, key = lab.now(), Keys(KEY)
+    lab.client.hset(key.workers(), OURS % 0, entry(0))
+    lab.client.hset(key.workers(), OURS % 1, entry(now + 10**6))
+    value, count = CLAIMS[kind]
+    forge(lab, key.claims(0), FIELD, value, count)
+    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+    assert done.hits == {"/": 1, "/1": 1}
+    assert done.stats["finish_reason"] == "finished"
+    assert done.stats["peak"] < usual + MAX_MORE_MEMORY
+    left = 0 if kind != "of a worker that is alive" else count
+    assert lab.client.hlen(key.claims(0)) == left
+
+
+HUGE = """
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. string.rep('x', ARGV[3]))
+"""
+
+
+def test_a_claim_of_64_mb_is_ended_and_takes_no_memory(lab: Lab, usual: int) -> None:
+    key, size = Keys(KEY), 64 << 20
+    field = fingerprint(Request(f"{lab.site.url}/1")).hex()
+    lab.client.hset(key.workers(), OURS % 0, entry(0))
+    lab.client.eval(HUGE, 1, key.claims(0), field, f"{OURS % 0} n 1 0 ", size)
+    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+    assert done.hits == {"/": 1, "/1": 1}
+    assert done.stats["peak"] < usual + MAX_MORE_MEMORY
+    assert not done.claims
+
+
+# -- names --
+
+
+def test_forged_fields_of_any_length_and_windows_do_not_hold_up_a_crawl(
+    lab: Lab, usual: int
+) -> None:
+    key = Keys(KEY)
+    long = "0" * 100_000
+    for number in range(500):
+        lab.client.hset(key.claims(0), f"{long}{number}", f"-{workers.tag('odd')} n 1 0 {{}}")
+    forge(lab, key.header(), "window:forged-%d", "1")
+    forge(lab, key.header(), "window:{%d}", "1", count=10)
+    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+    assert done.hits == {"/": 1, "/1": 1}
+    assert done.stats["finish_reason"] == "finished"
+    assert done.stats["peak"] < usual + MAX_MORE_MEMORY

@@ -1,0 +1,217 @@
+"""Sites that harm crawlers: a crawl takes hardly more than with Scrapy's own filter."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from scrapy import Request
+from support.crawling import PLAIN_SCRAPY
+from support.dupefilters import Make
+from support.odd_site import Lab, LabOf, Reply, page
+from support.polling import TICK_SECONDS
+
+#: KiB of memory that a crawl takes more than half as much again as with Scrapy's own filter.
+MAX_MORE_MEMORY = 40 << 10
+#: Characters of a line that this package logs, at most.
+MAX_LINE = 10_000
+#: Notes the most memory that the process had, in KiB.
+SPIDER = """
+import resource
+from support.odd_site import OddSpider
+
+class HostileSpider(OddSpider):
+    def closed(self, reason):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.crawler.stats.set_value("peak", peak)
+"""
+
+
+@dataclass
+class Result:
+    stats: dict[str, Any]
+    log: str
+    hits: Counter[str]
+
+
+def crawl(lab: Lab, spider: str = SPIDER, **settings: Any) -> Result:
+    before = lab.site.hits()
+    with lab.start(spider, **settings) as running:
+        while not running.is_over:
+            time.sleep(TICK_SECONDS)  # longer than PATIENCE, if it has to
+        stats = running.wait()
+        return Result(stats, running.log, lab.site.hits() - before)
+
+
+def both(lab: Lab, spider: str = SPIDER, **settings: Any) -> tuple[Result, Result]:
+    """Crawl with Scrapy's own filter, then with ours."""
+    plain = crawl(lab, spider, **PLAIN_SCRAPY, **settings)
+    ours = crawl(lab, spider, **settings)
+    assert ours.stats["peak"] < 1.5 * plain.stats["peak"] + MAX_MORE_MEMORY
+    return plain, ours
+
+
+def claims(lab: Lab) -> int:
+    return sum(lab.client.hlen(key) for key in lab.client.scan_iter("*:claims"))
+
+
+# -- endless sites --
+
+
+def calendar(path: str) -> Reply:
+    """A page a day, which links the days around it."""
+    day = int(path.rpartition("/")[2] or 0)
+    return page(*(f"/{other}" for other in (day + 1, day - 1, day + 2, day - 2)))
+
+
+def thicket(path: str) -> Reply:
+    """A page that links 30 further ones."""
+    number = int(path.rpartition("/")[2] or 0)
+    return page(*(f"/{30 * number + further}" for further in range(1, 31)))
+
+
+@pytest.mark.parametrize(("site", "pending"), [(calendar, 30), (thicket, 30 * 230)])
+def test_an_endless_site_costs_what_is_pending(lab_of: LabOf, site: Any, pending: int) -> None:
+    lab = lab_of({})
+    lab.site.rest = site
+    plain, ours = both(lab, CLOSESPIDER_PAGECOUNT=200)
+    for one in (plain, ours):
+        assert 200 <= sum(one.hits.values()) <= 230
+        assert one.stats["finish_reason"] == "closespider_pagecount"
+    assert not [path for path, times in ours.hits.items() if times > 1]
+    left = ours.stats["scheduler/enqueued"] - ours.stats["response_received_count"]
+    assert 0 < claims(lab) <= left + 1 <= pending
+    again = crawl(lab, CLOSESPIDER_PAGECOUNT=200)
+    assert again.stats["bloom/taken_over"] > 0
+    assert set(again.hits) & set(ours.hits) == {"/"}
+
+
+# -- one page with very many links --
+
+MANY = f"""
+import re
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+{SPIDER}
+    pages = 0
+
+    def parse(self, response):
+        yield response.follow("/many", self.parse_many, priority=1)
+        yield response.follow("/chain/0", self.parse_chain, priority=2)
+
+    def parse_chain(self, response):
+        self.pages += 1
+        yield from self.links(response, callback=self.parse_chain)
+
+    def parse_many(self, response):
+        before = self.pages
+        for match in re.finditer(rb'href="(/[^"]+)"', response.body):
+            yield Request(response.urljoin(match[1].decode()), priority=-1)
+        self.crawler.stats.set_value("meanwhile", self.pages - before)
+        raise CloseSpider("enough")
+"""
+
+
+#: Takes minutes, and 2 GB.
+LONG_TEST = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+
+
+@pytest.mark.parametrize("links", [5_000, pytest.param(1_000_000, marks=LONG_TEST)])
+def test_other_pages_are_crawled_while_a_page_yields_its_links(lab_of: LabOf, links: int) -> None:
+    body = b"".join(b'<a href="/%d">x</a>' % number for number in range(links))
+    lab = lab_of({"/": page(), "/many": Reply(body=body)})
+    lab.site.rest = lambda path: page(f"/chain/{int(path.rpartition('/')[2]) + 1}")
+    plain, ours = both(lab, MANY, LOG_LEVEL="INFO")
+    for one in (plain, ours):
+        assert one.stats["scheduler/enqueued"] >= links
+    assert "Traceback" not in ours.log
+    assert ours.stats["meanwhile"] > 0
+    assert claims(lab) + ours.stats["response_received_count"] >= links
+
+
+# -- long URLs --
+
+#: One of 1 MB, which is linked twice.
+LONG = "/" + "x" * (1 << 20)
+LONG_URLS = f"""
+from scrapy import Request
+{SPIDER}
+    def parse(self, response):
+        for number in range(10):
+            for _ in range(2):
+                url = response.urljoin("/" + "x" * (1 << 20) + str(number))
+                yield Request(url, self.parse, errback=self.failed, meta={{"of": url}})
+
+    def failed(self, failure):
+        pass
+"""
+
+
+def test_log_lines_about_urls_of_1_mb_are_short(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page()})
+    settings = {"LOG_LEVEL": "DEBUG", "DUPEFILTER_DEBUG": True, "RETRY_ENABLED": False}
+    settings["URLLENGTH_LIMIT"] = 0  # Scrapy drops URLs of more than 2,083 characters
+    plain, ours = both(lab, LONG_URLS, **settings)
+    for name in ("downloader/request_count", "dupefilter/filtered", "scheduler/enqueued"):
+        assert ours.stats[name] == plain.stats[name]
+    assert ours.stats["bloom/not_kept"] == 10
+    lines = [line for line in ours.log.splitlines() if "[scrapy_bloom" in line]
+    assert sum("Filtered duplicate request" in line for line in lines) == 10
+    assert max(map(len, lines)) < MAX_LINE
+
+
+class Failing:
+    """Fails with a text that the site has chosen."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        raise ValueError(request.url)
+
+
+def test_what_a_site_can_make_fail_is_logged_in_short(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make(REQUEST_FINGERPRINTER_CLASS=Failing)
+    with pytest.raises(ValueError, match="example"):
+        dupefilter.request_seen(Request(f"https://example.com{LONG}"))
+    assert "REQUEST_FINGERPRINTER_CLASS" in caplog.text
+    assert len(caplog.text) < MAX_LINE
+
+
+# -- slow answers, odd bytes --
+
+
+def test_a_page_that_never_ends_holds_up_no_other_page(lab_of: LabOf) -> None:
+    others = [f"/{number}" for number in range(1, 30)]
+    pages = {"/": page("/drip", *others), "/drip": Reply(body=b"x" * 600, drip=0.1)}
+    lab = lab_of(pages | {path: page() for path in others})
+    plain, ours = both(lab, DOWNLOAD_TIMEOUT=2, RETRY_ENABLED=False)
+    assert ours.hits == plain.hits == Counter(pages.keys() | {*others})
+    (claim,) = lab.claims().items()
+    assert (claim[0], claim[1].kind) == ("/drip", "-")
+
+
+#: A link and a header with each byte.
+BYTES = [bytes([number]) for number in range(256)]
+LINKS = b"".join(b"<a href='/link/%d/%b?q=%b#%b'>x</a>" % (n, b, b, b) for n, b in enumerate(BYTES))
+HEADS = b"".join(b"X-%d: a%bz\r\n" % (n, b) for n, b in enumerate(BYTES) if b not in b"\r\n")
+
+
+@pytest.mark.parametrize("encoding", [b"", b"<meta charset=latin-1>", b"<meta charset=shift_jis>"])
+def test_any_byte_in_urls_and_headers_is_crawled_as_by_scrapy(
+    lab_of: LabOf, encoding: bytes
+) -> None:
+    lab = lab_of({"/": Reply(body=encoding + LINKS, head=HEADS)})
+    target = b"".join(byte for byte in BYTES if byte not in b"\r\n")
+    lab.site.rest = lambda path: Reply(
+        status=302 if "/link/" in path else 200,
+        body=b"x",
+        head=b"Location: /to/%b/%b\r\n" % (path.split("/")[2].encode(), target)
+        if "/link/" in path
+        else HEADS,
+    )
+    plain, ours = both(lab)
+    assert ours.hits == plain.hits
+    assert len(ours.hits) > len(BYTES) // 2
+    assert ours.log.count("Traceback") == plain.log.count("Traceback")
+    assert not claims(lab)

@@ -1,0 +1,115 @@
+"""What pending requests store of cookies, credentials and proxies, and what is put back of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.odd_site import Lab, LabOf, page
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.crawl.claims import request_codec, workers
+
+KEY = "odd:bloom"
+#: Sends each link with a secret, in the way that CREDENTIALS names.
+SPIDER = """
+from support.odd_site import OddSpider
+
+class SecretSpider(OddSpider):
+    def parse(self, response):
+        proxy = self.settings["SITE_URL"].replace("//", "//user:S3CRET@")
+        yield from self.links(response, **{
+            "header": {"headers": {"Authorization": "Basic S3CRET"}},
+            "cookie header": {"headers": {"cookie": "id=S3CRET"}},
+            "cookies": {"cookies": {"id": "S3CRET"}},
+            "proxy": {"meta": {"proxy": proxy}},
+        }[self.settings["CREDENTIALS"]])
+"""
+WAYS = ["header", "cookie header", "cookies", "proxy"]
+#: Requests to proxies have no cookies of their own; robots.txt is not needed.
+SITE = {"/": page(*(f"/{number}" for number in range(1, 9)))} | {
+    f"/{number}": page() for number in range(1, 9)
+}
+
+
+def stored(lab: Lab) -> str:
+    """All that is in the claims."""
+    return " ".join(claim.request for claim in lab.claims().values())
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_credentials_are_stored_unless_that_is_off_and_no_page_is_lost(
+    lab_of: LabOf, way: str, is_kept: bool
+) -> None:
+    lab = lab_of(SITE)
+    settings = {"CREDENTIALS": way, "BLOOM_KEEP_HEADERS": is_kept}
+    first = lab.kill_midway(4, SPIDER, **settings)
+    assert lab.claims()
+    assert ("S3CRET" in stored(lab)) is is_kept
+    done = lab.crawl(SPIDER, **settings)
+    assert {path.removeprefix(lab.site.url) for path in first + done.hits} == {*SITE}
+    assert not done.claims
+    assert "S3CRET" not in done.log
+
+
+def test_one_warning_says_why_requests_are_not_kept(lab_of: LabOf) -> None:
+    done = lab_of(SITE).crawl(SPIDER, CREDENTIALS="header", BLOOM_KEEP_HEADERS=False)
+    assert done.stats["bloom/not_kept"] == len(SITE) - 1
+    assert done.log.count("and BLOOM_KEEP_HEADERS is False") == 1
+
+
+def test_requests_without_credentials_are_kept_all_the_same(lab_of: LabOf) -> None:
+    done = lab_of(SITE).crawl(BLOOM_KEEP_HEADERS=False)
+    assert "bloom/not_kept" not in done.stats
+
+
+# -- what a client that can write there may make a crawl fetch --
+
+
+def forge(lab: Lab, url: str, meta: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+    """Write the claim of a worker that has stopped."""
+    bloom = BloomFilter(lab.client, KEY, blocks=1)
+    bloom.open()
+    item = fingerprint(Request(url))
+    own = {"bloom_claims": {f"lasting:{item.hex()}": 0}}
+    text = request_codec.dump(Request(url, meta={**own, **(meta or {})}, **kwargs), None)
+    claim = f"{workers.failed_id('odd')} n 1 0 {text}"
+    lab.client.hset(Keys(KEY).claims(0), item.hex(), claim)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_restored_request_has_a_proxy_only_where_these_are_kept(
+    lab_of: LabOf, is_kept: bool
+) -> None:
+    url = "http://127.0.0.1:1/1"
+    lab = lab_of({"/": page(), url: page()})
+    forge(lab, url, {"proxy": lab.site.url})
+    done = lab.crawl(BLOOM_KEEP_HEADERS=is_kept, RETRY_ENABLED=False)
+    assert set(done.hits) == ({"/", url} if is_kept else {"/"})
+    assert done.stats.get("bloom/not_restored", 0) == (not is_kept)
+    assert ("it has cookies, credentials or a proxy" in done.log) is not is_kept
+    assert not done.claims
+
+
+def test_offsite_rules_hold_for_restored_requests(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page(), "/1": page()})
+    forge(lab, f"{lab.site.offsite}/1")
+    done = lab.crawl()
+    assert done.hits == {"/": 1}
+    assert done.stats["offsite/filtered"] == 1
+    assert not done.claims
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"meta": {"allow_offsite": True}}, {"dont_filter": True}], ids=str
+)
+def test_requests_that_the_spider_may_send_anywhere_come_back_so(
+    lab_of: LabOf, kwargs: dict[str, Any]
+) -> None:
+    """Spiders use both: a claim without them would be another request."""
+    lab = lab_of({"/": page(), "/1": page()})
+    forge(lab, f"{lab.site.offsite}/1", **kwargs)
+    assert set(lab.crawl().hits) == {"/", f"{lab.site.offsite}/1"}
