@@ -33,7 +33,7 @@ def replies(operation: str, *given: Any, state: str = STATE) -> bytes:
 def worker(**changes: Any) -> str:
     """A stored worker, with other values."""
     fields = json.loads(Worker("w", NOW, 30.0, Process("h", 1, "", 1)).describe())
-    return f"{NOW} {json.dumps(fields | changes)}"
+    return f"{NOW} {json.dumps(fields | changes, separators=(',', ':'))}"
 
 
 def nested(depth: int) -> Any:
