@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "claims of workers without an entry are never free",
         f"{CLAIMS}/worker_view.py",
-        "return self.unknown.get(owner, 0.0) >= 2 * self.me.heartbeat",
+        "return not self.is_partial and known_for >= 2 * self.me.heartbeat",
         "return False",
     ),
     Mutant(

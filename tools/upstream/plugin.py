@@ -17,11 +17,15 @@ OUTCOMES = "UPSTREAM_OUTCOMES"
 #: Names a file with the ids of the tests, classes and modules that are run, a line each; all if
 #: it is empty.
 ONLY = "UPSTREAM_ONLY"
+#: A copy: tests replace ``os.environ``. With pytest-xdist, the process that starts the workers
+#: receives all reports.
+ENVIRONMENT = dict(os.environ)
+IS_WORKER = "PYTEST_XDIST_WORKER" in ENVIRONMENT
 
 
 def key_of(nodeid: str) -> str:
     """Return the key of a test's filter, another one in each run."""
-    run = os.environ.get(OUTCOMES, "")
+    run = ENVIRONMENT.get(OUTCOMES, "")
     return f"upstream:{hashlib.sha256(f'{run} {nodeid}'.encode()).hexdigest()[:16]}"
 
 
@@ -40,7 +44,7 @@ def is_chosen(nodeid: str, chosen: Collection[str]) -> bool:
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave out the tests that are not chosen."""
-    chosen = set(Path(os.environ[ONLY]).read_text(encoding="utf-8").splitlines())
+    chosen = set(Path(ENVIRONMENT[ONLY]).read_text(encoding="utf-8").splitlines())
     if chosen:
         left_out = [item for item in items if not is_chosen(item.nodeid, chosen)]
         config.hook.pytest_deselected(items=left_out)
@@ -67,8 +71,7 @@ def pytest_collectreport(report: Any) -> None:
 
 
 def _write(nodeid: str, outcome: str, why: object) -> None:
-    # With pytest-xdist, the process that starts the workers receives all reports.
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if not IS_WORKER:
         line = {"test": nodeid, "outcome": outcome, "why": str(why) if outcome == "failed" else ""}
-        with Path(os.environ[OUTCOMES]).open("a", encoding="utf-8") as file:
+        with Path(ENVIRONMENT[OUTCOMES]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
