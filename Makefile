@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream fuzz lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream fuzz soak lint lint-lua format dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -25,6 +25,7 @@ help:
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
 	@echo "make fuzz         fuzz all parsers, guided by coverage (15 minutes; FUZZ=options)"
+	@echo "make soak         a crawl with faults and rotations, and what grows in it (1 hour; SOAK=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
@@ -69,6 +70,10 @@ upstream: $(VENV)/dev
 # For example FUZZ="--target rings --runs 100000"
 fuzz: $(VENV)/fuzz
 	cd tests && ../$(BIN)/python -m fuzz.run $(FUZZ)
+
+# For example SOAK="--minutes 5"
+soak: $(VENV)/dev
+	cd tests && ../$(BIN)/python -m soak.run $(SOAK)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

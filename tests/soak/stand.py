@@ -1,0 +1,306 @@
+"""A server, a proxy in front of it and two crawlers; samples of them; what is left at the end."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from chaos.faults import AOF, write_launcher
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from support.paths import TESTS
+from support.polling import until
+from support.proxy import Proxy
+from support.servers import SERVERS, Server
+
+from soak.faults import FaultLoop
+from soak.visits import Visits
+from soak.worker import GENERATIONS, HUB_PERIODS
+
+TICK_SECONDS = 0.05
+#: Settings of the crawler that is killed: the one that is measured gets most of the machine.
+SECOND = {"CONCURRENT_REQUESTS": 4, "SOAK_IS_BUSY": False}
+#: Seconds that the crawlers get to crawl what is in their queues.
+DRAIN_SECONDS = 600.0
+#: Samples of the crawler's own, for the CSV; the other columns are the server's.
+OF_CRAWLER = (
+    *("requests", "pages", "rss_mb", "objects", "files", "threads", "tasks", "queue", "entries"),
+    *("rotations", "outages", "offline", "unknown", "taken_over", "failed", "not_kept"),
+)
+OF_SERVER = ("server_mb", "keys", "headers", "rings", "layers", "claim_keys", "worker_keys")
+COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER, "claims", "lasting_keys")
+#: The last part of a key -> its column; bitmaps have other names.
+KINDS = {"header": "headers", "ring": "rings", "claims": "claim_keys", "workers": "worker_keys"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What runs.
+
+    Args:
+        directory: for logs and results.
+        seconds: how long the crawl goes on.
+        requests: that the measured crawler looks up at least, however long that takes.
+        pages: of the site.
+        period: `BLOOM_ROTATE_EVERY` in seconds; the window is four times as long.
+        fault_every: seconds between faults; 0 for none.
+        sample_every: seconds between samples.
+        patience: seconds that a page may wait in the queue, and longer because of outages.
+        leak: kind of the leak that is put in on purpose, "" for none.
+        seed: of the faults.
+    """
+
+    directory: Path
+    seconds: float
+    requests: int = 0
+    pages: int = 1_500
+    period: int = 60
+    fault_every: float = 20.0
+    sample_every: float = 5.0
+    patience: float = 240.0
+    leak: str = ""
+    seed: int = 1
+
+    @property
+    def longest_gap(self) -> float:
+        """Seconds within which each page has to be crawled again.
+
+        It is forgotten within a window, and a hub that links to it comes within 0.75 periods. If it
+        fails then, it is due again after a period, and a hub comes once more.
+        """
+        return self.period * (GENERATIONS + 2 * HUB_PERIODS + 1) + self.patience
+
+
+class Workers:
+    """The crawlers. Number 0, for the faults, is the one that is killed; the other is measured."""
+
+    def __init__(self, settings: dict[str, Any], directory: Path, leak: str) -> None:
+        self._directory = directory
+        self.probes = [directory / f"crawler-{number}.jsonl" for number in range(2)]
+        self._settings = [
+            {**settings, **SECOND, "SOAK_PROBE": str(self.probes[0]), "SOAK_LEAK": ""},
+            {**settings, "SOAK_PROBE": str(self.probes[1]), "SOAK_LEAK": leak},
+        ]
+        self.kills = 0
+        self.processes = [self._launch(number) for number in range(2)]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether both have opened the filter: while a fault lasts, a crawl does not start."""
+        return all(probe.stat().st_size for probe in self.probes)
+
+    def _launch(self, number: int) -> "subprocess.Popen[bytes]":
+        self.probes[number].write_text("")
+        command = [sys.executable, "-m", "soak.worker", json.dumps(self._settings[number])]
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with (self._directory / f"crawler-{number}.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=TESTS, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log
+            )
+
+    def __len__(self) -> int:
+        return 1
+
+    def start(self, number: int) -> None:
+        """Start the crawler that was killed."""
+        self.processes[number] = self._launch(number)
+
+    def kill(self, number: int) -> bool:
+        """Kill -9 a crawler; return whether it was running."""
+        process = self.processes[number]
+        running = process.poll() is None
+        process.kill()
+        process.wait()
+        self.kills += running
+        return running
+
+    def close(self) -> None:
+        """End both, whatever they do."""
+        for number in range(len(self.processes)):
+            self.kill(number)
+
+
+@dataclass(frozen=True)
+class End:
+    """What is there at the end.
+
+    Args:
+        exit_codes: of the crawlers; None for one that did not end by itself.
+        claims: claims on the server by kind of owner: "failed", or "worker".
+        lasting_keys: keys without an expiry.
+        gaps: the longest time that each page was not crawled.
+        never: pages that were never crawled.
+        early: crawls of a page sooner than the window allows.
+        late: crawls of a page later than it should be.
+        crawled: crawls of pages, by both crawlers.
+        kills: crawlers that were killed.
+        faults: faults that struck.
+    """
+
+    exit_codes: list[int | None]
+    claims: Counter[str]
+    lasting_keys: list[str]
+    gaps: list[float]
+    never: int
+    early: int
+    late: int
+    crawled: int
+    kills: int
+    faults: int
+
+
+class Stand:
+    """Everything that runs.
+
+    Args:
+        options: see there.
+        stack: ends it.
+    """
+
+    proxy: Proxy | None
+    evicted = 0
+
+    def __init__(self, options: Options, stack: ExitStack) -> None:
+        self.options = options
+        directory = options.directory
+        binary = write_launcher(next(iter(SERVERS.values())), directory)
+        self.server = stack.enter_context(Server(binary, *AOF))
+        self.proxy = stack.enter_context(Proxy(self.server.port))
+        self._newest: dict[str, Any] = {}
+        self._visits, self._stop = directory / "visits", directory / "stop"
+        self._stop.unlink(missing_ok=True)
+        Visits.create(self._visits, options.pages)
+        settings = {
+            "BLOOM_REDIS_URL": self.proxy.url,
+            "BLOOM_CAPACITY": max(100, options.pages // 2),
+            "BLOOM_RECRAWL_AFTER": options.period * GENERATIONS,
+            "BLOOM_ROTATE_EVERY": options.period,
+            "BLOOM_RETRY_AFTER": options.period,
+            "SOAK_PAGES": options.pages,
+            "SOAK_PERIOD": options.period,
+            "SOAK_SAMPLE_SECONDS": options.sample_every,
+            "SOAK_STOP": str(self._stop),
+            "SOAK_VISITS": str(self._visits),
+            "SOAK_SERVER": self.server.unix_url,
+        }
+        self.crew = Workers(settings, directory, options.leak)
+        stack.callback(self.crew.close)
+        self._client = stack.enter_context(
+            self.server.client(
+                socket_timeout=0.5, retry=Retry(NoBackoff(), 0), decode_responses=True
+            )
+        )
+
+    def run(self, samples: Path) -> End:
+        """Crawl for as long as the options say, then let the crawlers end; write the samples."""
+        options = self.options
+        until(lambda: self.is_open, "the crawls begin")
+        began = time.monotonic()
+        faults = FaultLoop(self, options.fault_every, options.seed)
+        next_sample = 0.0
+        with samples.open("w", newline="") as file, ExitStack() as stack:
+            stack.callback(faults.stop)
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            while not self._is_over(now := time.monotonic() - began):
+                faults.step(now)
+                if now >= next_sample:
+                    next_sample += options.sample_every
+                    self._newest = self._sample(now, faults)
+                    writer.writerow(self._newest)
+                    file.flush()
+                self._check_crawlers(faults.current)
+                time.sleep(TICK_SECONDS)
+        return self._end(faults)
+
+    def _is_over(self, seconds: float) -> bool:
+        is_enough = self._newest.get("requests", 0) >= self.options.requests
+        return is_enough and seconds >= self.options.seconds
+
+    def _check_crawlers(self, fault: str) -> None:
+        codes = [process.poll() for process in self.crew.processes]
+        if codes[1] is not None or (codes[0] is not None and fault != "crawler_kill"):
+            raise RuntimeError(f"a crawler has ended by itself: {codes}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether both crawls have begun."""
+        return self.crew.is_open
+
+    # -- samples --
+
+    def _sample(self, now: float, faults: FaultLoop) -> dict[str, Any]:
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
+        row |= {"seconds": round(now, 1), "fault": faults.current, "faults": faults.count}
+        own = json.loads(_last_lines(self.crew.probes[1])[-1])
+        row |= {name: own[name] for name in OF_CRAWLER}
+        with suppress(redis.RedisError):  # a fault: the sample has no such columns
+            row |= self._of_server()
+        return row
+
+    def _of_server(self) -> dict[str, Any]:
+        keys = self._client.keys("*")
+        kinds = Counter(KINDS.get(key.rpartition(":")[2], "layers") for key in keys)
+        claims = [key for key in keys if key.endswith(":claims")]
+        pipeline = self._client.pipeline(transaction=False)
+        for key in claims:
+            pipeline.hlen(key)
+        for key in keys:
+            pipeline.ttl(key)
+        found = pipeline.execute()
+        return {
+            "server_mb": self._client.info("memory")["used_memory"] / 1e6,
+            "keys": len(keys),
+            **{name: kinds[name] for name in OF_SERVER[2:]},
+            "claims": sum(found[: len(claims)]),
+            "lasting_keys": found[len(claims) :].count(-1),
+        }
+
+    # -- the end --
+
+    def _end(self, faults: FaultLoop) -> End:
+        time.sleep(self.options.sample_every / 2)  # the server may have just come back
+        self._stop.touch()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while any(process.poll() is None for process in self.crew.processes):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(TICK_SECONDS)
+        keys = self._client.keys("*")
+        with Visits.open(self._visits) as visits:
+            return End(
+                exit_codes=[process.poll() for process in self.crew.processes],
+                claims=self._claims(keys),
+                lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
+                gaps=visits.gaps(self._stop.stat().st_mtime),
+                never=list(visits.count).count(0),
+                early=int(sum(visits.early)),
+                late=int(sum(visits.late)),
+                crawled=int(sum(visits.count)),
+                kills=self.crew.kills,
+                faults=faults.count,
+            )
+
+    def _claims(self, keys: list[str]) -> Counter[str]:
+        return Counter(
+            "failed" if claim.startswith("-") else "worker"
+            for key in keys
+            if key.endswith(":claims")
+            for claim in self._client.hvals(key)
+        )
+
+
+def _last_lines(path: Path) -> list[str]:
+    """Return whole lines from the end of a file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 16_384))
+        text = file.read().decode()
+    return text[: text.rfind("\n") + 1].splitlines()

@@ -1,0 +1,161 @@
+"""The short form: seconds of a soak run. `make soak` runs as long as there is time."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_bloom.crawl.local_state import LocalState
+from soak.run import CURVES, SAMPLES, facts, growth_table, main, soak
+from soak.sizes import container_sizes
+from soak.stand import COLUMNS, End, Options
+from soak.verdict import MEASURES, Measure, failures, growth, read_samples
+from soak.visits import Visits
+from soak.worker import LEAKS
+
+MEMORY, KEYS = MEASURES[0], next(one for one in MEASURES if one.column == "keys")
+GOOD = End([0, 0], Counter(failed=3), [], [1.0], 0, 0, 0, 100, 1, 10)
+
+
+def options(directory: Path, seconds: float = 8, **changes: Any) -> Options:
+    small = Options(directory, seconds, 20_000, pages=300, period=2, fault_every=1.5)
+    # A busy machine may do nothing for a long time: what is late is tested without it.
+    return replace(small, sample_every=0.5, patience=600, **changes)
+
+
+# -- real runs --
+
+
+def test_nothing_grows_and_no_page_is_hidden(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    growths, end = soak(given)
+    assert failures(growths, end, given) == []
+    assert end.faults > 3
+    assert end.crawled > given.pages
+    samples = read_samples(tmp_path / SAMPLES)
+    assert len(samples) > 10
+    assert float(samples[-1]["requests"]) > given.pages
+    assert samples[-1].keys() == set(COLUMNS)
+    svg = (tmp_path / CURVES).read_text()
+    assert svg.startswith("<?xml")
+    assert growth_table(growths).row_count == len(MEASURES)
+    assert facts(given, end).row_count > 10
+
+
+@pytest.mark.parametrize(
+    ("leak", "words"),
+    [
+        ("memory", "memory of the crawler, MB: "),
+        pytest.param("files", "open file descriptors: ", marks=pytest.mark.slow),
+        pytest.param("keys", "keys on the server: ", marks=pytest.mark.slow),
+    ],
+)
+def test_a_leak_is_found(tmp_path: Path, leak: str, words: str) -> None:
+    """Otherwise the other test would show nothing."""
+    assert leak in LEAKS
+    given = options(tmp_path, seconds=2, fault_every=0, leak=leak)
+    growths, end = soak(given)
+    (found,) = [failure for failure in failures(growths, end, given) if words in failure]
+    assert found
+
+
+def test_a_failure_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--minutes 0.02 --requests 3000 --pages 100 --fault-every 0 --sample-every 0.2"
+    code = main([*arguments.split(), "--leak", "keys", "--directory", str(tmp_path)])
+    assert code == 1
+    assert " keys never expire, such as {soak:0}:" in capsys.readouterr().out
+
+
+# -- the verdict --
+
+
+def samples(name: str, values: Sequence[float], requests: int) -> list[dict[str, str]]:
+    step = requests / len(values)
+    rows = [dict.fromkeys(COLUMNS, "") for _ in values]
+    for number, (row, value) in enumerate(zip(rows, values, strict=True)):
+        row |= {"requests": str(number * step), name: str(value)}
+    return rows
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.column)
+def test_noise_is_no_growth(measure: Measure) -> None:
+    noise = random.Random(1)
+    values = [100 + noise.uniform(-1, 1) * measure.per_run for _ in range(700)]
+    found = growth(samples(measure.column, values, 5_000_000), measure)
+    assert not found.has_grown
+    assert found.first == pytest.approx(found.last, abs=measure.per_run)
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.column)
+def test_slow_growth_below_the_noise_is_found(measure: Measure) -> None:
+    noise, per_million = random.Random(1), 2 * measure.per_million
+    step = max(measure.per_run / per_million, 1)  # millions of requests for the bound of a run
+    values = [
+        100 + noise.uniform(-0.5, 0.5) * measure.per_run + number / 700 * 4 * step * per_million
+        for number in range(700)
+    ]
+    found = growth(samples(measure.column, values, int(4e6 * step)), measure)
+    assert found.has_grown
+    assert found.per_million == pytest.approx(per_million, rel=0.2)
+
+
+def test_growth_while_caches_fill_is_none() -> None:
+    values = [min(number, 170) * 1.0 for number in range(700)]
+    assert not growth(samples("rss_mb", values, 5_000_000), MEMORY).has_grown
+
+
+def test_samples_without_the_server_do_not_count() -> None:
+    rows = samples("keys", [70.0] * 100, 1_000_000)
+    rows[50]["keys"] = ""
+    assert growth(rows, KEYS).per_million == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"exit_codes": [0, -9]}, "crawlers ended with [0, -9]"),
+        ({"claims": Counter(worker=2)}, "2 claims of crawlers that have ended cleanly"),
+        ({"lasting_keys": ["k"]}, "1 keys never expire, such as k"),
+        ({"gaps": [1.0, 900.0]}, "1 pages were not crawled for 613 seconds"),
+    ],
+    ids=["exit codes", "claims", "keys", "hidden"],
+)
+def test_what_is_left_is_found(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    given = options(tmp_path)
+    assert failures([], GOOD, given) == []
+    assert failures([], replace(GOOD, **change), given) == [words]
+
+
+# -- its parts --
+
+
+def test_gaps_between_visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("soak.visits.time.time", lambda: now)
+    path = tmp_path / "visits"
+    Visits.create(path, 3)
+    for now, page in ((1_010.0, 0), (1_012.0, 0), (1_050.0, 0), (1_040.0, 1)):  # noqa: B007
+        with Visits.open(path) as visits:
+            visits.crawled(page, soonest=5, latest=30)
+    with Visits.open(path) as visits:
+        assert visits.gaps(1_060.0) == [38, 40, 60]
+        assert list(visits.count) == [3, 1, 0]
+        assert list(visits.early) == [1, 0, 0]
+        assert list(visits.late) == [1, 0, 0]
+
+
+def test_containers_are_found_wherever_they_are() -> None:
+    state = LocalState(0, 60)
+    state.take(b"one")
+    state.take(b"two")
+    found = container_sizes(state)
+    assert found["LocalState._taken"] == 2
+    assert found["LocalState._reserved"] == 0
+    # Through a list, a partial, and a method.
+    assert container_sizes(state.put)["LocalState._taken"] == 2
+    assert container_sizes([partial(print, [state.put])])["LocalState._taken"] == 2
