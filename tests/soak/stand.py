@@ -134,7 +134,8 @@ class End:
 
     Args:
         exit_codes: of the crawlers; None for one that did not end by itself.
-        claims: claims on the server by kind of owner: "failed", or "worker".
+        failed_claims: claims on the server of pages that failed.
+        claims: claims on the server of crawlers.
         lasting_keys: keys without an expiry.
         gaps: the longest time that each page was not crawled.
         never: pages that were never crawled.
@@ -146,7 +147,8 @@ class End:
     """
 
     exit_codes: list[int | None]
-    claims: Counter[str]
+    failed_claims: int
+    claims: int
     lasting_keys: list[str]
     gaps: list[float]
     never: int
@@ -275,10 +277,13 @@ class Stand:
                 break
             time.sleep(TICK_SECONDS)
         keys = self._client.keys("*")
+        claims = [self._client.hvals(key) for key in keys if key.endswith(":claims")]
+        owners = [claim.split()[0] for block in claims for claim in block]
         with Visits.open(self._visits) as visits:
             return End(
                 exit_codes=[process.poll() for process in self.crew.processes],
-                claims=self._claims(keys),
+                failed_claims=sum(owner.startswith("-") for owner in owners),
+                claims=sum(not owner.startswith("-") for owner in owners),
                 lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
                 gaps=visits.gaps(self._stop.stat().st_mtime),
                 never=list(visits.count).count(0),
@@ -288,14 +293,6 @@ class Stand:
                 kills=self.crew.kills,
                 faults=faults.count,
             )
-
-    def _claims(self, keys: list[str]) -> Counter[str]:
-        return Counter(
-            "failed" if claim.startswith("-") else "worker"
-            for key in keys
-            if key.endswith(":claims")
-            for claim in self._client.hvals(key)
-        )
 
 
 def _last_lines(path: Path) -> list[str]:

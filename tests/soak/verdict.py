@@ -105,8 +105,8 @@ def failures(growths: Sequence[Growth], end: End, options: Options) -> list[str]
     ]
     if end.exit_codes != [0, 0]:
         found.append(f"crawlers ended with {end.exit_codes}")
-    if end.claims["worker"]:
-        found.append(f"{end.claims['worker']} claims of crawlers that have ended cleanly")
+    if end.claims:
+        found.append(f"{end.claims} claims of crawlers that have ended cleanly")
     if end.lasting_keys:
         found.append(f"{len(end.lasting_keys)} keys never expire, such as {end.lasting_keys[0]}")
     hidden = sum(gap > options.longest_gap for gap in end.gaps)

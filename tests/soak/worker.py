@@ -32,7 +32,7 @@ SLACK_PERIODS = 1.25
 #: Requests in a queue that is short.
 SHORT_QUEUE = 20
 #: Of a leak for each response: bytes.
-LEAKED = 200_000
+LEAKED = 500_000
 #: Types of objects in a sample: those of which there are most.
 MOST_TYPES = 30
 #: Stats of scrapy-bloom in a sample; and those of them that count requests.
