@@ -195,9 +195,13 @@ class Stand:
         }
         self.crew = Workers(settings, directory, options.leak)
         stack.callback(self.crew.close)
+        # By TCP: redis-py 5.0 has no time-outs on unix sockets.
         self._client = stack.enter_context(
-            self.server.client(
-                socket_timeout=0.5, retry=Retry(NoBackoff(), 0), decode_responses=True
+            redis.Redis.from_url(
+                self.server.url,
+                socket_timeout=0.5,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
             )
         )
 
