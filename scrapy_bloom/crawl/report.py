@@ -1,7 +1,7 @@
 """Log lines and warnings about the filters of a crawl; each warning once."""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
@@ -19,6 +19,9 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.settings import SCHEDULED, BloomSettings
+
+#: Topics of rings that are remembered: of 16 blocks in dozens of windows.
+MAX_TOPICS = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,9 @@ class Report:
 
     def warn_once(self, topic: object, message: str) -> None:
         """Log a warning, unless there was one on that topic."""
-        self.log_once(logging.WARNING, topic, message)
+        if topic not in self._said:
+            self._said.add(topic)
+            logger.warning("%s", message)
 
     def not_identified(self, fingerprinter: str, request: Request, error: Exception) -> None:
         """Count and log that a request has no fingerprint; with a traceback, the first time."""
@@ -200,12 +205,6 @@ class Report:
         if sentence:
             logger.warning("Bloom filter %r: %s", bloom.key, sentence)
 
-    def log_once(self, level: int, topic: object, message: str) -> None:
-        """Log a message, unless there was one on that topic."""
-        if topic not in self._said:
-            self._said.add(topic)
-            logger.log(level, "%s", message)
-
 
 class RingEvents:
     """Counts and logs what happens to rings.
@@ -218,6 +217,8 @@ class RingEvents:
         self._report = report
         #: Rotations this process has done, per window and block.
         self._rotations: Counter[tuple[str, int]] = Counter()
+        #: The last topics: each generation has others.
+        self._said: deque[object] = deque(maxlen=MAX_TOPICS)
 
     def happened(self, key: str, window: str, event: str, ring: Ring) -> None:
         """Count and log an event of a ring of the filter ``key``."""
@@ -232,16 +233,19 @@ class RingEvents:
         elif event == ROTATED:
             self._rotated(key, window, ring)
         elif event == GROWN:
-            self._report.warn_once(
-                (GROWN, *generation), f"Bloom filter {key!r}: {advice.on_growth(ring)}"
-            )
+            self._warn((GROWN, *generation), key, advice.on_growth(ring))
         elif event == FULL:
-            self._report.warn_once(
-                (FULL, *generation), f"Bloom filter {key!r}: {advice.on_full(ring)}"
-            )
+            self._warn((FULL, *generation), key, advice.on_full(ring))
         elif event == FILLING and len(ring.active.layers) == 1:
-            message = f"Bloom filter {key!r}: {advice.on_filling(ring)}"
-            self._report.warn_once((FILLING, *generation), message)
+            self._warn((FILLING, *generation), key, advice.on_filling(ring))
+
+    def _warn(self, topic: object, key: str, message: str) -> None:
+        self._log_once(logging.WARNING, topic, f"Bloom filter {key!r}: {message}")
+
+    def _log_once(self, level: int, topic: object, message: str) -> None:
+        if topic not in self._said:
+            self._said.append(topic)
+            logger.log(level, "%s", message)
 
     def _rotated(self, key: str, window: str, ring: Ring) -> None:
         self._rotations[window, ring.block] += 1
@@ -249,12 +253,11 @@ class RingEvents:
         self._report.stats.set("rotations", times, window)
         period = ring.period(ring.active)
         if any(ring.period(generation) == period for generation in ring.generations[1:]):
-            topic = "early", window, period
-            self._report.warn_once(topic, f"Bloom filter {key!r}: {advice.on_early_rotation(ring)}")
+            self._warn(("early", window, period), key, advice.on_early_rotation(ring))
         else:
             since = _day(ring.generations[-1].opened)
             message = f"Bloom filter {key!r} has rotated: it remembers what was seen since {since}"
-            self._report.log_once(logging.INFO, (ROTATED, window, period), message)
+            self._log_once(logging.INFO, (ROTATED, window, period), message)
 
 
 def _describe(info: FilterInfo) -> str:
