@@ -66,7 +66,9 @@ def test_a_leak_is_found(tmp_path: Path, leak: str, words: str) -> None:
 
 
 def test_a_failure_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "--minutes 0.02 --requests 3000 --pages 100 --fault-every 0 --sample-every 0.2"
+    arguments = (
+        "--minutes 0.02 --requests 3000 --pages 100 --period 4 --fault-every 0 --sample-every 0.2"
+    )
     code = main([*arguments.split(), "--leak", "keys", "--directory", str(tmp_path)])
     assert code == 1
     assert " keys never expire, such as {soak:0}:" in capsys.readouterr().out

@@ -31,8 +31,8 @@ GENERATIONS, HUB_PERIODS = 4, 0.75
 SLACK_PERIODS = 1.25
 #: Requests in a queue that is short.
 SHORT_QUEUE = 20
-#: Of a leak for each response: bytes.
-LEAKED = 500_000
+#: Of a leak for each response: bytes, or keys.
+LEAKED, LEAKED_KEYS = 500_000, 5
 #: Types of objects in a sample: those of which there are most.
 MOST_TYPES = 30
 #: Stats of scrapy-bloom in a sample; and those of them that count requests.
@@ -188,7 +188,7 @@ class Leak:
     def __init__(self, crawler: Crawler) -> None:
         self._kept: list[Any] = []
         self._client = redis.Redis.from_url(crawler.settings["SOAK_SERVER"])
-        leak = {"memory": self._memory, "files": self._file, "keys": self._key, "": None}[
+        leak = {"memory": self._memory, "files": self._file, "keys": self._keys, "": None}[
             crawler.settings["SOAK_LEAK"]
         ]
         if leak:
@@ -205,9 +205,11 @@ class Leak:
     def _file(self) -> None:
         self._kept.append(os.open(os.devnull, os.O_RDONLY))
 
-    def _key(self) -> None:
+    def _keys(self) -> None:
         with suppress(redis.RedisError):
-            self._client.incr(f"{{soak:0}}:{random.getrandbits(64)}")
+            self._client.mset(
+                {f"{{soak:0}}:{random.getrandbits(64)}": 1 for _ in range(LEAKED_KEYS)}
+            )
 
 
 def main(arguments: Iterable[str]) -> None:
