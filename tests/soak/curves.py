@@ -6,7 +6,8 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from soak.verdict import MEASURES, WARM_UP, column
+from soak.stand import WARM_UP
+from soak.verdict import MEASURES, column
 
 COLUMNS = 3
 

@@ -26,6 +26,9 @@ from soak.visits import Visits
 from soak.worker import GENERATIONS, HUB_PERIODS
 
 TICK_SECONDS = 0.05
+#: Share of the requests after which caches and allocators have reached their sizes; and different
+#: samples after it, for a line through them.
+WARM_UP, FEWEST_SAMPLES = 0.25, 4
 #: Settings of the crawler that is killed: the one that is measured gets most of the machine.
 SECOND = {"CONCURRENT_REQUESTS": 4, "SOAK_IS_BUSY": False}
 #: Seconds that the crawlers get to crawl what is in their queues.
@@ -176,7 +179,8 @@ class Stand:
         binary = write_launcher(next(iter(SERVERS.values())), directory)
         self.server = stack.enter_context(Server(binary, *AOF))
         self.proxy = stack.enter_context(Proxy(self.server.port))
-        self._newest: dict[str, Any] = {}
+        #: Requests at each sample.
+        self._counts: set[int] = set()
         self._visits, self._stop = directory / "visits", directory / "stop"
         self._stop.unlink(missing_ok=True)
         Visits.create(self._visits, options.pages)
@@ -220,15 +224,18 @@ class Stand:
                 faults.step(now)
                 if now >= next_sample:
                     next_sample += options.sample_every
-                    self._newest = self._sample(now, faults)
-                    writer.writerow(self._newest)
+                    row = self._sample(now, faults)
+                    self._counts.add(row["requests"])
+                    writer.writerow(row)
                     file.flush()
                 self._check_crawlers(faults.current)
                 time.sleep(TICK_SECONDS)
         return self._end(faults)
 
     def _is_over(self, seconds: float) -> bool:
-        is_enough = self._newest.get("requests", 0) >= self.options.requests
+        last = max(self._counts, default=0)
+        after_warm_up = sum(count >= WARM_UP * last for count in self._counts)
+        is_enough = last >= self.options.requests and after_warm_up >= FEWEST_SAMPLES
         return is_enough and seconds >= self.options.seconds
 
     def _check_crawlers(self, fault: str) -> None:

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression
 
-from soak.stand import End, Options
-
-#: Share of the requests after which caches and allocators have reached their sizes.
-WARM_UP = 0.25
+from soak.stand import WARM_UP, End, Options
 
 
 @dataclass(frozen=True)
