@@ -59,7 +59,7 @@ def test_nothing_is_left_and_no_page_is_hidden(tmp_path: Path) -> None:
 def test_a_leak_is_found(tmp_path: Path, leak: str, words: str) -> None:
     """Otherwise the other test would show nothing."""
     assert leak in LEAKS
-    given = options(tmp_path, seconds=2, requests=3_000, period=60, fault_every=0, leak=leak)
+    given = options(tmp_path, seconds=2, requests=10_000, period=60, fault_every=0, leak=leak)
     growths, end = soak(given)
     (found,) = [failure for failure in failures(growths, end, given) if words in failure]
     assert found
