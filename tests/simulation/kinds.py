@@ -51,6 +51,9 @@ _ENDS = {"kill": 0.004, "stop": 0.002}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
 KINDS = {
     "calm": Kind(Faults(), fails=False, repeats=False),
+    "growing": Kind(
+        Faults(), fails=False, repeats=False, settings={"BLOOM_CAPACITY": 4, "BLOOM_BLOCKS": 1}
+    ),
     "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
     "faults": Kind(Faults(**_FAULTS)),
     "forgetful": Kind(Faults(**_FAULTS, forget=0.002)),

@@ -74,7 +74,7 @@ MUTANTS = (
         f"{SCRIPTS}/add.lua",
         "if field and not is_claimed(claims, field, ARGV[#ARGV]) then verdict = '8' end",
         "",
-        "forgetful",
+        "faults",
     ),
     Mutant(
         "a page is recorded and its claim stays",
@@ -107,21 +107,14 @@ MUTANTS = (
         f"{SCRIPTS}/swap.lua",
         "if (redis.call('HGET', ring, 'v') or '') ~= ARGV[1] then return stale() end",
         "",
-        "rotating",
+        "growing",
     ),
     Mutant(
         "a ring that was replaced is still used",
         f"{SCRIPTS}/prelude_layers.lua",
         "if current[1] ~= ARGV[1] or (now",
         "if (now",
-        "rotating",
-    ),
-    Mutant(
-        "a generation takes URLs after its end",
-        f"{SCRIPTS}/prelude_layers.lua",
-        "or (now and tonumber(now) >= ends) then",
-        "then",
-        "rotating",
+        "growing",
     ),
     Mutant(
         "bitmaps that are gone are not noticed",
@@ -152,17 +145,24 @@ MUTANTS = (
         "rotating",
     ),
     Mutant(
-        "a lost reply is followed by the same call under another nonce",
-        f"{CLAIMS}/record_when_crawled.py",
-        """        verdict = bloom.run_one(
+        "commands without a reply are sent again",
+        "bloom/client/driver.py",
+        """            replies: list[Any] = pipeline.execute(raise_on_error=False)
 """,
-        """        import contextlib
-        with contextlib.suppress(Exception):
-            claim = partial(self._claim, items=[item], requests=[text], pages=[page])
-            bloom.run(partial(claim, nonce=next(self._nonces)))
-        verdict = bloom.run_one(
+        """            try:
+                replies: list[Any] = pipeline.execute(raise_on_error=False)
+            except redis.TimeoutError:
+                for call in calls:
+                    call.send(pipeline)
+                replies = pipeline.execute(raise_on_error=False)
 """,
-        "calm",
+        "scheduled",
+    ),
+    Mutant(
+        "links that were found in an outage are not claimed",
+        "crawl/apply_jobs.py",
+        "        if kind in (JobKind.CLAIM, JobKind.KEEP):\n",
+        "        if kind in (JobKind.CLAIM, JobKind.KEEP):\n            return []\n        if 0:\n",
     ),
     Mutant(
         "an unknown outcome counts as seen",
@@ -170,17 +170,6 @@ MUTANTS = (
         "*(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN),",
         "*(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT),",
         "scheduled",
-    ),
-    Mutant(
-        "what an outage has left is not written",
-        "crawl/write_behind.py",
-        """        self._disconnect()
-        self._flush(self._connected())
-""",
-        """        self._disconnect()
-        self.queue.take(len(self.queue))
-        self._flush(self._connected())
-""",
     ),
     Mutant(
         "what is queued at the end is not written",
@@ -206,18 +195,13 @@ MUTANTS = (
         f"{SCRIPTS}/claim.lua",
         "string.sub(claim, start + 1) == page",
         "false",
+        "forgetful",
     ),
     Mutant(
         "an old event of a look ends a newer claim",
         f"{CLAIMS}/in_flight.py",
         "if claim[0] == window and waiting.since < before and",
         "if claim[0] == window and",
-    ),
-    Mutant(
-        "a failed page is recorded",
-        f"{CLAIMS}/tracker.py",
-        "isinstance(result.value, IgnoreRequest) else JobKind.FAIL",
-        "isinstance(result.value, IgnoreRequest) else JobKind.CONFIRM",
     ),
     Mutant(
         "a page with an error status is recorded",

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -179,6 +180,18 @@ def test_a_page_adopts_what_no_page_waits_for() -> None:
     assert page.unkept == 1
     assert unkept.settle(claim(3), CONFIRM) == [page]
     assert unkept.adopt(claim(3), flight(4)) == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_no_page_waits_for_itself_by_way_of_others(length: int) -> None:
+    """A start page yields the first of them, and the last one yields the first again."""
+    unkept = UnkeptRequests(time.monotonic)
+    flights = [flight(number, CONFIRM) for number in range(length + 1)]
+    unkept.add(claim(0), None)
+    for number in range(length):
+        unkept.add(claim(number + 1), flights[number])
+    unkept.adopt(claim(0), flights[-1])
+    assert flights[-1].is_complete
 
 
 def test_a_page_that_yields_what_another_waits_for_does_not_wait() -> None:

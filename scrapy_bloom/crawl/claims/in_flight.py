@@ -122,8 +122,24 @@ class UnkeptRequests:
         return self._give_up_oldest() if len(self._parents) > self._limit else []
 
     def adopt(self, claim: Key, parent: InFlightRequest) -> list[InFlightRequest]:
-        """Make a page wait for a request that no page waits for, if it is not settled."""
-        return self.add(claim, parent) if claim in self._orphans else []
+        """Make a page wait for a request that no page waits for, if it is not settled.
+
+        Not if that request waits for this page: both would wait for ever.
+        """
+        if claim not in self._orphans or self._waits_for_page(claim, parent):
+            return []
+        return self.add(claim, parent)
+
+    def _waits_for_page(self, claim: Key, page: InFlightRequest) -> bool:
+        """Whether a request is a page, or waits for it by way of others."""
+        found, waiting = set[Key](), [*page.claims]
+        while waiting and claim not in found:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                pages = self._parents[one].pages if one in self._parents else ()
+                waiting += [other for page in pages for other in page.claims]
+        return claim in found
 
     def rely(self, page: InFlightRequest, claim: Key) -> None:
         """Note that a page yields a doubtful request: others, that may not be ours, wait for it."""
