@@ -49,10 +49,16 @@ class Kind:
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
+_SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 KINDS = {
     "calm": Kind(Faults(), fails=False, repeats=False),
     "growing": Kind(
-        Faults(), fails=False, repeats=False, settings={"BLOOM_CAPACITY": 4, "BLOOM_BLOCKS": 1}
+        Faults(),
+        stored=1.0,
+        fails=False,
+        repeats=False,
+        settings={**_SHARED, "BLOOM_CAPACITY": 4, "BLOOM_BLOCKS": 1},
+        shared_queue=True,
     ),
     "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
     "faults": Kind(Faults(**_FAULTS)),
@@ -70,7 +76,7 @@ KINDS = {
     ),
     "shared": Kind(
         Faults(**_FAULTS),
-        settings={"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
+        settings=_SHARED,
         shared_queue=True,
     ),
     "full": Kind(Faults(**_FAULTS), choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}),

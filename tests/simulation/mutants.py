@@ -90,12 +90,6 @@ MUTANTS = (
         "calm",
     ),
     Mutant(
-        "a worker ends claims that are no longer its own",
-        f"{SCRIPTS}/release.lua",
-        "claim and (ARGV[1] == '' or owner == ARGV[1])",
-        "claim",
-    ),
-    Mutant(
         "a claim is taken over from whoever has it by then",
         f"{SCRIPTS}/reassign.lua",
         "owner and (owner == ARGV[1] or (ARGV[1] == '' and not failed))",
