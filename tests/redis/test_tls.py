@@ -184,10 +184,12 @@ def answering(reply: bytes) -> Iterator[int]:
         thread = threading.Thread(target=serve)
         thread.start()
         port = server.getsockname()[1]
-        yield port
-        with socket.create_connection(("127.0.0.1", port)):
-            pass
-        thread.join()
+        try:
+            yield port
+        finally:
+            with socket.create_connection(("127.0.0.1", port)):
+                pass
+            thread.join()
 
 
 def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> None:
