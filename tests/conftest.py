@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
 from support import leaks
+from support.certificates import TLSServer
 from support.clock import MOVED_TO, MovedServer, why_not
 from support.examples import register_profiles
 from support.nursery import close_shared_nursery
@@ -207,6 +208,14 @@ def redis_url(any_binary: str) -> Iterator[str]:
     """The address of a server of the test's own."""
     with Server(any_binary) as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSServer]:
+    """A server that expects TLS, with an authority of its own."""
+    secure = TLSServer(tmp_path_factory.mktemp("tls"))
+    with secure.server:
+        yield secure
 
 
 @pytest.fixture

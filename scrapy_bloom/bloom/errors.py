@@ -56,6 +56,54 @@ _PARAMETER = re.compile(r"`(\w+)`")
 _START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
+_NEWER = "use Redis 7.0 or later, or Valkey 8 or later"
+#: A server that expects TLS may send an alert of TLS's, whose first byte is 0x15.
+_TLS_ALERT = r"^(InvalidResponse|ProtocolError|ConnectionError).*\\x15"
+#: What remedies add, by the form of the address: with the wrong one, servers wait for more or close
+#: the connection.
+_HINTS = {
+    "rediss": {
+        "if_late": " and expects TLS on this port",
+        "if_closed": ", and if it requires a client certificate, set ssl_certfile and ssl_keyfile",
+    },
+    "redis": {"if_late": "", "if_closed": ", and if it expects TLS, use rediss://"},
+}
+_NO_HINT = {"if_late": "", "if_closed": ""}
+#: The text of an error of the module ssl: "[SSL: CODE] text (_ssl.c:1006)".
+_OPENSSL = re.compile(r"\[(?:SSL|X509|PEM|ASN1)[^]]*\] (.*?)(?: \(_ssl\.c:\d+\)|$)")
+#: Pattern of what OpenSSL says, as in ``_REMEDIES``; the text follows in parentheses.
+_TLS_REMEDIES = (
+    (
+        r"verify failed: (self.signed|unable to)",
+        (
+            "has a certificate that no known authority has signed ({reason}): "
+            "set ssl_ca_certs to the file of its authority's certificate"
+        ),
+    ),
+    (
+        r"verify failed: certificate (has expired|is not yet valid)",
+        (
+            "has a certificate that is not valid now ({reason}): "
+            "renew it, or correct the clock of this machine"
+        ),
+    ),
+    (
+        r"verify failed: (Hostname|IP address) mismatch",
+        (
+            "has a certificate for another host name ({reason}): "
+            "use the name in its certificate, or set ssl_check_hostname=false"
+        ),
+    ),
+    (
+        r"alert (certificate required|bad certificate|unknown ca|certificate (expired|unknown))",
+        "requires a client certificate that it trusts ({reason}): set ssl_certfile and ssl_keyfile",
+    ),
+    (
+        r"wrong version number|record layer failure|http request",
+        "does not use TLS on this port ({reason}): use its port for TLS, or redis://",
+    ),
+    (r"", "cannot be reached over TLS ({reason}): check rediss:// and the ssl_* options"),
+)
 #: Pattern of an error's class and text -> the problem and its remedy; the first match counts.
 _REMEDIES = (
     (r"without any password|no password is set", "has no password set: remove it {credentials}"),
@@ -105,10 +153,13 @@ _REMEDIES = (
         r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
         "has a host name that cannot be resolved: correct it, or {start}",
     ),
-    (r"refused|No such file|unreachable|No route", "is not there: {start}"),
-    (_LATE, "did not answer in time: see whether it is up, or {start}"),
-    (r"CERTIFICATE|SSL", "cannot be reached over TLS: check rediss:// and the ssl_* options"),
+    (r"refused|Connect call failed|No such file|unreachable|No route", "is not there: {start}"),
+    (_LATE, "did not answer in time: see whether it is up{if_late}, or {start}"),
     (r"^NotConnectedError", "is not connected: nothing was sent, and no connection was attempted"),
+    (r"OLDSERVER (?P<version>[\d.]+)", f"is Redis {{version}}: {_NEWER}"),
+    # A script with flags, where INFO is forbidden: Redis 6 does not know them.
+    (r"Error compiling script.*near '#'", f"is older than Redis 7.0: {_NEWER}"),
+    (_TLS_ALERT, "expects TLS on this port: use rediss://"),
     (
         r"^InvalidResponse|^ProtocolError|Protocol error",
         "is not a Redis server, or a proxy in between is not: correct the address",
@@ -117,7 +168,7 @@ _REMEDIES = (
         r"^UnicodeDecodeError",
         "has no text under {other_key}, or use a client without decode_responses to see which",
     ),
-    (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log"),
+    (r"^ConnectionError|^Connection\w+Error", "closed the connection: see its log{if_closed}"),
 )
 
 
@@ -135,14 +186,34 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = WORDS) -> S
         label: the server's address, without credentials.
         words: what remedies name, as in ``WORDS``.
     """
-    text = f"{type(error).__name__}: {error}"
+    text = _text_of(error)
     if label.startswith("embedded:"):
         words = {**words, "start": _START_EMBEDDED}
-    for pattern, remedy in _REMEDIES:
-        if re.search(pattern, text):
+    hints = _HINTS.get(label.partition(":")[0], _NO_HINT)
+    reason = tls_reason(error)
+    for pattern, remedy in _TLS_REMEDIES if reason else _REMEDIES:
+        if match := re.search(pattern, reason or text):
             kind = _KINDS.get(pattern, StorageError)
-            return kind(in_words(f"{label} {remedy.format_map(words)}", words))
+            advice = remedy.format_map({**words, **hints, **match.groupdict(), "reason": reason})
+            return kind(in_words(f"{label} {advice}", words))
     return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
+
+
+def tls_reason(error: Exception) -> str:
+    """Return what OpenSSL says in an error; "" if it is none of OpenSSL's.
+
+    Connections that were closed do not count: that happens without TLS, too.
+    """
+    match = _OPENSSL.search(_text_of(error))
+    return "" if match is None or "EOF" in match[1] else match[1].rstrip(".")
+
+
+def _text_of(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ or error.__context__
+    # The asyncio client of redis-py 5.0 shows only the number of an error.
+    is_short = isinstance(cause, OSError) and " connecting to " in text
+    return f"{text} {cause}" if is_short else text
 
 
 def in_words(text: str, words: Mapping[str, str]) -> str:

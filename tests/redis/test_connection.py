@@ -328,8 +328,8 @@ class Custom(redis.Redis):
         ({"REDIS_PARAMS": {"path": "/s", "db": 1}}, {"path": "/s", "db": 1}, "unix:///s?db=1"),
         ({"REDIS_URL": "unix:///s", "REDIS_HOST": "h"}, {"path": "/s"}, "unix:///s"),
         (
-            {"REDIS_PARAMS": {"ssl": True, "ssl_ca_certs": "/ca"}},
-            {"ssl_ca_certs": "/ca"},
+            {"REDIS_PARAMS": {"ssl": True, "ssl_ca_path": "/"}},
+            {"ssl_ca_path": "/"},
             "rediss://localhost:6379/0",
         ),
         (

@@ -1,8 +1,6 @@
 """Operations end in time, whatever the network does; threads that do not connect."""
 
-import shutil
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,9 +13,10 @@ import pytest
 import redis
 from redis._parsers import _HiredisParser, _RESP2Parser
 from scrapy.settings import Settings
+from support.certificates import TLSServer
 from support.polling import until
 from support.proxy import PASS, Fault, Kind, Proxy
-from support.servers import Server, free_port
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
@@ -215,26 +214,9 @@ def test_an_operation_ends_between_round_trips(proxy: Proxy, client: redis.Redis
 # -- TLS --
 
 
-@pytest.fixture(scope="module")
-def tls_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a server that talks TLS: Debian's, where it is installed."""
-    binary, openssl = shutil.which("redis-server"), shutil.which("openssl")
-    if not binary or not openssl:
-        pytest.skip("no redis-server or no openssl")
-    directory = tmp_path_factory.mktemp("tls")
-    key, cert = directory / "key", directory / "cert"
-    new = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    subprocess.run([*new, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    files = ("--tls-key-file", str(key), "--tls-cert-file", str(cert))
-    port = free_port()
-    options = ("--tls-port", str(port), *files, "--tls-auth-clients", "no")
-    with Server(binary, *options):
-        yield port
-
-
 @pytest.mark.parametrize("parser", [_HiredisParser, _RESP2Parser])
-def test_tls(tls_port: int, parser: type) -> None:
-    with Proxy(tls_port) as proxy:
+def test_tls(tls_server: TLSServer, parser: type) -> None:
+    with Proxy(tls_server.port) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_cert_reqs=none&ssl_check_hostname=false"
         with filter_at(url, parser) as bloom:
             bloom._driver.client.flushall()

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.connection import SSLConnection, parse_url
 
+from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.errors import ConfigurationError
 
 #: Forms of a server's address, for error messages.
@@ -55,9 +56,21 @@ def parse(url: str, setting: str) -> dict[str, Any]:
         arguments["unix_socket_path"] = arguments.pop("path")
     elif match["scheme"] == "rediss":
         arguments["ssl"] = True
-    elif any(name.startswith("ssl") for name in arguments):
-        raise ConfigurationError(f"{setting} {redact(url)!r} sets TLS options: use rediss://")
-    return arguments
+    return arguments | _tls_options(match, f"{setting} {redact(url)!r}")
+
+
+def _tls_options(match: re.Match[str], source: str) -> dict[str, str]:
+    """Return the options of TLS whose texts redis-py would not check; refuse wrong ones."""
+    query = parse_qs(match["query"] or "", keep_blank_values=True)
+    options = {name: values[-1] for name, values in query.items() if tls.is_option(name)}
+    if options and match["scheme"] != "rediss":
+        raise ConfigurationError(f"{source} sets {', '.join(options)}: for TLS, use rediss://")
+    tls.check_names(tuple(options), tls.IN_URL, source)
+    for name, value in options.items():
+        if not value or len(query[name]) > 1:
+            raise ConfigurationError(f"{source} sets {name} to nothing, or twice: set it once")
+    # redis-py takes any other text for "true".
+    return {name: value for name, value in options.items() if name == "ssl_check_hostname"}
 
 
 def _match(url: str) -> re.Match[str] | None:

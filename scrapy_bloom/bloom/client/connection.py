@@ -10,8 +10,10 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
@@ -22,6 +24,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
+from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.client.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
 from scrapy_bloom.bloom.client.addresses import label as label_of
 from scrapy_bloom.bloom.client.connect_guard import this_thread
@@ -164,13 +167,15 @@ def connect_scrapy_redis(
     given = {name: value for name, value in given.items() if value is not None}
     if "path" in given:
         given["unix_socket_path"] = given.pop("path")
+    source = "REDIS_PARAMS"
     if "url" in given:
-        source = "REDIS_URL" if settings.get("REDIS_URL") else "REDIS_PARAMS['url']"
-        given.update(parse(str(given["url"]), source))
+        of_url = "REDIS_URL" if settings.get("REDIS_URL") else "REDIS_PARAMS['url']"
+        given.update(parse(str(given["url"]), of_url))
+        source = f"{of_url} or REDIS_PARAMS"
     _check_address(given, "REDIS_")
     taken = {k: v for k, v in given.items() if k in SHARED or str(k).startswith("ssl")}
     with rewording(words):
-        return _open(taken, timeout, params, "REDIS_PARAMS", words)
+        return _open(taken, timeout, params, source, words)
 
 
 def _check_address(given: dict[str, Any], prefix: str) -> None:
@@ -226,6 +231,7 @@ def _open(
     arguments = {**arguments, **(params or {})}
     _check_address(arguments, "`params` ")
     label = label_of(arguments)
+    context = tls.prepare(arguments, lambda name: "`params`" if name in (params or {}) else source)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
     # Later versions of redis-py default to RESP3, which brings longer time-outs along.
     arguments |= {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2}
@@ -240,10 +246,12 @@ def _open(
             f"{source} or `params` holds an argument that the client refuses: {error}"
         ) from error
     resolves = _is_name(arguments.get("host"))
-    return Connection(client, label, resolves, _async_maker(type(client), arguments))
+    return Connection(client, label, resolves, _async_maker(type(client), arguments, context))
 
 
-def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[], Any] | None:
+def _async_maker(
+    sync_class: type, arguments: Mapping[str, Any], context: SSLContext | None
+) -> Callable[[], Any] | None:
     """Return a factory of asyncio clients; None for clients that are not redis-py's own."""
     provider = arguments.get("credential_provider")
     if provider is not None and not hasattr(provider, "get_credentials_async"):
@@ -253,12 +261,22 @@ def _async_maker(sync_class: type, arguments: Mapping[str, Any]) -> Callable[[],
     arguments = {**arguments, "socket_timeout": None, "socket_connect_timeout": None}
     retry = AsyncRetry(NoBackoff(), 0)
     if sync_class is redis.Redis:
-        return lambda: redis.asyncio.Redis(**arguments, retry=retry)
+        return partial(_make_async, {**arguments, "retry": retry}, context)
     if sync_class is redis.RedisCluster:
         return lambda: redis.asyncio.RedisCluster(
             **arguments, retry=retry, cluster_error_retry_attempts=0
         )
     return None
+
+
+def _make_async(arguments: Mapping[str, Any], context: SSLContext | None) -> Any:
+    if context is None:
+        return redis.asyncio.Redis(**arguments)
+    plain = {k: v for k, v in arguments.items() if k != "ssl" and k not in tls.IN_URL}
+    client = redis.asyncio.Redis(**plain)
+    client.connection_pool.connection_class = tls.AsyncTLSConnection
+    client.connection_pool.connection_kwargs["tls_context"] = context
+    return client
 
 
 def _is_name(host: object) -> bool:

@@ -11,7 +11,15 @@
 -- Reply    {"header", v, state, now, field, value, ...}  the header's fields, with block 0's ring
 --          {"missing", v, state, now}                    there is no header
 --          v and state are "" if there is no ring; now is the server's clock in Unix seconds
+--          An error OLDSERVER with the version, from servers older than Redis 7.0: every client
+--          reads the header first. Where INFO is forbidden, none is refused
 -- Cost     O(1)
+if not redis.REDIS_VERSION_NUM then  -- Redis 7.0 introduced it; other servers may not have it
+  local info = redis.pcall('INFO', 'server')
+  local version = type(info) == 'string' and string.match(info, 'redis_version:([%d.]+)') or ''
+  local major = tonumber(string.match(version, '^%d+'))
+  if major and major < 7 then return redis.error_reply('OLDSERVER ' .. version) end
+end
 local now = redis.call('TIME')[1]
 local ring = redis.call('HMGET', KEYS[2], 'v', 'state')
 local fields = redis.call('HGETALL', KEYS[1])

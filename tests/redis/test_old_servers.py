@@ -1,0 +1,86 @@
+"""Servers older than Redis 7.0 are refused."""
+
+import asyncio
+
+import pytest
+import redis
+import redis.asyncio
+from support.servers import Server
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.errors import StorageError, explain
+from scrapy_bloom.bloom.protocol import ring_store, scripts
+
+#: Makes a server look older to a script: without the constant that Redis 7.0 introduced.
+OLDER = """local server = redis
+local redis = {{
+  call = server.call, error_reply = server.error_reply, REDIS_VERSION_NUM = {number},
+  pcall = function() return {info} end,
+}}
+"""
+HEADER = scripts.load("header").text
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, info: str, number: str = "nil") -> None:
+    """Let the server answer INFO in scripts with a Lua expression."""
+    text = OLDER.format(info=info, number=number) + HEADER
+    script = scripts._script("header", text)
+    load = scripts.load
+    monkeypatch.setattr(ring_store, "load", lambda name: script if name == "header" else load(name))
+
+
+@pytest.mark.each_server
+def test_an_old_server_is_refused(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, "'# Server\\r\\nredis_version:6.2.14\\r\\nredis_git_sha1:0'")
+    bloom = BloomFilter(client, "k")
+    for call in (bloom.open, bloom.info, lambda: bloom.add("a")):
+        with pytest.raises(StorageError, match=r"is Redis 6\.2\.14: use Redis 7\.0 or later, or V"):
+            call()
+    assert not client.keys("*")
+
+
+def test_an_old_server_is_refused_by_asyncio(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, "'redis_version:5.0.7'")
+
+    async def open_filter() -> None:
+        async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as other:
+            await AsyncBloomFilter(other, "k").open()
+
+    with pytest.raises(StorageError, match=r"is Redis 5\.0\.7: use"):
+        asyncio.run(open_filter())
+    assert not client.keys("*")
+
+
+@pytest.mark.parametrize(
+    ("info", "number"),
+    [
+        ("{err = 'NOPERM this user has no permissions to run INFO'}", "nil"),
+        ("'redis_version:7.0.0'", "nil"),
+        ("'redis_version:10.1.0'", "nil"),
+        ("'some_version:6.0.0'", "nil"),
+        ("'redis_version:6.2.14'", "0x00070000"),
+    ],
+)
+def test_what_is_not_known_to_be_old_is_not_refused(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, info: str, number: str
+) -> None:
+    pretend(monkeypatch, info, number)
+    assert BloomFilter(client, "k").add("a")
+
+
+@pytest.mark.each_server
+def test_the_servers_that_we_support_have_the_constant(server: Server, client: redis.Redis) -> None:
+    """So opening a filter costs them no INFO."""
+    assert client.eval("return redis.REDIS_VERSION_NUM", 0) >= 0x00070000
+
+
+def test_a_script_that_an_old_server_cannot_read() -> None:
+    """As Redis 6.2.14 answers a script with flags where INFO is forbidden."""
+    error = redis.ResponseError(
+        "Error compiling script (new function): user_script:1: unexpected symbol near '#'"
+    )
+    assert "is older than Redis 7.0: use Redis 7.0 or later" in str(explain(error, "redis://h"))

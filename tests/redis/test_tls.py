@@ -1,0 +1,331 @@
+"""Addresses with TLS: options, clients of both kinds, and what errors say."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy.settings import Settings
+from support.certificates import Authority, TLSServer
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client import tls
+from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+
+SECRET = "S3CRET"
+#: The time-out of servers that are expected to answer, and of those that are not.
+PATIENCE, SHORT = 10.0, 0.3
+Use = Callable[..., list[bool]]
+
+
+def use(url: str, timeout: float = PATIENCE, **params: Any) -> list[bool]:
+    """Add an item twice by a synchronous client."""
+    with closing(connect(url, timeout=timeout, params=params)) as connection:
+        bloom = BloomFilter(connection.client, "k", timeout=timeout)
+        return [bloom.add("a"), bloom.add("a")]
+
+
+def use_async(url: str, timeout: float = PATIENCE, **params: Any) -> list[bool]:
+    """Add an item twice by an asyncio client."""
+
+    async def add() -> list[bool]:
+        client = connection.open_async()
+        assert client is not None
+        try:
+            bloom = AsyncBloomFilter(client, "k", timeout=timeout)
+            return [await bloom.add("a"), await bloom.add("a")]
+        finally:
+            await getattr(client, "aclose", client.close)()  # redis-py 5.0.0 calls it close
+            await client.connection_pool.disconnect()
+
+    with closing(connect(url, timeout=timeout, params=params)) as connection:
+        return asyncio.run(add())
+
+
+@pytest.fixture(params=[use, use_async])
+def using(request: pytest.FixtureRequest) -> Use:
+    chosen: Use = request.param
+    return chosen
+
+
+@pytest.fixture
+def secure(tls_server: TLSServer) -> TLSServer:
+    with tls_server.server.client() as client:
+        client.flushall()
+    return tls_server
+
+
+@contextmanager
+def refused(*parts: str) -> Iterator[None]:
+    """What is done fails with a message that has these parts, and no secret."""
+    with pytest.raises(StorageError) as caught:
+        yield
+    for part in parts:
+        assert part in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+# -- what works --
+
+
+def test_an_authority(secure: TLSServer, using: Use) -> None:
+    assert using(secure.url()) == [True, False]
+    assert using(secure.url()) == [False, False]
+
+
+def test_an_authority_in_params(secure: TLSServer, using: Use) -> None:
+    url = secure.url(trusting=False)
+    assert using(url, ssl_ca_certs=str(secure.authority.file)) == [True, False]
+    assert using(url, ssl_ca_data=secure.authority.file.read_text()) == [False, False]
+
+
+def test_a_client_certificate(secure: TLSServer, using: Use, tmp_path: Path) -> None:
+    own = secure.client
+    both = tmp_path / "both.pem"
+    both.write_bytes(own.certificate.read_bytes() + own.key.read_bytes())
+    locked = secure.authority.issue("locked", password=SECRET)
+    with secure.requiring():
+        two: dict[str, Any] = {"ssl_certfile": own.certificate, "ssl_keyfile": own.key}
+        assert using(secure.url(**two)) == [True, False]
+        assert using(secure.url(ssl_certfile=both)) == [False, False]
+        encrypted: dict[str, Any] = {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key}
+        assert using(secure.url(**encrypted, ssl_password=SECRET)) == [False, False]
+
+
+def test_the_host_name_is_checked_unless_the_url_says_otherwise(
+    secure: TLSServer, using: Use
+) -> None:
+    with secure.presenting(secure.authority.issue("elsewhere", address="192.0.2.1")):
+        with refused("certificate for another host name (certificate verify failed", "127.0.0.1"):
+            using(secure.url())
+        with refused("or set ssl_check_hostname=false"):
+            using(secure.url(ssl_check_hostname="true"))
+        assert using(secure.url(ssl_check_hostname="False")) == [True, False]
+        assert using(secure.url(trusting=False, ssl_cert_reqs="none")) == [False, False]
+
+
+def test_settings_of_scrapy_redis(secure: TLSServer) -> None:
+    params = {"ssl": True, "ssl_ca_certs": str(secure.authority.file)}
+    settings = Settings({"REDIS_PORT": secure.port, "REDIS_HOST": "127.0.0.1"})
+    settings.set("REDIS_PARAMS", params)
+    with closing(connect_scrapy_redis(settings)) as connection:
+        assert connection.client.ping()
+
+
+# -- servers that do not fit --
+
+
+def test_an_unknown_authority(secure: TLSServer, using: Use, tmp_path: Path) -> None:
+    parts = ("no known authority has signed (certificate verify failed: ", "set ssl_ca_certs to")
+    with refused(*parts, f"rediss://127.0.0.1:{secure.port}/0 has"):
+        using(secure.url(trusting=False))
+    with refused(*parts):
+        using(secure.url(trusting=False, ssl_ca_certs=other_authority(tmp_path)))
+
+
+def other_authority(directory: Path) -> Path:
+    """Return the certificate of an authority that has signed nothing of the server's."""
+    return Authority(directory).issue("other").certificate
+
+
+def test_an_expired_certificate(secure: TLSServer, using: Use) -> None:
+    parts = "not valid now (certificate verify failed: certificate has expired)", "renew it"
+    with secure.presenting(secure.authority.issue("old", days=-1)), refused(*parts):
+        using(secure.url())
+
+
+def test_a_client_certificate_is_required(secure: TLSServer, using: Use, tmp_path: Path) -> None:
+    other = Authority(tmp_path).issue("other")
+    with secure.requiring():
+        # The server closes the connection; whether its reason is read before is chance.
+        with refused("requires a client certificate", "set ssl_certfile and ssl_keyfile"):
+            using(secure.url())
+        with refused("requires a client certificate", "set ssl_certfile and ssl_keyfile"):
+            using(secure.url(ssl_certfile=other.certificate, ssl_keyfile=other.key))
+
+
+def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
+    with refused("did not answer in time: see whether it is up and expects TLS on this port"):
+        using(secure.url(secure.server.port), SHORT)
+
+
+def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
+    with refused("closed the connection", "if it expects TLS, use rediss://"):
+        using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
+
+
+def test_nobody_is_there(secure: TLSServer, using: Use) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with refused("is not there"):
+            using(secure.url(unused.getsockname()[1]))
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[int]:
+    """Give the port of a server that answers anything with the same bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection, suppress(ConnectionError):
+                    if not connection.recv(1 << 16):
+                        return
+                    connection.sendall(reply)
+                    connection.recv(1 << 16)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        try:
+            yield port
+        finally:
+            with socket.create_connection(("127.0.0.1", port)):
+                pass
+            thread.join()
+
+
+def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> None:
+    """As one does that is in protected mode, and a web server."""
+    with (
+        answering(b"-DENIED Redis is running in protected mode\r\n") as port,
+        refused("does not use TLS on this port (", "or redis://"),
+    ):
+        using(secure.url(port))
+
+
+def test_a_server_that_answers_with_an_alert(using: Use) -> None:
+    with answering(b"\x15\x03\x01\x00\x02\x02\x46") as port, refused("TLS on this port: use redi"):
+        using(f"redis://127.0.0.1:{port}/0")
+
+
+# -- options that are wrong --
+
+
+@contextmanager
+def misconfigured(*parts: str) -> Iterator[None]:
+    with pytest.raises(ConfigurationError) as caught:
+        yield
+    for part in parts:
+        assert part in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile"])
+def test_files_that_are_no_certificates(name: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no certificate")
+    for path, problem in [
+        (tmp_path / "none.pem", "does not exist"),
+        (tmp_path, "is a directory"),
+        ("/dev/null", "is no regular file"),
+        ("%00", "is no path"),
+        (text, "holds no certificate (no certificate or crl found)"),
+    ]:
+        shown = "\\x00" if path == "%00" else str(path)
+        with misconfigured(f"`url` sets {name} '{shown}', which {problem}: give the path"):
+            connect(f"rediss://h?password={SECRET}&{name}={path}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+def test_a_file_that_cannot_be_read() -> None:
+    with misconfigured("ssl_ca_certs '/proc/self/mem', which cannot be read (Input/output error)"):
+        connect("rediss://h?ssl_ca_certs=/proc/self/mem")
+
+
+def test_keys(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, other = authority.issue("own"), authority.issue("other")
+    locked = authority.issue("locked", password=SECRET)
+    cases: list[tuple[dict[str, object], tuple[str, ...]]] = [
+        ({"ssl_keyfile": own.key}, ("ssl_keyfile", "set ssl_certfile, too")),
+        ({"ssl_certfile": own.certificate}, (f"ssl_certfile '{own.certificate}'", "private key")),
+        (
+            {"ssl_certfile": own.certificate, "ssl_keyfile": other.key},
+            (f"ssl_keyfile '{other.key}', which is the key of another", "mismatch"),
+        ),
+        (
+            {"ssl_certfile": own.certificate, "ssl_keyfile": own.certificate},
+            ("from which no private key can be read", "give the path of the private key"),
+        ),
+        (
+            {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key},
+            ("from which no private key can be read", "and ssl_password if it is encrypted"),
+        ),
+        (
+            {
+                "ssl_certfile": locked.certificate,
+                "ssl_keyfile": locked.key,
+                "ssl_password": f"{SECRET}x",
+            },
+            ("from which ssl_password reads no private key", "correct one of them"),
+        ),
+    ]
+    for options, parts in cases:
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        with misconfigured("`url` sets", *parts):
+            connect(f"rediss://h?{query}")
+
+
+def test_a_key_in_the_place_of_its_path(tmp_path: Path) -> None:
+    certificate = str(Authority(tmp_path).issue("own").certificate)
+    text = f"-----BEGIN PRIVATE KEY-----\n{SECRET}"
+    with misconfigured("`params` sets ssl_keyfile, which does not exist"):
+        connect("rediss://h", params={"ssl_certfile": certificate, "ssl_keyfile": text})
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("ssl_check_hostname=maybe", ("ssl_check_hostname 'maybe'", "use true or false")),
+        ("ssl_cert_reqs=perhaps", ("'perhaps'", "use required, optional or none")),
+        ("ssl_cert_reqs=none&ssl_check_hostname=true", ("ssl_cert_reqs", "remove one of them")),
+        ("ssl_ca_certs=", ("ssl_ca_certs to nothing",)),
+        ("ssl_ca_path=/none", ("ssl_ca_path '/none', which is no directory",)),
+        (f"ssl_ca_data={SECRET}", ("ssl_ca_data, which holds no certificate",)),
+        ("ssl_cafile=x", ("sets ssl_cafile", "ssl_ca_certs, ", "ssl_keyfile, ")),
+        # redis-py takes the text "true" for False.
+        ("ssl_validate_ocsp=true", ("sets ssl_validate_ocsp", "options of TLS are")),
+    ],
+)
+def test_options_that_cannot_be(query: str, parts: tuple[str, ...]) -> None:
+    with misconfigured("`url`", *parts):
+        connect(f"rediss://h?{query}")
+
+
+@pytest.mark.skipif("ssl_ciphers" not in tls.IN_URL, reason="redis-py is too old")
+def test_ciphers_and_versions_that_openssl_refuses() -> None:
+    with misconfigured("ssl_ciphers 'none', which OpenSSL refuses", "No cipher"):
+        connect("rediss://h?ssl_ciphers=none")
+    with misconfigured("ssl_min_version 3, which OpenSSL refuses"):
+        connect("rediss://h?ssl_min_version=3")
+
+
+def test_options_without_tls() -> None:
+    for url in ("redis://h?ssl_ca_certs=/x", "unix:///s?ssl_cert_reqs=none"):
+        with misconfigured("`url` '", "sets ssl_", "use rediss://"):
+            connect(url)
+    with misconfigured("`params` sets ssl_ca_certs", "without TLS: use rediss://"):
+        connect("redis://h", params={"ssl_ca_certs": "/x"})
+    settings = Settings({"REDIS_PARAMS": {"ssl_ca_certs": "/x"}})
+    with misconfigured("REDIS_PARAMS sets ssl_ca_certs", "use rediss://"):
+        connect_scrapy_redis(settings)
+
+
+def test_the_setting_is_named() -> None:
+    with misconfigured("REDIS_URL or REDIS_PARAMS sets ssl_ca_certs '/none'"):
+        connect_scrapy_redis(Settings({"REDIS_URL": "rediss://h?ssl_ca_certs=/none"}))
+    with misconfigured("BLOOM_REDIS_URL sets ssl_ca_certs '/none'"):
+        connect("rediss://h?ssl_ca_certs=/none", setting="BLOOM_REDIS_URL")
+
+
+def test_every_known_option_is_one_of_redis_pys() -> None:
+    for name in tls.KNOWN:
+        redis.SSLConnection(**{name: None})

@@ -1,0 +1,144 @@
+"""Certificates for tests of TLS, and a server that presents them."""
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from support.servers import Server, free_port
+
+DAY = timedelta(days=1)
+
+
+class Issued(NamedTuple):
+    """The files of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates.
+
+    Args:
+        directory: for its files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(f"authority {secrets.token_hex(4)}")
+        constraints = x509.BasicConstraints(ca=True, path_length=None)
+        builder = self._builder(self._name, self._key).add_extension(constraints, critical=True)
+        signed = builder.sign(self._key, hashes.SHA256())
+        self.file = directory / "authority.pem"
+        self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+    def issue(
+        self, name: str, *, address: str = "127.0.0.1", days: int = 1, password: str = ""
+    ) -> Issued:
+        """Return a new certificate.
+
+        Args:
+            name: of the files.
+            address: that the certificate is for.
+            days: until it expires.
+            password: of its key.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        hosts = x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))])
+        builder = self._builder(_name(name), key, days).add_extension(hosts, critical=False)
+        issued = Issued(self._directory / f"{name}.pem", self._directory / f"{name}.key")
+        signed = builder.sign(self._key, hashes.SHA256())
+        issued.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        encryption = (
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
+        )
+        issued.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+            )
+        )
+        return issued
+
+    def _builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(timezone.utc)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 10 * DAY)
+            .not_valid_after(now + days * DAY)
+        )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+class TLSServer:
+    """A server with a port for TLS, which requires no client certificate: Debian's Redis.
+
+    Args:
+        directory: for certificates.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        binary = shutil.which("redis-server")
+        if not binary:
+            pytest.skip("no redis-server")
+        self.authority = Authority(directory)
+        self.issued = self.authority.issue("server")
+        self.client = self.authority.issue("client")
+        self.port = free_port()
+        self.server = Server(
+            binary,
+            *("--tls-port", str(self.port), "--tls-auth-clients", "no"),
+            *("--tls-ca-cert-file", str(self.authority.file)),
+            *("--tls-cert-file", str(self.issued.certificate)),
+            *("--tls-key-file", str(self.issued.key)),
+        )
+
+    def url(self, port: int = 0, *, trusting: bool = True, **options: object) -> str:
+        """Return the address, with options of TLS."""
+        if trusting:
+            options = {"ssl_ca_certs": self.authority.file, **options}
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"rediss://127.0.0.1:{port or self.port}/0?{query}"
+
+    @contextmanager
+    def presenting(self, issued: Issued) -> Iterator[None]:
+        """Let it present another certificate."""
+        self._present(issued)
+        yield
+        self._present(self.issued)
+
+    def _present(self, issued: Issued) -> None:
+        files = ("tls-cert-file", issued.certificate, "tls-key-file", issued.key)
+        self._configure(*map(str, files))
+
+    @contextmanager
+    def requiring(self) -> Iterator[None]:
+        """Let it require a client certificate of its authority."""
+        self._configure("tls-auth-clients", "yes")
+        yield
+        self._configure("tls-auth-clients", "no")
+
+    def _configure(self, *words: str) -> None:
+        with self.server.client() as client:
+            client.execute_command("CONFIG", "SET", *words)
