@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,8 @@ from support.clock import MOVED_TO, MovedServer, why_not
 from support.examples import register_profiles
 from support.nursery import close_shared_nursery
 from support.polling import until
-from support.servers import MISSING, SERVERS, Server
+from support.servers import MISSING, SERVERS, Server, start_cluster
 
-#: Of a cluster.
-SLOTS, NODES = 16_384, 3
 #: Of the site that tests crawl.
 STORIES = 48
 StartOnce = Callable[[type[Server], str], Any]
@@ -148,30 +145,15 @@ def client(server: Server) -> Iterator[redis.Redis]:
 @pytest.fixture(scope="module")
 def nodes(any_binary: str) -> Iterator[list[Server]]:
     """Three primaries that share the slots."""
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(Server(any_binary, "--cluster-enabled", "yes"))
-            for _ in range(NODES)
-        ]
-        clients = [stack.enter_context(server.client()) for server in servers]
-        for number, client in enumerate(clients):
-            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
-            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
-            client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
-        wait_for_cluster(clients)
+    with start_cluster(any_binary) as servers:
         yield servers
 
 
-def wait_for_cluster(clients: list[redis.Redis]) -> None:
-    """Wait until all nodes know each other."""
-    for client in clients:
-        until(partial(is_whole, client), "the nodes know each other")
-
-
-def is_whole(client: redis.Redis) -> bool:
-    """Return whether a node knows all nodes, and that they have all slots."""
-    state: str = client.cluster("INFO")["cluster_state"]
-    return state == "ok" and len(client.cluster("NODES")) == NODES
+@pytest.fixture
+def own_nodes(any_binary: str) -> Iterator[list[Server]]:
+    """As ``nodes``, for one test, which may end some."""
+    with start_cluster(any_binary) as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ class AsyncBloomFilter(BaseFilter):
             async with timeout(seconds, lambda: self._driver.round_trips), self._lock:
                 return await self._driver.run(steps, on_all_blocks=on_all_blocks)
         except asyncio.TimeoutError as error:
-            raise self._driver.explain(TimeoutError("timed out")) from error
+            raise self._driver.late() from error
 
     @property
     def round_trips(self) -> int:

@@ -139,6 +139,10 @@ _REMEDIES = (
     (r"DB index is out of range", "has no database of that number: correct the db in the address"),
     (r"BUSY ", "is busy with a long script: wait, or end it with SCRIPT KILL"),
     (
+        r"^TryAgainError",
+        "is moving a slot of the filter to another node: wait until that has ended",
+    ),
+    (
         # redis-py 5 has no classes of its own for these.
         r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error|: (MOVED|ASK|CLUSTERDOWN|CROSSSLOT)\b",
         "is a node of a cluster that cannot serve this: use a client for clusters, or repair it",

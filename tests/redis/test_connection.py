@@ -375,6 +375,22 @@ def test_a_class_of_the_users_own(redis_cls: object) -> None:
         assert arguments(connection.client)["db"] == 5
 
 
+def test_a_function_that_makes_clients_has_no_asyncio_client(
+    caplog: pytest.LogCaptureFixture, server: Server
+) -> None:
+    """It may connect to another server than the address names, as Sentinel's ``master_for``."""
+
+    def elsewhere(**given: Any) -> redis.Redis:
+        return redis.Redis(**{**given, "host": "127.0.0.1", "port": server.port})
+
+    caplog.set_level("INFO")
+    with closing(connect("redis://h", params={"redis_cls": elsewhere})) as connection:
+        assert connection.open_async() is None
+        assert "lookups block the crawl" in caplog.text
+    with closing(connect("redis://h", params={"redis_cls": redis.Redis})) as connection:
+        assert isinstance(connection.open_async(), redis.asyncio.Redis)
+
+
 def test_a_cluster_client_does_not_repeat_a_command(any_binary: str) -> None:
     params = {"redis_cls": redis.RedisCluster}
     with Server(any_binary, "--cluster-enabled", "yes") as node, node.client() as admin:

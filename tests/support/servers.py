@@ -8,12 +8,18 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from support.polling import until
+
+#: Of a cluster.
+SLOTS, NODES = 16_384, 3
 #: Seconds a server gets to answer its first PING.
 START_TIMEOUT = 20.0
 
@@ -111,6 +117,35 @@ class Server:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+@contextmanager
+def start_cluster(binary: str) -> Iterator[list[Server]]:
+    """Run a cluster of primaries that share the slots."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(Server(binary, "--cluster-enabled", "yes")) for _ in range(NODES)
+        ]
+        for number, server in enumerate(servers):
+            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
+            with server.client() as client:
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
+        wait_for_cluster(servers)
+        yield servers
+
+
+def wait_for_cluster(servers: list[Server]) -> None:
+    """Wait until all nodes know each other."""
+    for server in servers:
+        with server.client() as client:
+            until(partial(is_whole, client), "the nodes know each other")
+
+
+def is_whole(client: redis.Redis) -> bool:
+    """Return whether a node knows all nodes, and that they have all slots."""
+    state: str = client.cluster("INFO")["cluster_state"]
+    return state == "ok" and len(client.cluster("NODES")) == NODES
 
 
 def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:

@@ -10,7 +10,9 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.bloom.client.driver import check_client, values_of
+from scrapy_bloom.bloom.client.async_cluster_nodes import AsyncClusterNodes
+from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
+from scrapy_bloom.bloom.client.driver import check_client, explain_failure, values_of
 from scrapy_bloom.bloom.client.exchanger import taking
 from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import (
@@ -27,8 +29,6 @@ from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
 T = TypeVar("T")
 
-#: Calls that are under way at once on a cluster, each on a connection of its own.
-MAX_CONNECTIONS = 8
 #: Seconds that cleaning up behind an operation may take.
 CLEAN_UP_SECONDS = 10.0
 #: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
@@ -128,10 +128,10 @@ class AsyncDriver:
         self._client = client
         self._label = label
         self._words = words
-        # None for a cluster, whose blocks are on different nodes.
-        self._pool = getattr(client, "connection_pool", None)
-        self._take = None if self._pool is None else taking(self._pool)
-        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        is_cluster = isinstance(client, RedisCluster)
+        self._cluster = AsyncClusterNodes(client, self._count) if is_cluster else None
+        self._pool: Any = None if is_cluster else client.connection_pool
+        self._take: Any = None if is_cluster else taking(self._pool)
         self._timeout = timeout
         self.round_trips = 0
 
@@ -160,7 +160,7 @@ class AsyncDriver:
             return result
         except asyncio.TimeoutError as error:
             # redis-py has closed the connection: what was sent is not answered to the next one.
-            raise self.explain(TimeoutError("timed out")) from error
+            raise self.late() from error
         except UnicodeDecodeError:
             # Up to 5.0.3, redis-py with hiredis decodes replies that must stay bytes.
             raise ConfigurationError(
@@ -177,6 +177,16 @@ class AsyncDriver:
         """Return an error that says what to do about an error of the client's."""
         return explain(error, self._label, self._words)
 
+    def late(self) -> StorageError:
+        """Return the error for a time-out; of a cluster, it names a node that did not answer."""
+        error = TimeoutError("timed out")
+        if self._cluster is None or not self._cluster.silent:
+            return self.explain(error)
+        return explain_failure(Failure(error, self._cluster.silent[0]), self._label, self._words)
+
+    def _count(self) -> None:
+        self.round_trips += 1
+
     def _replies(self) -> int:
         return self.round_trips  # what comes before each of them was answered
 
@@ -186,18 +196,32 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        nodes = {} if self._pool is not None else {"target_nodes": RedisCluster.PRIMARIES}
-        self.round_trips += 1
         try:
             async with timeout(self._timeout, self._replies):
                 with reading():
-                    return values_of("run_id", await self._client.info("server", **nodes))
+                    return values_of("run_id", await self._server_infos())
         except redis.ResponseError:
             return ""
         except asyncio.TimeoutError as error:
-            raise self.explain(TimeoutError("timed out")) from error
+            raise self.late() from error
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
+
+    async def _server_infos(self) -> list[Any]:
+        """Return the replies to INFO server.
+
+        Raises:
+            redis.ResponseError: it was refused.
+            StorageError: a node of a cluster did not answer.
+        """
+        if self._cluster is None:
+            self._count()
+            return [await self._client.info("server")]
+        replies = await self._cluster.info("server")
+        refused = next(filter(is_refusal, replies), None)
+        if refused is not None:
+            raise refused.error
+        return self._refuse_failures(replies)
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -209,15 +233,17 @@ class AsyncDriver:
                     await self._pool.disconnect()
 
     async def _send(self, calls: list[Call]) -> list[Any]:
-        self.round_trips += 1
+        if self._cluster is not None:
+            return self._refuse_failures(await self._cluster.send(calls))
+        self._count()
         replies = await self._send_all(calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             # What was refused has changed nothing: load the scripts, and send those calls again.
             for text in {calls[place].script.text for place in unknown}:
-                self.round_trips += 1
+                self._count()
                 await self._client.script_load(text)
-            self.round_trips += 1
+            self._count()
             again = await self._send_all([calls[place] for place in unknown])
             for place, reply in zip(unknown, again, strict=True):
                 replies[place] = reply
@@ -228,8 +254,6 @@ class AsyncDriver:
 
     async def _send_all(self, calls: list[Call]) -> list[Any]:
         """Send calls together; return their replies, or errors in their places."""
-        if self._pool is None or self._take is None:
-            return list(await asyncio.gather(*map(self._send_one, calls), return_exceptions=True))
         # By hand: a pipeline of redis-py's takes five rounds of the event loop, this takes two.
         connection = await self._take()
         try:
@@ -237,9 +261,19 @@ class AsyncDriver:
         finally:
             await self._pool.release(connection)
 
-    async def _send_one(self, call: Call) -> Any:
-        async with self._free:
-            return await call.send(self._client)
+    def _refuse_failures(self, replies: list[Any]) -> list[Any]:
+        """Return the replies of a cluster's nodes, if there are all of them.
+
+        Raises:
+            StorageError: with the first node that failed.
+            UnicodeDecodeError: a client with decode_responses has read a bitmap.
+        """
+        for reply in replies:
+            if isinstance(reply, Failure):
+                if isinstance(reply.error, UnicodeDecodeError):
+                    raise reply.error
+                raise explain_failure(reply, self._label, self._words) from showable(reply.error)
+        return replies
 
 
 async def _converse(connection: Any, calls: list[Call]) -> list[Any]:

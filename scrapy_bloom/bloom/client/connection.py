@@ -7,6 +7,7 @@ every client here has short time-outs, no retries, and refuses arguments that sa
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, reword
 
 if TYPE_CHECKING:
     from scrapy_bloom.bloom.client.embedded import EmbeddedServer
+
+logger = logging.getLogger(__name__)
 
 #: Redis keeps the number of databases in an int.
 MAX_DB = 2**31 - 1
@@ -246,13 +249,16 @@ def _open(
             f"{source} or `params` holds an argument that the client refuses: {error}"
         ) from error
     resolves = _is_name(arguments.get("host"))
-    return Connection(client, label, resolves, _async_maker(type(client), arguments, context))
+    return Connection(client, label, resolves, _async_maker(factory, arguments, context))
 
 
 def _async_maker(
-    sync_class: type, arguments: Mapping[str, Any], context: SSLContext | None
+    factory: object, arguments: Mapping[str, Any], context: SSLContext | None
 ) -> Callable[[], Any] | None:
-    """Return a factory of asyncio clients; None for clients that are not redis-py's own."""
+    """Return a factory of asyncio clients; None for clients that are not redis-py's own.
+
+    A function that makes clients may connect to another server than these arguments name.
+    """
     provider = arguments.get("credential_provider")
     if provider is not None and not hasattr(provider, "get_credentials_async"):
         return None  # redis-py 8 asks for it
@@ -260,12 +266,15 @@ def _async_maker(
     # and take a loop that is busy for a server that is silent.
     arguments = {**arguments, "socket_timeout": None, "socket_connect_timeout": None}
     retry = AsyncRetry(NoBackoff(), 0)
-    if sync_class is redis.Redis:
+    if factory is redis.Redis:
         return partial(_make_async, {**arguments, "retry": retry}, context)
-    if sync_class is redis.RedisCluster:
+    if factory is redis.RedisCluster:
         return lambda: redis.asyncio.RedisCluster(
             **arguments, retry=retry, cluster_error_retry_attempts=0
         )
+    logger.info(
+        "redis_cls is %r, for which there is no asyncio client: lookups block the crawl", factory
+    )
     return None
 
 

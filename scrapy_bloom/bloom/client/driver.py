@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, TypeVar
 
@@ -12,6 +12,8 @@ import redis.asyncio.cluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
+from scrapy_bloom.bloom.client.cluster_nodes import ClusterNodes
+from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
 from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
 from scrapy_bloom.bloom.client.exchanger import Exchanger
 from scrapy_bloom.bloom.client.unreadable import reading
@@ -66,8 +68,8 @@ class Driver:
         self.client = client
         self.label = label
         self._words = words
-        # A cluster client sends no EVALSHA in a pipeline: the blocks are on different nodes.
-        self._pipelines = not isinstance(client, RedisCluster)
+        is_cluster = isinstance(client, RedisCluster)
+        self._cluster = ClusterNodes(client, self._count) if is_cluster else None
         self._exchanger = Exchanger(client) if Exchanger.is_plain(client) else None
         self._timeout = timeout
         #: Seconds that the operation may go on waiting.
@@ -117,7 +119,7 @@ class Driver:
         # As ``connecting`` does, without its calls: each new URL passes here.
         outer = this_thread.may_connect
         this_thread.may_connect = outer and self.may_connect
-        self.round_trips += 1
+        self._count()
         try:
             return Reply.parse(self._exchanger.exchange(frame))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
@@ -149,18 +151,20 @@ class Driver:
 
     def _info(self, section: str, name: str) -> str:
         self._give_back()
-        self.round_trips += 1
         try:
             with connecting(allowed=self.may_connect), reading():
-                if isinstance(self.client, RedisCluster):
-                    info: Any = self.client.info(section, target_nodes=RedisCluster.PRIMARIES)
-                else:
-                    info = self.client.info(section)
+                if self._cluster is not None:
+                    replies = self._cluster.info(section)
+                    if any(map(is_refusal, replies)):
+                        return ""
+                    return values_of(name, self._refuse_failures(replies))
+                self._count()
+                info: Any = self.client.info(section)
         except redis.ResponseError:
             return ""
         except (redis.RedisError, OSError) as error:
             raise self._explain(error) from showable(error)
-        return values_of(name, info)
+        return values_of(name, [info])
 
     def keep_connection(self) -> None:
         """Keep the connection of ``exchange`` for the next one; ``run`` gives it back first."""
@@ -171,11 +175,16 @@ class Driver:
         if self._exchanger is not None:
             self._exchanger.give_back()
 
+    def _count(self) -> None:
+        self.round_trips += 1
+
     def _explain(self, error: Exception) -> StorageError:
         return explain(error, self.label, self._words)
 
     def _send(self, calls: list[Call]) -> list[Any]:
-        if len(calls) <= 1 or not self._pipelines:
+        if self._cluster is not None:
+            return self._refuse_failures(self._in_time(self._cluster.send, calls), calls)
+        if len(calls) <= 1:
             return [self._in_time(self._send_one, call) for call in calls]
         replies = self._in_time(self._pipeline, calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -228,6 +237,19 @@ class Driver:
             self._refuse_wrong_type(call, error)
             raise
 
+    def _refuse_failures(self, replies: list[Any], calls: Sequence[Call] = ()) -> list[Any]:
+        """Return the replies of a cluster's nodes, if there are all of them.
+
+        Raises:
+            StorageError: with the first node that failed.
+        """
+        for place, reply in enumerate(replies):
+            if isinstance(reply, Failure):
+                if calls:
+                    self._refuse_wrong_type(calls[place], reply.error)
+                raise explain_failure(reply, self.label, self._words) from showable(reply.error)
+        return replies
+
     def _refuse_wrong_type(self, call: Call, error: Exception) -> None:
         """Raise an error that names the key, if a key of a call has another type than the filter's.
 
@@ -256,11 +278,27 @@ _PIPELINES = (
 )
 
 
-def values_of(name: str, info: Mapping[str, Any]) -> str:
-    """Return the different values in a reply to INFO, of a cluster those of all nodes."""
-    nodes = list(info.values())
-    infos = nodes if nodes and all(isinstance(node, Mapping) for node in nodes) else [info]
-    return ",".join(sorted({str(one[name]) for one in infos if name in one}))
+def values_of(name: str, infos: Iterable[Any]) -> str:
+    """Return the different values in replies to INFO, of a cluster those of all nodes.
+
+    Args:
+        name: of the value.
+        infos: as redis-py reads them, or as they are.
+    """
+    return ",".join(sorted({str(one[name]) for one in map(_parse_info, infos) if name in one}))
+
+
+def _parse_info(info: Any) -> Mapping[str, Any]:
+    if isinstance(info, Mapping):
+        return info
+    text = info.decode() if isinstance(info, bytes) else info
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def explain_failure(failure: Failure, label: str, words: Mapping[str, str]) -> StorageError:
+    """Return an error that names the node of a cluster, and says what to do."""
+    return explain(failure.error, f"the node {failure.address} of {label}", words)
 
 
 def check_client(client: Any, *, is_async: bool) -> None:

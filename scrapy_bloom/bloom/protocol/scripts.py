@@ -56,9 +56,10 @@ class Call(NamedTuple):
     args: tuple[Argument, ...]
     binary: bool = False
 
-    def command(self) -> tuple[Argument, ...]:
-        """Return the command that makes the call."""
-        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+    def command(self, *, by_text: bool = False) -> tuple[Argument, ...]:
+        """Return the command that makes the call, by the script's SHA-1 or its text."""
+        head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
+        return (*head, len(self.keys), *self.keys, *self.args)
 
     def send(self, client: Any, *, by_text: bool = False) -> Any:
         """Send the call by a client of redis-py's, or put it into a pipeline of one.

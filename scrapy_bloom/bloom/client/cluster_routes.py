@@ -1,0 +1,290 @@
+"""Which node of a cluster gets which call, and which calls are sent again. No I/O.
+
+Each function here is a generator: it yields waves of commands, and gets the replies to each wave.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import redis
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    TryAgainError,
+)
+
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call
+
+T = TypeVar("T")
+
+SLOTS = 16_384
+#: Waves of one dispatch at most: nodes that disagree could send a call in circles.
+MAX_WAVES = 16
+#: Before a call is sent again whose keys are on their way to another node.
+PAUSE_SECONDS = 0.05
+
+
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Command(NamedTuple):
+    """A command, and whether its reply holds bytes, which a client must not decode."""
+
+    words: tuple[Argument, ...]
+    binary: bool = False
+
+
+class Failure(NamedTuple):
+    """What stands in the place of a reply.
+
+    Args:
+        error: what the node answered; or what the client raised, and then it is unknown whether the
+            call was carried out.
+        address: the node.
+    """
+
+    error: Exception
+    address: Address
+
+
+class Wave(NamedTuple):
+    """Commands for several nodes at once, each node's in this order on one connection.
+
+    Args:
+        batches: the commands of each node.
+        pause: seconds to wait before they are sent.
+    """
+
+    batches: Mapping[Address, list[Command]]
+    pause: float = 0.0
+
+
+#: The replies to a wave, node by node; errors are in their places.
+Replies = Mapping[Address, list[Any]]
+Waves = Generator[Wave, Replies, T]
+
+_READ_SLOTS = Command(("CLUSTER", "SLOTS"))
+_ASKING = Command(("ASKING",))
+
+
+class Topology:
+    """Which node owns which slot, as far as this client knows.
+
+    Args:
+        startup: nodes to ask first.
+        remap: from the address that the cluster names to the one that the client connects to.
+
+    Attributes:
+        is_stale: whether it has to be read before the next calls.
+    """
+
+    def __init__(
+        self, startup: Iterable[Address], remap: Callable[[str, int], tuple[str, int]]
+    ) -> None:
+        self._startup = list(startup)
+        self._remap = remap
+        self._owners: list[Address | None] = [None] * SLOTS
+        self._nodes: list[Address] = []
+        self._failed: set[Address] = set()
+        self.is_stale = True
+
+    def owner(self, call: Call) -> Address | None:
+        """Return the node that has the slot of a call's keys; None if there is none."""
+        return self._owners[key_slot(call.keys[0].encode())]
+
+    def primaries(self) -> list[Address]:
+        """Return the nodes that own slots."""
+        return list(dict.fromkeys(filter(None, self._owners)))
+
+    def candidates(self) -> list[Address]:
+        """Return all nodes, those that failed the last time at the end."""
+        return sorted(dict.fromkeys([*self._nodes, *self._startup]), key=self._failed.__contains__)
+
+    def address(self, host: str | None, port: int, source: Address) -> Address:
+        """Return a node's address as a node at another address names it."""
+        return Address(*self._remap(host, port)) if host else Address(source.host, port)
+
+    def move(self, slot: int, owner: Address) -> None:
+        """Note a slot's owner, from a node that has just answered MOVED."""
+        self._owners[slot] = owner
+        self.is_stale = True
+
+    def learn(self, raw: Any, source: Address) -> bool:
+        """Take over a node's reply to CLUSTER SLOTS; return whether it was of use."""
+        if not raw or isinstance(raw, Exception):
+            return False
+        owners: list[Address | None] = [None] * SLOTS
+        nodes: list[Address] = []
+        for first, last, *servers in raw:
+            found = [
+                self.address(host.decode() if isinstance(host, bytes) else host, port, source)
+                for host, port, *_ in servers
+            ]
+            owners[first : last + 1] = [found[0]] * (last + 1 - first)
+            nodes += found
+        self._owners, self._nodes, self.is_stale = owners, nodes, False
+        return True
+
+    def note(self, address: Address, replies: list[Any]) -> None:
+        """Note whether a node could be reached, and whether it has the slots it was taken to."""
+        if any(map(is_unknown, replies)):
+            self._failed.add(address)
+            self.is_stale = True
+        else:
+            self._failed.discard(address)
+        if any(isinstance(reply, ClusterDownError) for reply in replies):
+            self.is_stale = True
+
+
+def is_unknown(reply: Any) -> bool:
+    """Whether there is no reply: what was sent may have been carried out or not."""
+    return isinstance(reply, Exception) and not isinstance(reply, redis.ResponseError)
+
+
+def is_refusal(reply: Any) -> bool:
+    """Whether a node has answered that it does not carry the command out."""
+    return isinstance(reply, Failure) and isinstance(reply.error, redis.ResponseError)
+
+
+def read_topology(topology: Topology) -> Waves[None]:
+    """Ask one node after the other for the owners of all slots, until one answers.
+
+    Raises:
+        redis.RedisError: none does.
+        OSError: none does.
+    """
+    error: Exception = ClusterDownError("no node knows the owner of any slot")
+    for address in topology.candidates():
+        replies = yield Wave({address: [_READ_SLOTS]})
+        topology.note(address, replies[address])
+        (raw,) = replies[address]
+        if topology.learn(raw, address):
+            return
+        error = raw if isinstance(raw, Exception) else error
+    raise error
+
+
+@dataclass
+class _Attempt:
+    """A call on its way to a node."""
+
+    place: int
+    call: Call
+    address: Address
+    is_asking: bool = False
+    by_text: bool = False
+    #: Where the call is in its node's batch.
+    index: int = 0
+
+    def join(self, batch: list[Command], loaded: set[tuple[Address, str]]) -> None:
+        """Add the call to its node's batch, the first of a script that is unknown there as text."""
+        script = (self.address, self.call.script.sha)
+        by_text = self.by_text and script not in loaded
+        if by_text:
+            loaded.add(script)
+        if self.is_asking:
+            batch.append(_ASKING)
+        self.index = len(batch)
+        batch.append(Command(self.call.command(by_text=by_text), self.call.binary))
+
+    def redirect(self, reply: Any, topology: Topology) -> bool:
+        """Change where and how the call is sent; return whether it has to be sent again.
+
+        Only after replies that say that nothing was carried out.
+        """
+        if isinstance(reply, AskError):  # or MovedError, which is one
+            address = topology.address(reply.host, reply.port, self.address)
+            self.is_asking = not isinstance(reply, MovedError)
+            if not self.is_asking:
+                topology.move(reply.slot_id, address)
+            self.address = address
+        elif isinstance(reply, TryAgainError):
+            # Back to the owner: the keys may be all there now, or all on the other node.
+            self.address, self.is_asking = topology.owner(self.call) or self.address, False
+        elif isinstance(reply, NoScriptError):
+            self.by_text = True
+        else:
+            return False
+        return True
+
+
+def dispatch(topology: Topology, calls: list[Call]) -> Waves[list[Any]]:
+    """Send calls to the owners of their slots; return replies, or ``Failure`` in their places.
+
+    A call is sent again only if it was refused with MOVED, ASK, TRYAGAIN or NOSCRIPT.
+
+    Raises:
+        redis.RedisError: no node is known that owns a slot. None of the calls was sent.
+        OSError: as above.
+    """
+    if topology.is_stale:
+        yield from read_topology(topology)
+    attempts = []
+    for place, call in enumerate(calls):
+        owner = topology.owner(call)
+        if owner is None:
+            topology.is_stale = True
+            raise ClusterDownError("CLUSTERDOWN Hash slot not served")
+        attempts.append(_Attempt(place, call, owner))
+    results: list[Any] = [None] * len(calls)
+    pause = 0.0
+    for _ in range(MAX_WAVES):
+        replies = yield from _wave(topology, attempts, pause)
+        refused, pause = [], 0.0
+        for attempt, reply in zip(attempts, replies, strict=True):
+            is_error = isinstance(reply, Exception)
+            results[attempt.place] = Failure(reply, attempt.address) if is_error else reply
+            if attempt.redirect(reply, topology):
+                refused.append(attempt)
+            if isinstance(reply, TryAgainError):
+                pause = PAUSE_SECONDS
+        attempts = refused
+        if not attempts:
+            break
+    return results
+
+
+def _wave(topology: Topology, attempts: list[_Attempt], pause: float) -> Waves[list[Any]]:
+    """Send each attempt's call once; return the replies in their order."""
+    batches: dict[Address, list[Command]] = {}
+    loaded: set[tuple[Address, str]] = set()
+    for attempt in attempts:
+        attempt.join(batches.setdefault(attempt.address, []), loaded)
+    # After MOVED: from the node that owns a slot now, and in the wave that is due in any case.
+    source = attempts[0].address if topology.is_stale else None
+    if source:
+        batches[source].append(_READ_SLOTS)
+    answers = yield Wave(batches, pause)
+    for address, replies in answers.items():
+        topology.note(address, replies)
+    if source:
+        topology.learn(answers[source][-1], source)
+    return [answers[attempt.address][attempt.index] for attempt in attempts]
+
+
+def ask_primaries(topology: Topology, command: Command) -> Waves[list[Any]]:
+    """Send a command to all nodes that own slots; return replies, or ``Failure`` in their places.
+
+    Raises:
+        redis.RedisError: no node is known that owns a slot.
+        OSError: as above.
+    """
+    if topology.is_stale:
+        yield from read_topology(topology)
+    answers = yield Wave({address: [command] for address in topology.primaries()})
+    results: list[Any] = []
+    for address, replies in answers.items():
+        topology.note(address, replies)
+        results += [Failure(r, address) if isinstance(r, Exception) else r for r in replies]
+    return results

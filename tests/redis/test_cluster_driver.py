@@ -1,0 +1,339 @@
+"""One pipeline for each node of a cluster, all nodes at once, and what nodes answer to it."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from support.loops import in_loop
+from support.polling import PATIENCE
+from support.proxy import Fault, Kind, Proxy
+from support.servers import Server, wait_for_cluster
+from support.slots import SlotMove
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
+from scrapy_bloom.bloom.protocol.membership import add
+
+URLS = [f"https://example.com/{i}" for i in range(640)]
+#: Links of a page.
+PAGE = 64
+#: Seconds that a reply may take, where one is lost.
+TIMEOUT = 0.5
+
+
+@asynccontextmanager
+async def async_client(port: int, **options: Any) -> Any:
+    own = redis.asyncio.RedisCluster(
+        host="127.0.0.1", port=port, retry=AsyncRetry(NoBackoff(), 0), **options
+    )
+    try:
+        yield own
+    finally:
+        await getattr(own, "aclose", own.close)()
+
+
+class Either:
+    """A filter with or without asyncio, used in the same way.
+
+    Attributes:
+        sent: the lists of calls that the driver sent.
+        results: what it got for each of them, replies and failures.
+    """
+
+    def __init__(self, bloom: Any, run: Callable[[Any], Any]) -> None:
+        self.bloom, self._run = bloom, run
+        self.driver = bloom._driver
+        self.sent: list[list[Any]] = []
+        self.results: list[list[Any]] = []
+        nodes = self.driver._cluster
+        self._send = nodes.send
+        nodes.send = self._async_send if isinstance(bloom, AsyncBloomFilter) else self._sync_send
+
+    def _sync_send(self, calls: Any) -> Any:
+        self.sent.append(calls)
+        self.results.append(self._send(calls))
+        return self.results[-1]
+
+    async def _async_send(self, calls: Any) -> Any:
+        self.sent.append(calls)
+        self.results.append(await self._send(calls))
+        return self.results[-1]
+
+    def add_many(self, urls: list[str]) -> list[bool]:
+        new: list[bool] = self._run(lambda: self.bloom.add_many(urls))
+        return new
+
+    def open(self) -> None:
+        self._run(self.bloom.open)
+
+    def server_id(self) -> str:
+        ids: str = self._run(self.driver.server_id)
+        return ids
+
+    def waves(self, urls: list[str]) -> int:
+        """Add URLs and return how many waves it took."""
+        before: int = self.driver.round_trips
+        self.add_many(urls)
+        return int(self.driver.round_trips) - before
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def make(request: pytest.FixtureRequest, cluster: redis.RedisCluster, nodes: list[Server]) -> Make:
+    """Return a context manager that makes a filter on a client of its own."""
+
+    @contextmanager
+    def sync(servers: list[Server], options: dict[str, Any]) -> Iterator[Either]:
+        own = redis.RedisCluster(
+            host="127.0.0.1",
+            port=servers[0].port,
+            retry=Retry(NoBackoff(), 0),
+            **{"socket_timeout": PATIENCE, **options.pop("client", {})},
+        )
+        with closing(own):
+            yield Either(BloomFilter(own, "shop", **options), lambda call: call())
+
+    @contextmanager
+    def asynchronous(servers: list[Server], options: dict[str, Any]) -> Iterator[Either]:
+        loop = asyncio.new_event_loop()
+
+        async def run(call: Callable[[], Any]) -> Any:
+            return await call()
+
+        own = async_client(servers[0].port, **options.pop("client", {}))
+        client = loop.run_until_complete(own.__aenter__())
+        try:
+            bloom = AsyncBloomFilter(client, "shop", **{"timeout": PATIENCE, **options})
+            yield Either(bloom, lambda call: loop.run_until_complete(run(call)))
+        finally:
+            loop.run_until_complete(own.__aexit__(None, None, None))
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+
+    kind = sync if request.param == "sync" else asynchronous
+    return lambda servers=nodes, **options: kind(servers, {"capacity": 10_000, **options})
+
+
+@in_loop
+async def first_rounds(bloom: BloomFilter, port: int, clients: int) -> None:
+    for number in range(clients):
+        async with async_client(port) as own:
+            drivers = [AsyncDriver(own, "Redis", PATIENCE) for _ in range(4)]
+            pages = [
+                [f"{number}/{page}/{link}".encode() for link in range(PAGE)] for page in range(4)
+            ]
+            # As in a crawl, the rings are known: the first round has calls for all nodes.
+            rounds = [
+                driver.run(add(bloom.new_session(), page))
+                for driver, page in zip(drivers, pages, strict=True)
+            ]
+            for verdicts in await asyncio.gather(*rounds):
+                assert sum(verdict.is_new for verdict in verdicts) >= PAGE - 2
+
+
+def test_the_first_rounds_of_new_clients_succeed(
+    cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    bloom = BloomFilter(cluster, "shop", capacity=100_000)
+    bloom.open()
+    first_rounds(bloom, nodes[0].port, 100)
+
+
+@pytest.mark.parametrize("blocks", [16, 64])
+def test_a_page_is_one_wave(make: Make, blocks: int) -> None:
+    with make(blocks=blocks) as bloom:
+        bloom.open()
+        pages = [URLS[start : start + PAGE] for start in range(0, len(URLS), PAGE)]
+        # The first is that in which the nodes get the script.
+        assert bloom.waves(pages[0]) <= 2
+        assert [bloom.waves(page) for page in pages] == [1] * len(pages)
+
+
+def test_all_blocks_are_read_in_one_wave(make: Make) -> None:
+    with make(blocks=64) as first, make(blocks=64) as second:
+        first.open()
+        second.open()
+        # The nodes, the header, the rings (and script texts), the header's expiry.
+        assert second.driver.round_trips <= 5
+
+
+def test_a_slot_that_was_moved_costs_one_wave(make: Make, nodes: list[Server]) -> None:
+    with make() as bloom:
+        assert bloom.add_many(URLS) == [True] * len(URLS)
+        for block in range(12):  # more than redis-py's reinitialize_steps
+            SlotMove(nodes, f"{{shop:{block}}}").finish()
+            assert bloom.waves(URLS) == 2
+            assert bloom.waves(URLS) == 1
+            assert bloom.add_many(URLS) == [False] * len(URLS)
+
+
+def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
+    with make() as bloom:
+        assert bloom.add_many(URLS) == [True] * len(URLS)
+
+        def move_all() -> None:
+            for block in range(16):
+                SlotMove(nodes, f"{{shop:{block}}}").finish()
+
+        moves = threading.Thread(target=move_all)
+        moves.start()
+        new = 0
+        while moves.is_alive():
+            page = [f"new/{new + link}" for link in range(PAGE)]
+            assert sum(bloom.add_many(page)) >= PAGE - 1
+            new += PAGE
+            assert bloom.add_many(URLS) == [False] * len(URLS)
+        moves.join()
+
+
+def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
+    """ASK while all keys are there already, TRYAGAIN while some are."""
+    with make() as bloom:
+        assert bloom.add_many(URLS) == [True] * len(URLS)
+        move = SlotMove(nodes, "{shop:3}")
+        first, *others = move.keys()
+        assert others
+        move.move(first)
+        later = threading.Timer(0.2, lambda: move.move(*others))
+        later.start()
+        # Refused until the others are there too; the calls of other blocks are not sent again.
+        assert bloom.add_many(URLS) == [False] * len(URLS)
+        later.join()
+        assert bloom.waves(URLS) == 2
+        assert sum(bloom.add_many([f"new/{link}" for link in range(PAGE)])) >= PAGE - 1
+        move.finish()
+        assert bloom.add_many(URLS) == [False] * len(URLS)
+
+
+def test_a_slot_that_stays_half_moved_is_explained(make: Make, nodes: list[Server]) -> None:
+    with make() as bloom:
+        bloom.add_many(URLS)
+        move = SlotMove(nodes, "{shop:3}")
+        try:
+            move.move(move.keys()[0])
+            source = f"the node 127.0.0.1:{move.source.port}"
+            with pytest.raises(StorageError, match=f"{source} of .* is moving a slot"):
+                bloom.add_many(URLS)
+        finally:
+            move.finish()
+
+
+def test_nodes_that_forgot_the_scripts_get_them_again(make: Make, nodes: list[Server]) -> None:
+    with make() as bloom:
+        assert bloom.add_many(URLS) == [True] * len(URLS)
+        for node in nodes:
+            with node.client() as admin:
+                admin.script_flush()
+        assert bloom.waves(URLS) == 2
+        assert bloom.add_many(URLS) == [False] * len(URLS)
+
+
+def script_calls(nodes: list[Server]) -> Counter[int]:
+    """Return how many calls of scripts each node has carried out."""
+    calls: Counter[int] = Counter()
+    for node in nodes:
+        with node.client() as admin:
+            stats = admin.info("commandstats")
+            calls[node.port] = sum(
+                int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"])
+                for name in ("eval", "evalsha")
+            )
+    return calls
+
+
+def verdicts(results: list[Any]) -> str:
+    """Return the verdicts in the replies that have come."""
+    replies = [reply for reply in results if not isinstance(reply, Failure)]
+    return b"".join(reply[1] for reply in replies).decode()
+
+
+@pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.RESET_REPLY, Kind.HALF])
+def test_a_lost_reply_of_one_node(make: Make, nodes: list[Server], kind: Kind) -> None:
+    with Proxy(nodes[1].port) as proxy:
+
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            return (address[0], proxy.port) if address[1] == nodes[1].port else address
+
+        client = {"address_remap": remap, "socket_timeout": TIMEOUT}
+        with make(client=client, timeout=2 * PATIENCE) as bloom:
+            bloom.open()
+            bloom.add_many(URLS[:PAGE])
+            before = script_calls(nodes)
+            proxy.fault = Fault(kind, times=1)
+            bloom.results.clear()
+            # Few enough for one packet a node.
+            page = URLS[PAGE : 3 * PAGE]
+            with pytest.raises(StorageError, match=f"the node 127.0.0.1:{proxy.port} of "):
+                bloom.add_many(page)
+            (results,) = bloom.results
+            failures = [reply for reply in results if isinstance(reply, Failure)]
+            assert {failure.address.port for failure in failures} == {proxy.port}
+            assert not any(map(is_refusal, failures))
+            assert 0 < len(failures) < len(results)
+            # New, all of them: none was sent again and answered "seen".
+            assert set(verdicts(results)) == {"1"}
+            assert len(verdicts(results)) > 0.3 * len(page)
+            # The nodes have carried each call out once.
+            assert sum(script_calls(nodes).values()) - sum(before.values()) == len(bloom.sent[-1])
+            assert bloom.add_many(page) == [False] * len(page)
+
+
+@in_loop
+async def name_the_silent_node(port: int, proxy: Proxy, remap: Any) -> None:
+    async with async_client(port, address_remap=remap) as own:
+        bloom = AsyncBloomFilter(own, "shop", capacity=10_000, timeout=PATIENCE)
+        await bloom.add_many(URLS)
+        bloom = AsyncBloomFilter(own, "shop", timeout=TIMEOUT)
+        proxy.fault = Fault(Kind.DROP_REPLY)
+        with pytest.raises(StorageError, match=f"the node 127.0.0.1:{proxy.port} of "):
+            await bloom.add_many(URLS)
+
+
+def test_the_time_out_of_an_operation_names_the_node(
+    cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    with Proxy(nodes[1].port) as proxy:
+
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            return (address[0], proxy.port) if address[1] == nodes[1].port else address
+
+        name_the_silent_node(nodes[0].port, proxy, remap)
+
+
+def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
+    nodes = own_nodes
+    with make(nodes) as bloom:
+        bloom.open()
+        assert bloom.add_many(URLS[:PAGE]) == [True] * PAGE
+        ids = bloom.server_id().split(",")
+        assert len(ids) == 3
+        nodes[1].kill()
+        try:
+            for _ in range(3):
+                with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
+                    bloom.add_many(URLS)
+                results = bloom.results[-1]
+                failures = [reply for reply in results if isinstance(reply, Failure)]
+                assert {failure.address.port for failure in failures} == {nodes[1].port}
+                assert verdicts(results)
+            with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
+                bloom.server_id()
+        finally:
+            nodes[1].start()
+            wait_for_cluster(nodes)
+        new = bloom.add_many(URLS)
+        assert 0 < sum(new) < len(URLS)
+        assert bloom.add_many(URLS) == [False] * len(URLS)
+        assert len(set(bloom.server_id().split(",")) & set(ids)) == 2

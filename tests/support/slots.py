@@ -1,0 +1,58 @@
+"""Moves slots of a cluster from node to node, step by step."""
+
+from contextlib import ExitStack
+
+import redis
+from redis.crc import key_slot
+
+from support.servers import Server
+
+
+class SlotMove:
+    """A slot on its way from the node that owns it to another one.
+
+    Args:
+        nodes: all primaries of the cluster.
+        key: one with that slot.
+    """
+
+    def __init__(self, nodes: list[Server], key: str) -> None:
+        self.slot = key_slot(key.encode())
+        self._stack = ExitStack()
+        clients = [self._stack.enter_context(node.client()) for node in nodes]
+        self._clients = clients
+        ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
+        owner = ids.index(self._owner())
+        self.source, self.target = nodes[owner], nodes[owner - 1]
+        self._from, self._to, self._new_owner = clients[owner], clients[owner - 1], ids[owner - 1]
+        self._set(self._to, "IMPORTING", ids[owner])
+        self._set(self._from, "MIGRATING", ids[owner - 1])
+
+    def _owner(self) -> str:
+        """Return the id of the node that owns the slot."""
+        slots = self._clients[0].execute_command("CLUSTER", "SLOTS")
+        return next(
+            str(node[2], "ascii") for first, last, node, *_ in slots if first <= self.slot <= last
+        )
+
+    def _set(self, client: redis.Redis, *words: str) -> None:
+        client.execute_command("CLUSTER", "SETSLOT", self.slot, *words)
+
+    def keys(self) -> list[bytes]:
+        """Return the slot's keys that are still where they were."""
+        keys: list[bytes] = self._from.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000)
+        return keys
+
+    def move(self, *keys: bytes) -> None:
+        """Move some of them."""
+        self._from.execute_command(
+            *("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5_000, "KEYS", *keys)
+        )
+
+    def finish(self) -> None:
+        """Move what is left and make the target the owner."""
+        if keys := self.keys():
+            self.move(*keys)
+        for client in (self._to, self._from, *self._clients):
+            self._set(client, "NODE", self._new_owner)
+        self._stack.close()
