@@ -147,7 +147,8 @@ def seeds(name: str, value: Any) -> tuple[int, ...] | int:
     meaning = "how many seeds to draw, or a list of seeds"
     if _number(value) is None:
         # It may be a list that is not written as one.
-        raise ConfigurationError(f"{name} is {meaning}; got something else")
+        kind = type(value).__name__
+        raise ConfigurationError(f"{name} is {meaning}; got something of type {kind}")
     return whole_number(name, value, 1, MAX_HASHES, meaning)
 
 
@@ -158,7 +159,7 @@ def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
         # Seeds are secret: none of them is shown.
         raise ConfigurationError(
             f"{name} as a list has 1 to {MAX_HASHES} different integers from 0 to {MAX_SEED}; got "
-            "something else"
+            f"a list of {len(found)}"
         )
     return found
 
