@@ -16,8 +16,8 @@ from scrapy_bloom.crawl.claims.workers import Process, Worker
 #: Forged entries. Those of claims that are taken over cost 0.15 ms of CPU each.
 MANY, SOME = 100_000, 20_000
 KEY = "odd:bloom"
-#: KiB of memory that a crawl takes more than an undisturbed one, at most: redis-py 5 without hiredis
-#: takes 33 MB for a header with 100,000 names.
+#: KiB of memory that a crawl takes more than an undisturbed one, at most. A header with 100,000
+#: names takes 33 MB with redis-py 5 and without hiredis.
 MAX_MORE_MEMORY = 60 << 10
 
 #: Notes the most memory that the process had, in KiB.
