@@ -49,12 +49,18 @@ class InFlightRequest:
     instead: JobKind | None = None
     is_given_up: bool = False
     is_certain: bool = True
-    relies_on: set[Key] = field(default_factory=set)
-    yielded: set[Key] = field(default_factory=set)
+    relies_on: set[Key] | None = None  # no empty set: 100,000 pages may wait
+    yielded: set[Key] | None = None
     claim: Key | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.claim = next(reversed(self.claims), None)
+
+    def has_yielded(self, claim: Key) -> None:
+        """Note a claim, not certain, of a request that it yielded."""
+        if self.yielded is None:
+            self.yielded = set()
+        self.yielded.add(claim)
 
     @property
     def is_complete(self) -> bool:
@@ -144,7 +150,8 @@ class UnkeptRequests:
     def rely(self, page: InFlightRequest, claim: Key) -> None:
         """Note that a page yields a doubtful request: others, that may not be ours, wait for it."""
         pages = self._parents[claim].pages
-        page.relies_on.update(one.claim for one in pages if one.claim and one is not page)
+        others = {one.claim for one in pages if one.claim and one is not page}
+        page.relies_on = (page.relies_on or set()) | others
 
     def waits_for(self, page: InFlightRequest, claim: Key) -> bool:
         """Whether a page waits for a request."""

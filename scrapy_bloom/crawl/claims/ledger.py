@@ -82,8 +82,8 @@ class ClaimLedger:
                 job,
                 epoch=page.epoch,
                 is_last=page.has_queued or bool(page.relies_on or page.yielded),
-                relies_on=frozenset(page.relies_on),
-                yielded=frozenset(page.yielded),
+                relies_on=frozenset(page.relies_on or ()),
+                yielded=frozenset(page.yielded or ()),
             )
         if item.startswith(KEPT):
             if kind in (JobKind.FAIL, JobKind.REPEAT):
@@ -116,7 +116,7 @@ class ClaimLedger:
         if claim in self.doubtful:
             self._unkept.rely(page, claim)
         if claim in self.uncertain:
-            page.yielded.add(claim)
+            page.has_yielded(claim)
         if is_same and not self._unkept.waits_for(page, claim):
             page.instead = JobKind.FAIL
 

@@ -111,7 +111,7 @@ class ClaimTracker:
         parent = self.pages.get(request)
         if parent is not None:
             parent.has_queued = True
-            parent.yielded.add(claim)
+            parent.has_yielded(claim)
 
     def yields(self, page: Request) -> Callable[[Request], None] | None:
         """Return a function to be called with each request that a page yields; None for none."""
