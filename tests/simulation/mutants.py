@@ -247,7 +247,7 @@ MUTANTS = (
     Mutant(
         "the claims of a redirect that leads to a known page stay",
         f"{CLAIMS}/tracker.py",
-        "self._ledger.settle(offer.inherited, JobKind.CONFIRM, redirected)",
+        "self._ledger.settle(offer.inherited, kind, redirected)",
         "pass",
         "calm",
     ),

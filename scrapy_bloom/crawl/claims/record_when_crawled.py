@@ -20,7 +20,6 @@ from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
-from scrapy_bloom.crawl.claims.in_flight import InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
@@ -141,7 +140,7 @@ class RecordWhenCrawled(Policy):
         item, text = key[1], self._mark(request, key)
         nonce, header = next(self._nonces), bloom.session.header
         room = self._settings.pending_memory // header.blocks if header else 0
-        page = _field_of(self._tracker.pages.get(request))
+        page = _page_of(request, self._tracker)
         claim = (self._owner, nonce, room, field_of(item), page, text)
         verdict = bloom.run_one(
             item,
@@ -158,7 +157,7 @@ class RecordWhenCrawled(Policy):
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
         """See ``Policy``."""
         texts = [self._mark(lookup.request, lookup.key) for lookup in lookups]
-        pages = [_field_of(self._tracker.pages.get(lookup.request)) for lookup in lookups]
+        pages = [_page_of(lookup.request, self._tracker) for lookup in lookups]
         for lookup, text in zip(lookups, texts, strict=True):
             lookup.length = len(text)
         items, nonce = [lookup.key[1] for lookup in lookups], next(self._nonces)
@@ -223,7 +222,7 @@ class RecordWhenCrawled(Policy):
             self._put_claim(JobKind.KEEP, key, text, request)
 
     def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
-        self._put(Job(kind, *key, text, page=_field_of(self._tracker.pages.get(request))))
+        self._put(Job(kind, *key, text, page=_page_of(request, self._tracker)))
         self._ledger.length += len(text)
         self._tracker.claim_later(request, key)
 
@@ -287,9 +286,11 @@ class RecordWhenCrawled(Policy):
         self._tracker.sweep()
 
 
-def _field_of(page: InFlightRequest | None) -> str:
-    """Return the field of a page's claim; "" if it has none."""
-    return field_of(page.claim[1]) if page is not None and page.claim is not None else ""
+def _page_of(request: Request, tracker: ClaimTracker) -> str:
+    """Return the field of the claim of what led to a request: a page or a redirect; "" for none."""
+    page = tracker.pages.get(request)
+    claims = [page.claim] if page is not None else [*tracker.offer.inherited]
+    return field_of(claims[-1][1]) if claims and claims[-1] is not None else ""
 
 
 def _goes_in_circles(redirect: Request) -> bool:

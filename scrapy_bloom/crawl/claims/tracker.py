@@ -167,7 +167,9 @@ class ClaimTracker:
             self._ledger.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
         if offer.is_seen:
             redirected = InFlightRequest({}, epoch=self.epoch)
-            self._ledger.settle(offer.inherited, JobKind.CONFIRM, redirected)
+            # Another worker may lose the request that the same redirect has led to.
+            kind = JobKind.FAIL if offer.is_same_page else JobKind.CONFIRM
+            self._ledger.settle(offer.inherited, kind, redirected)
         else:  # redirected in circles, or dropped by a scheduler of the user's
             self._ledger.ignore(offer.inherited)
             self._ledger.settle(claims, JobKind.RELEASE)
