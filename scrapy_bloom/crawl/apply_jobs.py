@@ -170,8 +170,11 @@ class JobApplier:
             yield from self._repeat(run, [job.item for job in repeated])
             self._repeated(repeated)
         current = [job for job in jobs if job.epoch >= self._server.restarted]
-        crawled = [job.item for job in current if not self._depends_on_others(job)]
-        if left := [job.item for job in current if self._depends_on_others(job)]:
+        crawled: list[bytes] = []
+        left: list[bytes] = []
+        for job in current:
+            (left if self._depends_on_others(job) else crawled).append(job.item)
+        if left:
             yield run(self._release_mine(left, self._retry))
         if jobs[0].kind is JobKind.CONFIRM:
             confirm = partial(

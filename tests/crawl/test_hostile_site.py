@@ -108,7 +108,7 @@ from scrapy.exceptions import CloseSpider
         before = self.pages
         for match in re.finditer(rb'href="(/[^"]+)"', response.body):
             yield Request(response.urljoin(match[1].decode()), priority=-1)
-        self.crawler.stats.set_value("meanwhile", self.pages - before)
+        self.crawler.stats.set_value("of_others", self.pages - before)
         raise CloseSpider("enough")
 """
 
@@ -126,7 +126,7 @@ def test_other_pages_are_crawled_while_a_page_yields_its_links(lab_of: LabOf, li
     for one in (plain, ours):
         assert one.stats["scheduler/enqueued"] >= links
     assert "Traceback" not in ours.log
-    assert ours.stats["meanwhile"] > 0
+    assert ours.stats["of_others"] > 0
     assert claims(lab) + ours.stats["response_received_count"] >= links
 
 

@@ -90,7 +90,7 @@ MUTANTS = (
         "calm",
     ),
     Mutant(
-        "a claim is taken over from whoever has it by then",
+        "a claim is taken over from an owner that has changed",
         f"{SCRIPTS}/reassign.lua",
         "owner and (owner == ARGV[1] or (ARGV[1] == '' and not failed))",
         "owner",

@@ -143,7 +143,7 @@ class _Options:
         return flag
 
     def load_authorities(self, context: ssl.SSLContext) -> None:
-        """Load the certificates that the server's is to be signed by."""
+        """Load the certificates of the authorities that may sign the server's."""
         if file := self._path("ssl_ca_certs", _CERTIFICATES):
             self._load_certificates(context, "ssl_ca_certs", cafile=file)
         if data := self._arguments.get("ssl_ca_data"):

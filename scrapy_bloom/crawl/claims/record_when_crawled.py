@@ -289,8 +289,8 @@ class RecordWhenCrawled(Policy):
 def _page_of(request: Request, tracker: ClaimTracker) -> str:
     """Return the field of the claim of what led to a request: a page or a redirect; "" for none."""
     page = tracker.pages.get(request)
-    claims = [page.claim] if page is not None else [*tracker.offer.inherited]
-    return field_of(claims[-1][1]) if claims and claims[-1] is not None else ""
+    claim = page.claim if page is not None else next(reversed(tracker.offer.inherited), None)
+    return field_of(claim[1]) if claim is not None else ""
 
 
 def _goes_in_circles(redirect: Request) -> bool:
