@@ -10,6 +10,8 @@ files["**/lua/*.lua"] = {
   read_globals = {
     -- prelude_ring
     "lost", "ring", "stale",
+    -- prelude_rights
+    "check_rights",
     -- prelude_layers
     "bits", "call", "capacity", "groups", "has", "is_claimed", "k",
     "keys", "layers", "now", "offsets_in", "others",

@@ -50,7 +50,7 @@ test-all: $(VENV)/dev
 test-lowest: $(VENV)-lowest/dev
 	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
 
-# For example CHAOS="--kinds reset,mixed --schedules 10"
+# For example CHAOS="--kinds reset,mixed --schedules 10", CHAOS="--stand cluster", or "--stand sentinel"
 chaos: $(VENV)/dev
 	KILL_STRIDE=1 $(BIN)/python -m pytest tests/crawl/test_crawl_kills.py
 	cd tests && ../$(BIN)/python -m chaos.run $(CHAOS)

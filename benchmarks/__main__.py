@@ -25,6 +25,7 @@ from benchmarks import (
     pending,
     rings,
     rotation,
+    scaling,
     size,
     throughput,
 )
@@ -43,8 +44,9 @@ class Benchmark(Protocol):
         """Measure less than usual, or more."""
 
 
-#: Run only if they are named, or with --full: what they measure changes with the scripts only.
-RARE = ("lua",)
+#: Run only if they are named, or with --full: what they measure changes with the scripts only, and
+#: docs/scaling.md is computed from what `scaling` finds.
+RARE = ("lua", "scaling")
 
 
 def benchmarks(charts: Path) -> dict[str, Benchmark]:
@@ -70,6 +72,7 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "memory": memory.run,
         "pending": pending.run,
         "lockstep": lockstep.run,
+        "scaling": partial(scaling.run, page=charts / "scaling-measured.json"),
     }
 
 

@@ -22,7 +22,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.servers import Server, find_servers
+from support.servers import Server, find_servers, start_cluster
 
 __all__ = [
     "CLASSES",
@@ -33,6 +33,7 @@ __all__ = [
     "found_servers",
     "request",
     "servers",
+    "start_cluster",
     "url",
 ]
 

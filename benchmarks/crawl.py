@@ -459,7 +459,7 @@ def _crawl(contestant: Contestant, given: dict[str, Any], server: Server, redis_
         client.flushall()
         client.config_resetstat()
         settings = {**contestant.settings, "REDIS_URL": redis_url, "BLOOM_REDIS_URL": redis_url}
-        stats = _run_crawler(contestant.name, {**given, "settings": settings})
+        stats = run_crawler(contestant.name, {**given, "settings": settings})
         called = Work.of(client).calls
     commands = sum(called[name] for name in contestant.commands)
     scheduled = stats.get("scheduler/enqueued", stats.get("scheduler/enqueued/redis", 0))
@@ -480,7 +480,7 @@ def _crawl(contestant: Contestant, given: dict[str, Any], server: Server, redis_
     )
 
 
-def _run_crawler(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def run_crawler(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Crawl in a process of its own; return the stats.
 
     Raises:

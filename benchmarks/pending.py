@@ -41,7 +41,7 @@ def _add_row(table: Table, server: Server, count: int) -> None:
     with server.client() as client:
         bloom = BloomFilter(client, "pending")
         items = [number.to_bytes(20, "big") for number in range(count)]
-        texts = [_text(spider, number, item) for number, item in enumerate(items)]
+        texts = [request_text(spider, number, item) for number, item in enumerate(items)]
         owner = "w" + "0" * 24
         bloom.run(lambda session: claim_protocol.claim(session, items, texts, owner, "0.0"))
         used = sum(_memory(client, key) for key in client.keys("*:claims"))
@@ -53,7 +53,8 @@ def _memory(client: redis.Redis, key: bytes) -> int:
     return int(client.memory_usage(key, samples=0) or 0)
 
 
-def _text(spider: PagesSpider, number: int, item: bytes) -> str:
+def request_text(spider: PagesSpider, number: int, item: bytes) -> str:
+    """Return a typical link as it is stored with its claim."""
     request = Request(
         f"https://www.example.com/stories/2027/story-{number:06}",
         callback=spider.parse,

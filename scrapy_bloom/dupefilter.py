@@ -10,7 +10,8 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.bloom.errors import BloomError, shown
+from scrapy_bloom.bloom.errors import shown
+from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
@@ -20,13 +21,7 @@ from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.settings import (
-    FLUSH_ALWAYS,
-    FLUSH_START,
-    BloomSettings,
-    is_developer_command,
-    is_shell,
-)
+from scrapy_bloom.settings import BloomSettings, is_developer_command, is_shell
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +49,17 @@ class BloomDupeFilter(BaseDupeFilter):
     """
 
     def __init__(self, crawler: Crawler, spider: Spider | None = None) -> None:
+        short_errors.install()
         spider = crawler.spider or spider
         name = getattr(spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
-        #: Whether ``scrapy parse`` runs: it filters by what it has parsed itself, as with Scrapy's
-        #: own filter, and records nothing.
-        self._is_command = is_developer_command(crawler)
-        self._parsed: set[bytes] = set()
+        #: Whether it filters by what this process has scheduled, as Scrapy's own filter, and
+        #: records nothing: under ``BLOOM_ENABLED = False`` and ``scrapy parse``.
+        self._is_local = not self.settings.enabled or is_developer_command(crawler)
+        self._scheduled: set[bytes] = set()
         #: Neither looks up nor records; for good after ``close`` and in developer commands.
-        self._closed = self._is_command or is_shell(crawler)
+        self._closed = self._is_local or is_shell(crawler)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
         self._is_open = self._spider_opened = False
@@ -104,9 +100,8 @@ class BloomDupeFilter(BaseDupeFilter):
             StorageError: the server cannot be reached or used.
         """
         if self._closed:
-            logger.info(
-                "Bloom filter off: developer commands neither connect to Redis nor record requests"
-            )
+            why = "developer command" if self.settings.enabled else "BLOOM_ENABLED is False"
+            logger.info("Bloom filter off (%s): nothing is read or written on Redis", why)
             return
         filters = self._open(OPENING_SECONDS)
         self._report.opened(
@@ -136,19 +131,19 @@ class BloomDupeFilter(BaseDupeFilter):
             Exception: what the project's own fingerprinter raises, as from Scrapy's own filter.
         """
         if self._closed:
-            return self._is_command and self._was_parsed(request)
+            return self._is_local and self._was_scheduled(request)
         if not self._is_open:
             # The scheduler has not opened it, and the crawl is under way.
             self._open(patience=0)
         return not self._deduplicator.decide(request).is_new
 
-    def _was_parsed(self, request: Request) -> bool:
+    def _was_scheduled(self, request: Request) -> bool:
         if not request.meta.get("bloom_enabled", True):
             return False
         item = self._identity.fingerprint(request)
-        was_parsed = item in self._parsed
-        self._parsed.add(item)
-        return was_parsed
+        was_scheduled = item in self._scheduled
+        self._scheduled.add(item)
+        return was_scheduled
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one (all of them with DUPEFILTER_DEBUG)."""
@@ -169,24 +164,23 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats.inc_value("dupefilter/filtered")
 
     def clear(self) -> None:
-        """Forget everything, if ``BLOOM_FLUSH`` allows it to scrapy-redis.
+        """Forget everything, at the start of a crawl under SCHEDULER_FLUSH_ON_START.
 
-        scrapy-redis calls this at close unless SCHEDULER_PERSIST is set, and at the start with
-        SCHEDULER_FLUSH_ON_START; the first worker that ends would wipe what all have recorded.
+        scrapy-redis calls this also when a worker ends, unless SCHEDULER_PERSIST is set. That is
+        ignored: the first worker that ends would wipe what all have recorded.
+
+        Raises:
+            StorageError: the server cannot be reached or used.
         """
-        flush = self.settings.flush
-        if flush == FLUSH_ALWAYS or (flush == FLUSH_START and not self._spider_opened):
-            self._clear()
-        else:
-            logger.info("Bloom filter kept: this flush is ignored (BLOOM_FLUSH = %r)", flush)
-
-    def _clear(self) -> None:
-        try:
+        if self._closed:
+            return
+        if self.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START") and not self._spider_opened:
             self._crawl.clear()
-        except BloomError as error:
-            if not self._spider_opened:
-                raise  # before anything is lost
-            logger.error("Bloom filter not cleared: %s", error)  # noqa: TRY400 - the text is complete
+        else:
+            logger.info(
+                "Bloom filter kept: scrapy-redis's flush at the end of a worker is ignored "
+                "(to forget everything: scrapy bloom clear, or SCHEDULER_FLUSH_ON_START)"
+            )
 
     def close(self, reason: str = "") -> "Deferred[None] | None":  # noqa: ARG002 - Scrapy's
         """Write what is queued, set the last stats, and close; the filters stay."""

@@ -14,12 +14,13 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, reword, rewording, shown
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.schedule import RUNS, SECONDS, Schedule, Span, parse_span
+from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.options import OPTIONS
 
 SCHEDULED, CRAWLED = "scheduled", "crawled"
 DEGRADE, CLOSE = "degrade", "close"
-FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS = "never", "start", "always"
+#: Of a primary, at most.
+MAX_REPLICAS = 100
 #: The window of URLs that are remembered by this process for this run only.
 RUN = "run"
 #: The window of all URLs that no other window is named for.
@@ -37,6 +38,7 @@ WORDS = {
     "url": "BLOOM_REDIS_URL",
     "params": "BLOOM_REDIS_PARAMS",
     "timeout": "BLOOM_TIMEOUT",
+    "rights": "the filter's keys and the commands it needs: scrapy bloom acl prints the rules",
     "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
     "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
 }
@@ -55,14 +57,6 @@ class NamedWindow:
     recrawl_after: Span | str
     rotate_every: Span | None = None
     capacity: int | None = None
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ConfigurationError(
-            f"{name} is a string; write it in quotes (got {type(value).__name__})"
-        )
-    return value.strip()
 
 
 def _windows(name: str, value: Any) -> dict[str, NamedWindow]:
@@ -134,20 +128,6 @@ def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
     )
 
 
-def _one_of(*choices: str) -> Callable[[str, Any], str]:
-    return lambda name, value: validators.choice(name, value, list(choices))
-
-
-def _whole_seconds(name: str, value: Any) -> int:
-    span = parse_span(name, value)
-    if span.unit != SECONDS:
-        raise ConfigurationError(
-            f'{name} is a length of time such as "1 day", "6 hours" or a number of seconds; got '
-            f"{shown(value, 60)}"
-        )
-    return span.count
-
-
 def _statuses(name: str, value: Any) -> frozenset[int]:
     parts = value.split(",") if isinstance(value, str) else value
     if isinstance(parts, int):
@@ -190,16 +170,21 @@ def _option(name: str) -> Any:
 class BloomSettings:
     """The settings of one crawl, checked: ``BLOOM_<NAME>`` is the attribute ``<name>``."""
 
+    enabled: bool = _setting(
+        True,
+        validators.flag,
+        "False deduplicates in this process only, as Scrapy does, and uses no server",
+    )
     redis_url: str | None = _setting(
         None,
-        _text,
+        validators.text,
         "where the filter is kept; None for the server of scrapy-redis's settings",
         repr=False,
     )
     redis_params: dict[str, Any] = _setting(
         {}, validators.mapping, "further arguments of the Redis client", repr=False
     )
-    key: str = _setting("%(spider)s:bloom", _text, "prefix of the filter's Redis keys")
+    key: str = _setting("%(spider)s:bloom", validators.text, "prefix of the filter's Redis keys")
     capacity: int | None = _option("capacity")
     error_rate: float | None = _option("error_rate")
     blocks: int | None = _option("blocks")
@@ -214,7 +199,9 @@ class BloomSettings:
         (), _rules, "patterns of URLs, and the names of their windows"
     )
     start_window: str = _setting(
-        RUN, _text, '"run", or the window of start requests; "lasting" treats them like all others'
+        RUN,
+        validators.text,
+        '"run", or the window of start requests; "lasting" treats them like all others',
     )
     ring: str | None = _option("ring")
     stagger: bool | None = _option("stagger")
@@ -234,7 +221,7 @@ class BloomSettings:
     )
     remember: str = _setting(
         CRAWLED,
-        _one_of(SCHEDULED, CRAWLED),
+        validators.one_of(SCHEDULED, CRAWLED),
         "when a URL is remembered: once it is scheduled, or once it is crawled",
     )
     heartbeat: float = _setting(
@@ -243,10 +230,12 @@ class BloomSettings:
         "seconds between a worker's heartbeats; without one for twice this, it is dead",
     )
     retry_after: int = _setting(
-        86_400, _whole_seconds, "seconds until a URL that failed may be crawled again"
+        86_400, validators.whole_seconds, "seconds until a URL that failed may be crawled again"
     )
     crawled_statuses: frozenset[int] = _setting(
-        frozenset(range(200, 400)), _statuses, "HTTP statuses of pages that count as crawled"
+        frozenset([*range(200, 400), 404, 410]),
+        _statuses,
+        "HTTP statuses of pages that count as crawled",
     )
     batch: int = _setting(
         64, validators.batch, "requests of a page in one lookup at most; 0 looks up each alone"
@@ -256,13 +245,20 @@ class BloomSettings:
     )
     on_redis_error: str = _setting(
         DEGRADE,
-        _one_of(DEGRADE, CLOSE),
+        validators.one_of(DEGRADE, CLOSE),
         "whether to go on crawling while the server does not answer, or to close the spider",
     )
-    flush: str = _setting(
-        FLUSH_NEVER,
-        _one_of(FLUSH_NEVER, FLUSH_START, FLUSH_ALWAYS),
-        "which of scrapy-redis's flushes may clear the filter",
+    wait_replicas: int = _setting(
+        0,
+        partial(
+            validators.whole_number,
+            low=0,
+            high=MAX_REPLICAS,
+            meaning="the replicas of each primary that have the claims on a page's links before "
+            "the page is recorded",
+        ),
+        "replicas of each primary that have the claims on a page's links before it is recorded; 0 "
+        "does not wait",
     )
     timeout: float = _setting(
         2.0,
@@ -284,7 +280,8 @@ class BloomSettings:
             for name, (attribute, parse) in SETTINGS.items()
             if not validators.is_unset(settings.get(name))
         }
-        return cls(**given | {"key": _format_key(given.get("key", DEFAULT_KEY), spider_name)})
+        names = {"spider": spider_name, "bot": str(settings.get("BOT_NAME") or "")}
+        return cls(**given | {"key": _format_key(given.get("key", DEFAULT_KEY), names)})
 
     def parameters(self, window: NamedWindow | None = None) -> dict[str, Any]:
         """Return the options of the main filter, or of a named window's."""
@@ -303,6 +300,12 @@ class BloomSettings:
         if isinstance(self.recrawl_after, Span):
             with rewording(WORDS):
                 Schedule.of(self.recrawl_after, self.rotate_every)
+        if self.wait_replicas and self.remember != CRAWLED:
+            raise ConfigurationError(
+                f"BLOOM_WAIT_REPLICAS = {self.wait_replicas} waits before pages are recorded as "
+                f'crawled, and BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = '
+                f'"{CRAWLED}", or BLOOM_WAIT_REPLICAS = 0'
+            )
         names = (RUN, LASTING, *self.windows)
         for setting, name in (
             ("BLOOM_START_WINDOW", self.start_window),
@@ -354,8 +357,17 @@ def is_shell(crawler: Crawler) -> bool:
     return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0
 
 
+#: Settings of earlier versions, and what to do instead.
+REMOVED = {
+    "BLOOM_FLUSH": "remove it: SCHEDULER_FLUSH_ON_START = True clears the filter when a worker "
+    "starts, and a flush at the end is ignored",
+}
+
+
 def _refuse_unknown(settings: BaseSettings) -> None:
     for name in settings:
+        if name in REMOVED:
+            raise ConfigurationError(f"{name} is no setting any more; {REMOVED[name]}")
         if isinstance(name, str) and name.startswith("BLOOM_") and name not in SETTINGS:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
@@ -365,12 +377,15 @@ def _refuse_unknown(settings: BaseSettings) -> None:
             )
 
 
-def _format_key(template: str, spider_name: str) -> str:
-    key = template.replace("%(spider)s", spider_name)
-    if "%(" in key:
+def _format_key(template: str, names: Mapping[str, str]) -> str:
+    parts = re.split(r"%\((\w+)\)s", template)
+    unknown = any(name not in names for name in parts[1::2])
+    if unknown or any("%(" in text for text in parts[::2]):
         raise ConfigurationError(
-            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name, and nothing "
-            f"else in parentheses after a percent sign does; got {template!r:.100}"
+            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name and %(bot)s "
+            "for BOT_NAME, and nothing else in parentheses after a percent sign does; got "
+            f"{template!r:.100}"
         )
+    parts[1::2] = [names[name] for name in parts[1::2]]
     with rewording(WORDS):
-        return Keys(key).prefix
+        return Keys("".join(parts)).prefix

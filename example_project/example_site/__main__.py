@@ -1,6 +1,7 @@
 """`python -m example_site`: build, publish and serve the magazine by hand."""
 
 import argparse
+import signal
 import time
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def main() -> None:
         command.add_argument("directory", type=Path)
     build.add_argument("--stories", type=int, default=STORIES)
     publish.add_argument("count", type=int)
+    server.add_argument("--build", action="store_true", help="write the magazine if there is none")
+    server.add_argument("--host", default="127.0.0.1", help="0.0.0.0 listens to other machines too")
     server.add_argument("--port", type=int, default=8000)
     server.add_argument("--access-log", type=Path, help="file that gets each fetched URL")
     options = parser.parse_args()
@@ -28,7 +31,9 @@ def main() -> None:
     elif options.command == "publish":
         report(Site.open(options.directory).publish(options.count))
     else:
-        run(options.directory, options.port, options.access_log)
+        if options.build and not options.directory.exists():
+            Site.build(options.directory)
+        run(options.directory, options.port, options.access_log, options.host)
 
 
 def report(site: Site) -> None:
@@ -37,9 +42,10 @@ def report(site: Site) -> None:
     print(f"{len(truth.stories)} stories, {len(truth.hubs)} listings in {site.directory}")
 
 
-def run(directory: Path, port: int, access_log: Path | None) -> None:
-    """Serve until Ctrl-C."""
-    with serve(directory, port, access_log) as server:
+def run(directory: Path, port: int, access_log: Path | None, host: str) -> None:
+    """Serve until Ctrl-C, or until the process is asked to end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with serve(directory, port, access_log, host) as server:
         print(f"Fell & Ford is at {server.url}")
         try:
             while True:

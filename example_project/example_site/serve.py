@@ -23,7 +23,7 @@ class SiteServer(ThreadingHTTPServer):
     """The magazine's web server; `serve` starts and ends it.
 
     Attributes:
-        url: Where the site is: `http://127.0.0.1:port`.
+        url: Where the site is: `http://127.0.0.1:port`, unless it listens elsewhere.
     """
 
     # Threads are joined at the end, so that none outlives the server with a socket in its hands.
@@ -31,11 +31,13 @@ class SiteServer(ThreadingHTTPServer):
     # Several crawlers may connect at once, each with all its connections.
     request_queue_size = 128
 
-    def __init__(self, directory: Path, port: int, access_log: Path | None) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(
+        self, directory: Path, port: int, access_log: Path | None, host: str = "127.0.0.1"
+    ) -> None:
+        super().__init__((host, port), _Handler)
         self.directory = directory
         self.redirects = json.loads((directory / STATE).read_text())["redirects"]
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.url = f"http://{host}:{self.server_port}"
         self._hits: Counter[str] = Counter()
         self._log = access_log.open("a", encoding="utf-8") if access_log else None
         self._lock = Lock()
@@ -82,18 +84,21 @@ class SiteServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(directory: Path, port: int = 0, access_log: Path | None = None) -> Iterator[SiteServer]:
+def serve(
+    directory: Path, port: int = 0, access_log: Path | None = None, host: str = "127.0.0.1"
+) -> Iterator[SiteServer]:
     """Serve a built site from a thread of this process.
 
     Args:
         directory: The site's; stories published into it show at once.
-        port: TCP port on 127.0.0.1; 0 takes a free one.
+        port: TCP port; 0 takes a free one.
         access_log: File to which each fetched URL is added, one a line, for other processes.
+        host: Address to listen on; 0.0.0.0 is all of the machine's.
 
     Raises:
         OSError: The port is taken.
     """
-    server = SiteServer(directory, port, access_log)
+    server = SiteServer(directory, port, access_log, host)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -137,7 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         name = urls.file_name(url)
         path = self.server.directory / name if name else None
         if path and path.is_file() and path.suffix in _TYPES:
-            body = path.read_bytes().replace(SITE_URL.encode(), self.server.url.encode())
+            # The name that the client has for this machine.
+            url = f"http://{self.headers['Host']}" if self.headers["Host"] else self.server.url
+            body = path.read_bytes().replace(SITE_URL.encode(), url.encode())
             self._send(HTTPStatus.OK, body, _TYPES[path.suffix])
         else:
             self._send(HTTPStatus.NOT_FOUND)

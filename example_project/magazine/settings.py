@@ -17,9 +17,6 @@ BLOOM_REDIS_URL = "embedded:"
 # with -s BLOOM_RUN=2027-01-31, an id that is new for each run and the same for all its workers.
 # BLOOM_RECRAWL_AFTER = "5 months"
 
-# A page that fails is tried again a day later, and in later runs. In this magazine, what is gone is
-# gone: a 404 counts as crawled.
-BLOOM_CRAWLED_STATUSES = "200-399, 404"
 
 # The site, which `python -m example_site serve DIRECTORY` puts there; or `-s SITE_URL=...`.
 SITE_URL = "http://127.0.0.1:8000"

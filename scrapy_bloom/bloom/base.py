@@ -61,7 +61,7 @@ class BaseFilter(ABC):
         run: str | None = None,
         notify: Notify | None = None,
         fingerprinter: str = "",
-        label: str | None = None,
+        label: object = None,
         timeout: float | None = None,
         words: Mapping[str, str] | None = None,
     ) -> None:

@@ -1,8 +1,9 @@
 """Every exception that scrapy-bloom raises on purpose, and what to do about redis-py's."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 class BloomError(Exception):
@@ -26,11 +27,31 @@ class SaturatedError(BloomError):
 
 
 class StorageError(BloomError):
-    """Redis cannot do this: it is down, read-only, full, or refuses the password."""
+    """Redis cannot do this: it is down, read-only, full, or refuses the password.
+
+    Attributes:
+        slots: of a cluster, the hash slots that cannot be used; empty for all of them.
+        replies: of a cluster, what has come of the replies to the last calls, None for each that
+            has not; empty if nothing has.
+        verdicts: of an operation on items, their verdicts as far as they are known.
+    """
+
+    slots: frozenset[int] = frozenset()
+    replies: Sequence[Any] = ()
+    verdicts: str = ""
+
+
+def slots_of(error: BloomError) -> frozenset[int]:
+    """Return the hash slots that an error is about; none if it is about the whole server."""
+    return error.slots if isinstance(error, StorageError) else frozenset()
 
 
 class ServerFullError(StorageError):
     """Redis is out of memory and refuses commands that need more."""
+
+
+class RightsError(StorageError):
+    """The user lacks rights on the server; the message names commands and keys."""
 
 
 class NotReadyError(StorageError):
@@ -47,7 +68,9 @@ class RestartedError(StorageError):
 WORDS = {
     "credentials": "in the arguments of the client",
     "start": "start a server there or pass a client of another one",
-    "rights": "the filter's keys and the commands it needs",
+    "rights": "the filter's keys and the commands it needs (docs/acl.md)",
+    "user": "this user",
+    "server": "the server",
     "other_key": "a key of the filter: choose another `key`",
 }
 #: A parameter in a message.
@@ -55,7 +78,12 @@ _PARAMETER = re.compile(r"`(\w+)`")
 #: The start of a server that the package starts itself.
 _START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
+_NO_PRIMARY = r"^NoPrimaryError: (?P<problem>cannot be reached now: .*)"
 _LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
+#: In a script, Redis 7 and Valkey have other texts for it.
+_NO_RIGHTS = (
+    r"^NoPermissionError|NOPERM|can't run this command|ACL failure|can't access at least one"
+)
 _NEWER = "use Redis 7.0 or later, or Valkey 8 or later"
 #: A server that expects TLS may send an alert of TLS's, whose first byte is 0x15.
 _TLS_ALERT = r"^(InvalidResponse|ProtocolError|ConnectionError).*\\x15"
@@ -106,17 +134,18 @@ _TLS_REMEDIES = (
 )
 #: Pattern of an error's class and text -> the problem and its remedy; the first match counts.
 _REMEDIES = (
+    (_NO_PRIMARY, "{problem}"),
+    (
+        r"^NoPrimaryError: (?P<problem>cannot be found: .*)",
+        "{problem} (correct the address of the sentinels, or the name of the service)",
+    ),
     (r"without any password|no password is set", "has no password set: remove it {credentials}"),
     (r"NOAUTH|Authentication required", "requires a password: give it {credentials}"),
     (
         r"^AuthenticationError|WRONGPASS|invalid password",
         "refuses the user name or the password: correct them {credentials}",
     ),
-    (
-        # In a script, Redis 7 and Valkey have other texts for it.
-        r"^NoPermissionError|NOPERM|can't run this command|ACL failure|can't access at least one",
-        "does not let this user do that: grant it {rights}",
-    ),
+    (_NO_RIGHTS, "does not let this user do that ({said}): grant {rights}"),
     (
         r"^ReadOnlyError|READONLY",
         "is a read-only replica: use the address of its primary (after a failover, the new one)",
@@ -136,7 +165,10 @@ _REMEDIES = (
         r"NOREPLICAS",
         "refuses to write because too few of its replicas are connected: repair them",
     ),
-    (r"DB index is out of range", "has no database of that number: correct the db in the address"),
+    (
+        r"DB index is out of range|SELECT is not allowed in cluster mode",
+        "has no database of that number: correct the db in the address",
+    ),
     (r"BUSY ", "is busy with a long script: wait, or end it with SCRIPT KILL"),
     (
         r"^TryAgainError",
@@ -163,6 +195,14 @@ _REMEDIES = (
     (r"OLDSERVER (?P<version>[\d.]+)", f"is Redis {{version}}: {_NEWER}"),
     # A script with flags, where INFO is forbidden: Redis 6 does not know them.
     (r"Error compiling script.*near '#'", f"is older than Redis 7.0: {_NEWER}"),
+    (r"unknown command '?`?SENTINEL", "has no command SENTINEL: it is a server, and no sentinel"),
+    (
+        r"unknown command '?`?(?P<command>\w+)",
+        (
+            "has no command {command}: the filter needs it, and is made of Lua scripts (EVALSHA, "
+            "EVAL); use another server, or another plan of the service"
+        ),
+    ),
     (_TLS_ALERT, "expects TLS on this port: use rediss://"),
     (
         r"^InvalidResponse|^ProtocolError|Protocol error",
@@ -177,7 +217,13 @@ _REMEDIES = (
 
 
 #: Errors that callers handle differently.
-_KINDS = {_OUT_OF_MEMORY: ServerFullError, _LOADING: NotReadyError, _LATE: NotReadyError}
+_KINDS = {
+    _OUT_OF_MEMORY: ServerFullError,
+    _NO_RIGHTS: RightsError,
+    **dict.fromkeys((_LOADING, _LATE, _NO_PRIMARY), NotReadyError),
+}
+#: What a server adds to an error in a script.
+_IN_SCRIPT = re.compile(r" script: .*")
 #: The server quotes the arguments of a command that it does not know, AUTH's too.
 _ARGUMENTS = r",? with args beginning"
 
@@ -193,14 +239,21 @@ def explain(error: Exception, label: str, words: Mapping[str, str] = WORDS) -> S
     text = _text_of(error)
     if label.startswith("embedded:"):
         words = {**words, "start": _START_EMBEDDED}
-    hints = _HINTS.get(label.partition(":")[0], _NO_HINT)
+    scheme = re.search(r"\b(rediss?)(\+\w+)?://", label)
+    hints = _HINTS[scheme[1]] if scheme else _NO_HINT
     reason = tls_reason(error)
     for pattern, remedy in _TLS_REMEDIES if reason else _REMEDIES:
         if match := re.search(pattern, reason or text):
             kind = _KINDS.get(pattern, StorageError)
-            advice = remedy.format_map({**words, **hints, **match.groupdict(), "reason": reason})
+            found = {"reason": reason, "said": _IN_SCRIPT.sub("", str(error))}
+            advice = remedy.format_map({**words, **hints, **match.groupdict(), **found})
             return kind(in_words(f"{label} {advice}", words))
     return StorageError(f"{label} answers {re.split(_ARGUMENTS, text)[0]}")
+
+
+def is_of_rights(error: Exception) -> bool:
+    """Whether a server's refusal, or an error that explains it, says that a user lacks rights."""
+    return isinstance(error, RightsError) or bool(re.search(_NO_RIGHTS, _text_of(error)))
 
 
 def tls_reason(error: Exception) -> str:

@@ -15,7 +15,9 @@ from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
 from scrapy_bloom.bloom.protocol.membership import MakeFrame, add, locate, verdict_on_one
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
+from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
@@ -334,6 +336,10 @@ class BloomFilter(CombinableFilter):
     def server_id(self) -> str:
         """Return the id of the server's process; "" if unknown."""
         return self._driver.server_id()
+
+    def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
+        """Wait until replicas have what was written before: see ``Driver.wait``."""
+        return self._driver.wait(calls, wait)
 
     @property
     def may_connect(self) -> bool:

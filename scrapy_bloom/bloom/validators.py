@@ -8,15 +8,19 @@ because ``scrapy crawl -s NAME=VALUE`` gives text.
 import ast
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from fractions import Fraction
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
+from scrapy_bloom.bloom.model import units
 from scrapy_bloom.bloom.model.hashing import MAX_SEED
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
 from scrapy_bloom.bloom.model.ring_codec import MAX_GROWTH
-from scrapy_bloom.bloom.model.schedule import NEVER, Span, parse_span, plain
+from scrapy_bloom.bloom.model.schedule import NEVER, SECONDS, Span, parse_span, plain
 from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RATE
 
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
@@ -34,9 +38,17 @@ def is_unset(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
 
 
-def whole_number(name: str, value: Any, low: int, high: int, meaning: str) -> int:
-    """Parse an integer; ``1_000_000``, ``"1000000"`` and ``1e6`` are one."""
-    number = _number(value)
+def whole_number(
+    name: str,
+    value: Any,
+    low: int,
+    high: int,
+    meaning: str,
+    *,
+    words: Mapping[str, int] = units.COUNTS,
+) -> int:
+    """Parse an integer; ``1_000_000``, ``"1,000,000"``, ``"1M"`` and ``1e6`` are one."""
+    number = _number(value, words)
     if number is None or not low <= number <= high or number != int(number):
         raise ConfigurationError(
             f"{name} is {meaning}, a whole number from {low:,} to {high:,}; got {shown(value)}"
@@ -46,17 +58,17 @@ def whole_number(name: str, value: Any, low: int, high: int, meaning: str) -> in
 
 def capacity(name: str, value: Any) -> int:
     """Parse a number of URLs."""
-    example = "the number of URLs to remember (say 1_000_000)"
+    example = 'the number of URLs to remember (say 1_000_000 or "1M")'
     return whole_number(name, value, 1, MAX_CAPACITY, example)
 
 
 def error_rate(name: str, value: Any) -> float:
     """Parse a false-positive rate, 1e-15 <= p < 1."""
-    number = _number(value)
+    number = _number(value, units.SHARES)
     if number is None or not MIN_ERROR_RATE <= number < 1:
         raise ConfigurationError(
             f"{name} is the share of new URLs that may be taken for seen, at least "
-            f"{MIN_ERROR_RATE:g} and less than 1 (say 1e-5); got {shown(value)}"
+            f'{MIN_ERROR_RATE:g} and less than 1 (say 1e-5, or "0.001%"); got {shown(value)}'
         )
     return float(number)
 
@@ -111,9 +123,8 @@ def growth(name: str, value: Any) -> float:
 
 def memory(name: str, value: Any) -> int:
     """Parse a number of bytes; 0 is no limit."""
-    return whole_number(
-        name, value, 0, MAX_MEMORY_BYTES, "the bytes that bitmaps may take, 0 for any"
-    )
+    meaning = 'the memory to use at most, in bytes or as "2 GB" or "512 MiB", 0 for any'
+    return whole_number(name, value, 0, MAX_MEMORY_BYTES, meaning, words=units.BYTES)
 
 
 def run(name: str, value: Any) -> str:
@@ -129,11 +140,13 @@ def run(name: str, value: Any) -> str:
 
 
 def seconds(name: str, value: Any, low: float, high: float) -> float:
-    """Parse a length of time in seconds."""
-    number = _number(value)
+    """Parse a length of time: seconds, text as ``"30 seconds"`` or ``"500 ms"``, a timedelta."""
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    number = _number(given, units.TIMES)
     if number is None or not low <= number <= high:
         raise ConfigurationError(
-            f"{name} is a time in seconds from {low:g} to {high:g}; got {shown(value)}"
+            f'{name} is a time from {low:g} to {high:g} seconds, a number or as "30 seconds"; got '
+            f"{shown(value)}"
         )
     return float(number)
 
@@ -173,6 +186,31 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     return word
 
 
+def text(name: str, value: Any) -> str:
+    """Parse a text."""
+    if not isinstance(value, str):
+        raise ConfigurationError(
+            f"{name} is a string; write it in quotes (got {type(value).__name__})"
+        )
+    return value.strip()
+
+
+def one_of(*choices: str) -> Callable[[str, Any], str]:
+    """Return the parser of one of a few words."""
+    return lambda name, value: choice(name, value, list(choices))
+
+
+def whole_seconds(name: str, value: Any) -> int:
+    """Parse a length of time of any size, in whole seconds."""
+    span = parse_span(name, value)
+    if span.unit != SECONDS:
+        raise ConfigurationError(
+            f'{name} is a length of time such as "1 day", "6 hours" or a number of seconds; got '
+            f"{shown(value, 60)}"
+        )
+    return span.count
+
+
 def mapping(name: str, value: Any) -> dict[str, Any]:
     """Parse a dict, or its JSON."""
     if isinstance(value, str):
@@ -186,9 +224,12 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _number(value: Any) -> int | float | None:
+def _number(
+    value: Any, words: Mapping[str, int | Fraction] = MappingProxyType({})
+) -> int | float | None:
     if isinstance(value, str):
-        value = _literal(value)
+        number = units.read(value, words)
+        value = _literal(value) if number is None else number
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

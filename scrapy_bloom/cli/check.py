@@ -15,16 +15,20 @@ from scrapy.utils.python import global_object_name
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.info import ItemInfo
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
+    Server,
     add_filter_options,
     complain,
     print_json_list,
     to_json,
+    with_dates,
 )
+from scrapy_bloom.cli.stored_claims import claims_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
 from scrapy_bloom.crawl.windows import Windows
@@ -32,7 +36,7 @@ from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.migrate.lines import parse_line
 from scrapy_bloom.settings import LASTING, RUN
 
-HELP = "say whether URLs are seen, since when and until when"
+HELP = "say whether URLs are seen, claimed or failed, since when and until when"
 #: URLs that are looked up together.
 BATCH = 4096
 
@@ -70,6 +74,42 @@ class Identifier:
         window = self._windows.of(request, None)
         window = self.default if window == LASTING else window
         return window, bounded(self.fingerprinter.fingerprint(request))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a URL, key or item.
+
+    Args:
+        info: what the filter remembers of it.
+        claim: its claim, if it is not seen: it is crawled now, or has failed.
+    """
+
+    info: ItemInfo
+    claim: StoredClaim | None = None
+
+    @property
+    def state(self) -> str:
+        """One of ``seen``, ``new``, ``claimed`` and ``failed``."""
+        if self.info.seen or self.claim is None:
+            return "seen" if self.info.seen else "new"
+        return "failed" if self.claim.failed else "claimed"
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        found: dict[str, Any] = to_json(self.info) | {"state": self.state}
+        if self.claim is None:
+            return found
+        times = {"due": self.claim.time} if self.claim.failed else {"claimed": self.claim.time}
+        return found | {"attempts": self.claim.attempt} | with_dates(times)
+
+    def line(self, text: str) -> str:
+        """Return it as a line of a table."""
+        if self.claim is None:
+            return render.item_line(text, self.info)
+        if self.claim.failed:
+            return render.claim_line("failed", text, due=self.claim.time)
+        return render.claim_line("claimed", text, since=self.claim.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +170,17 @@ def run(session: CommandSession) -> ExitCode:
             if warning and (opts.urls or opts.bloom_key):
                 complain(warning)
         filters = {name: server.filter(name) for name in identifier.windows}
-        answers = _answer(_queries(opts, identifier), filters, totals)
+        answers = _answer(_queries(opts, identifier), server, filters, totals)
         if opts.json:
             documents = (
-                {query.kind: query.text, "name": query.window, **to_json(info)}
-                for query, info in answers
+                {query.kind: query.text, "name": query.window, **answer.document()}
+                for query, answer in answers
             )
             print_json_list({"address": server.address}, "answers", documents)
         else:
             print(render.ITEM_HEADING)
-            for query, info in answers:
-                print(render.item_line(query.text, info))
+            for query, answer in answers:
+                print(answer.line(query.text))
             print(f"{totals['seen']:,} of {totals['asked']:,} are seen")
     return ExitCode.of(totals["asked"] == totals["seen"])
 
@@ -170,25 +210,37 @@ def _query_of(line: bytes, identifier: Identifier) -> Query | None:
 
 
 def _answer(
-    queries: Iterator[Query | None], filters: Mapping[str, BloomFilter], totals: dict[str, int]
-) -> Iterator[tuple[Query, ItemInfo]]:
+    queries: Iterator[Query | None],
+    server: Server,
+    filters: Mapping[str, BloomFilter],
+    totals: dict[str, int],
+) -> Iterator[tuple[Query, Answer]]:
     """Yield each query with its answer; count queries and answers that are "seen"."""
     while batch := list(islice(queries, BATCH)):
         found = [query for query in batch if query is not None]
-        infos = _look_up(found, filters)
+        answers = _look_up(found, server, filters)
         totals["asked"] += len(batch)
-        totals["seen"] += sum(info.seen for info in infos)
-        yield from zip(found, infos, strict=True)
+        totals["seen"] += sum(answer.info.seen for answer in answers)
+        yield from zip(found, answers, strict=True)
 
 
-def _look_up(queries: Sequence[Query], filters: Mapping[str, BloomFilter]) -> list[ItemInfo]:
+def _look_up(
+    queries: Sequence[Query], server: Server, filters: Mapping[str, BloomFilter]
+) -> list[Answer]:
     items = defaultdict(list)
     for query in queries:
         items[query.window].append(query.item)
     # No filter has the URLs of the window "run".
-    not_seen = ItemInfo(seen=False, since=0, until=0, window=RUN)
+    not_seen = Answer(ItemInfo(seen=False, since=0, until=0, window=RUN))
     answers = {
-        window: iter(filters[window].find_all(items[window]) if window != RUN else [])
+        window: iter(_answers_of(server, filters[window], items[window]) if window != RUN else [])
         for window in items
     }
     return [next(answers[query.window], not_seen) for query in queries]
+
+
+def _answers_of(server: Server, bloom: BloomFilter, items: Sequence[bytes]) -> list[Answer]:
+    infos = bloom.find_all(items)
+    others = [item for item, info in zip(items, infos, strict=True) if not info.seen]
+    claims = iter(claims_of(server, bloom, others))
+    return [Answer(info, None if info.seen else next(claims)) for info in infos]

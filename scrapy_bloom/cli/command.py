@@ -17,6 +17,7 @@ from scrapy.utils.log import configure_logging
 
 from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.cli import (
+    acl,
     check,
     clear,
     delete,
@@ -64,6 +65,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "delete": delete,
     "export": export,
     "import": import_,
+    "acl": acl,
 }
 
 

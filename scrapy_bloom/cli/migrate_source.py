@@ -40,7 +40,7 @@ def open_source(session: CommandSession, identifier: Identifier, stack: ExitStac
     else:
         connection = connect(opts.from_server, timeout=timeout, setting="--from-server")
     stack.callback(connection.close)
-    key = opts.from_set or _set_key(session)
+    key = opts.from_set or set_key(session)
     return SetSource(connection.client, key, connection.label, session.window)
 
 
@@ -57,7 +57,7 @@ def _open_urls(name: str, stack: ExitStack) -> IO[bytes]:
     return copy
 
 
-def _set_key(session: CommandSession) -> str:
+def set_key(session: CommandSession) -> str:
     """Return the key of the spider's SET, as scrapy-redis makes it."""
     spider = getattr(session.crawler.spidercls, "name", None)
     template = session.crawler.settings.get("SCHEDULER_DUPEFILTER_KEY") or SET_KEY

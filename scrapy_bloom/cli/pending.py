@@ -1,23 +1,14 @@
 """``scrapy bloom pending``: the claims of a filter, one a line; ``--release`` ends them."""
 
 import argparse
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import redis
-
-from scrapy_bloom.bloom.client.unreadable import reading
-from scrapy_bloom.bloom.errors import ConfigurationError, explain, showable
+from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
-from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, load
-from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
@@ -27,6 +18,7 @@ from scrapy_bloom.cli.session import (
     print_json_list,
     with_dates,
 )
+from scrapy_bloom.cli.stored_claims import stored_claims, url_of
 from scrapy_bloom.crawl.claims import workers
 
 #: A claim in the form that JSON has.
@@ -83,7 +75,7 @@ def _claims(
     session: CommandSession, server: Server, bloom: BloomFilter, blocks: int
 ) -> Iterator[Claim]:
     """Yield all claims of a filter. A claim may come twice."""
-    found = workers.parse_all(bloom.run(_entries))
+    found = workers.parse_all(bloom.run(worker_protocol.read_workers).entries)
     spiders = {workers.tag(name): name for name in session.spiders}
     for block in range(blocks):
         cursor = ""
@@ -91,8 +83,8 @@ def _claims(
             scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
             page = bloom.run(scan)
             cursor = page.cursor
-            urls = _urls(server, Keys(bloom.key).claims(block), page.claims)
-            for claim, url in zip(page.claims, urls, strict=True):
+            stored = stored_claims(server, bloom, block, [claim.field for claim in page.claims])
+            for claim, url in zip(page.claims, map(url_of, stored), strict=True):
                 tag, worker = claim.owner[1:9], found.get(claim.owner)
                 document = {
                     "url": url,
@@ -106,18 +98,6 @@ def _claims(
                     "field": claim.field,
                 }
                 yield with_dates(document)
-
-
-def _urls(server: Server, key: str, claims: Sequence[StoredClaim]) -> list[str | None]:
-    """Return the URLs of claims in one block; None where the request is not kept."""
-    if not claims:
-        return []
-    try:
-        with reading():
-            stored = server.client.hmget(key, [claim.field for claim in claims])
-    except (redis.RedisError, OSError) as error:
-        raise explain(error, server.address) from showable(error)
-    return [_url(text) if isinstance(text, bytes) else None for text in stored]
 
 
 def _is_of(claim: Claim, owner: str) -> bool:
@@ -158,22 +138,6 @@ def _release(
     text = f"{where}: {released:,} claims released; {CONSEQUENCE}"
     session.report({**head, "released": released}, text)
     return ExitCode.FINE
-
-
-def _entries(session: FilterSession) -> Operation[Mapping[str, str]]:
-    """Return what workers have stored of themselves, by id."""
-    arguments = ("", 0, "", 0, claim_protocol.MAX_WORKERS)
-    (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), arguments)]
-    return reply.fields
-
-
-def _url(stored: bytes) -> str | None:
-    """Return the URL of a claim as it is stored."""
-    try:
-        url = json.loads(stored.split(b" ", 4)[4])["url"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return url if isinstance(url, str) else None
 
 
 def _printable(text: str) -> str:

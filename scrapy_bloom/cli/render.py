@@ -76,11 +76,16 @@ def item_line(item: str, info: ItemInfo) -> str:
     if info.seen:
         verdict, since = "seen", minute(info.since)
         until = minute(info.until) or ("never" if info.window is None else "in a later run")
-    return f"{verdict:4}  {since:16}  {until:16}  {item}"
+    return f"{verdict:7}  {since:16}  {until:16}  {item}"
 
 
-#: The columns of ``item_line``.
-ITEM_HEADING = f"{'':4}  {'since (UTC)':16}  new again (UTC)"
+def claim_line(state: str, item: str, *, since: int = 0, due: int = 0) -> str:
+    """Return a line about an item that is claimed, or has failed and is due again some time."""
+    return f"{state:7}  {minute(since):16}  {minute(due):16}  {item}"
+
+
+#: The columns of ``item_line`` and ``claim_line``.
+ITEM_HEADING = f"{'':7}  {'since (UTC)':16}  new again, or next try (UTC)"
 
 
 @contextmanager

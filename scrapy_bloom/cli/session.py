@@ -23,7 +23,9 @@ from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Fields that are Unix times: JSON also has each of them as text.
-TIMES = frozenset(("opened", "closes", "forgotten", "since", "until", "due", "saved", "now"))
+TIMES = frozenset(
+    ("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now")
+)
 #: Properties that JSON has in addition to the fields.
 PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
 

@@ -2,9 +2,11 @@
 
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.bloom.model.forecast import saved_by_capacity
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.info import FilterInfo
+from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.claims.queues import Queue
 
 
@@ -32,6 +34,22 @@ def on_queue(queue: Queue) -> str | None:
         'BLOOM_REMEMBER = "scheduled" remembers a URL before its page is crawled, and '
         f"{queue.kind} is lost when the crawl {when}: the pages in it are then not crawled, not "
         f'before they are forgotten. Set BLOOM_REMEMBER = "crawled"{remedy}'
+    )
+
+
+def on_replicas(acknowledged: Acknowledged) -> str:
+    """Advise on replicas that are missing or late."""
+    replicas, refusal = acknowledged
+    if refusal:
+        problem = f"the server refuses WAIT ({refusal})"
+        remedy = "Allow it to this user"
+    else:
+        problem = f"a primary had {replicas} replicas in time that have all it wrote"
+        remedy = "Repair the replicas"
+    return (
+        f"{problem}, fewer than BLOOM_WAIT_REPLICAS: pages are recorded all the same "
+        "(bloom/unreplicated counts them), and a primary that fails together with a crawler may "
+        f"lose links of theirs. {remedy}, or lower BLOOM_WAIT_REPLICAS (0 does not wait)"
     )
 
 
@@ -95,16 +113,22 @@ def on_filling(ring: Ring) -> str:
         f"it is full: {ring.error_bound:.2g})"
     )
     if ring.config.growth:
-        return f"{text}; then it grows. A larger BLOOM_CAPACITY takes less memory"
+        return f"{text}; then it grows"
     return f"{text}, and BLOOM_GROWTH = 0: {_ON_FULL}. Set a larger BLOOM_CAPACITY"
 
 
 def on_growth(ring: Ring) -> str:
     """Advise on a generation that has outgrown its capacity."""
+    urls, saved = saved_by_capacity(ring)
+    text = (
+        f"a generation holds more URLs than BLOOM_CAPACITY = {ring.config.capacity:,} and grows, "
+        f"now to {urls:,} (the false-positive rate stays below {ring.error_bound:.2g})"
+    )
+    if not saved:
+        return text
     return (
-        f"a generation holds more URLs than BLOOM_CAPACITY = {ring.config.capacity:,} and grows "
-        f"(the false-positive rate stays below {ring.error_bound:.2g}). A BLOOM_CAPACITY that fits "
-        "takes less memory; it counts from the next generation on"
+        f"{text}. BLOOM_CAPACITY = {urls} would take {saved / (1 << 20):.1f} MiB less; it counts "
+        "from the next generation on"
     )
 
 

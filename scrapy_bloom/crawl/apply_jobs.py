@@ -9,11 +9,13 @@ from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
+from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.server_state import ServerState
 from scrapy_bloom.settings import LASTING
 
@@ -30,10 +32,12 @@ class Step:
     Args:
         window: of the filter.
         operation: is run on it; None to identify the server's process.
+        wait: if given, is waited for instead.
     """
 
     window: str = LASTING
     operation: Callable[[FilterSession], Operation[Any]] | None = None
+    wait: Wait | None = None
 
 
 #: Makes the step of an operation.
@@ -48,8 +52,10 @@ def run_blocking(steps: Steps[T], filters: Filters) -> T:
         step = next(steps)
         while True:
             try:
-                if step.operation is None:
-                    answer: Any = filters.server_id()
+                if step.wait is not None:
+                    answer: Any = filters.wait(step.wait)
+                elif step.operation is None:
+                    answer = filters.server_id()
                 else:
                     answer = filters.by_window[step.window].run(step.operation)
             except Exception as error:  # noqa: PERF203 - it is an answer
@@ -87,6 +93,10 @@ class JobApplier:
         repeated: is called with pages that will be crawled again, because the claims on their links
             may be lost.
         freed: is called when claims have become free.
+        unsteady: is called when the server has named another process each time.
+        replicas: how long pages wait for replicas.
+        unreplicated: is called with the number of pages that were recorded although too few
+            replicas had acknowledged, and what these answered.
     """
 
     def __init__(
@@ -98,10 +108,15 @@ class JobApplier:
         restarted: Callable[[int], object],
         repeated: Callable[[Sequence[Job]], object],
         freed: Callable[[], object],
+        unsteady: Callable[[], object] = int,
+        replicas: Replicas | None = None,
+        unreplicated: Callable[[int, Acknowledged], object] = lambda *_: None,
     ) -> None:
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
         self._server, self._token = server, token
         self._restarted, self._repeated, self._freed = restarted, repeated, freed
+        self._unsteady = unsteady
+        self._replicas, self._unreplicated = replicas or Replicas(), unreplicated
         #: Claims that the server has not granted, and those of them without a request.
         self._others: set[tuple[str, bytes]] = set()
         self._unkept: set[tuple[str, bytes]] = set()
@@ -155,14 +170,40 @@ class JobApplier:
         of a page while the page's own, which are older, are there. So the pages that began before
         are crawled again, and only the process that was identified last confirms others.
         """
+        # Claims on the links of a page may be on other nodes of a cluster. First these have to be
+        # on the replicas; then none of the primaries may have been replaced before.
+        acknowledged = yield from self._wait_for_replicas()
         if self._server.is_many:
-            # Claims on the links of a page are on other nodes.
             yield from self.identify_server()
         try:
-            return (yield from self._confirm(jobs))
+            unrecorded = yield from self._confirm(jobs)
         except RestartedError:
+            if self._server.refused():
+                self._unsteady()
             yield from self.identify_server()
-            return (yield from self._confirm(jobs))
+            unrecorded = yield from self._confirm(jobs)
+        if not self._replicas.has_enough(acknowledged):
+            self._unreplicated(len(jobs), acknowledged)
+        return unrecorded
+
+    def check_replicas(self) -> Steps[None]:
+        """Notify whether there are too few replicas, before there are any pages."""
+        acknowledged = yield from self._wait_for_replicas()
+        if not self._replicas.has_enough(acknowledged):
+            self._unreplicated(0, acknowledged)
+
+    def _wait_for_replicas(self) -> Steps[Acknowledged]:
+        """Wait until replicas have what was written before, but not for long.
+
+        Pages are recorded all the same then: if they waited until a missing replica is back, a
+        crawl would record nothing, and in the end be paused.
+        """
+        wait = self._replicas.next_wait()
+        if wait is None:
+            return Acknowledged(0)
+        acknowledged: Acknowledged = yield Step(wait=wait)
+        self._replicas.note(acknowledged)
+        return acknowledged
 
     def _confirm(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         run = partial(Step, jobs[0].window)
@@ -183,9 +224,13 @@ class JobApplier:
                 owners=(self._worker, self._owner),
                 server=self._server.id,
             )
-            return _unrecorded(crawled, (yield run(confirm)))
-        yield from self._release(run, crawled, server=self._server.id)
-        return []
+            unrecorded = _unrecorded(crawled, (yield run(confirm)))
+        else:
+            yield from self._release(run, crawled, server=self._server.id)
+            unrecorded = []
+        if crawled:
+            self._server.refusals = 0
+        return unrecorded
 
     def _depends_on_others(self, page: Job) -> bool:
         """Whether another worker may lose a request that the page yielded, and only the page has.

@@ -1,13 +1,14 @@
 """The filters that a crawl uses, and what looks requests up in them: replaced after an outage."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
 from scrapy_bloom.crawl.opening import Opening, claims_left, count_claims, open_filters
@@ -56,8 +57,11 @@ class Connections:
             BloomError: a setting cannot work, or the server cannot be used.
         """
         run = self._settings.run
-        filters = open_filters(self._connect(), opening, run)
-        left = claims_left(filters, lambda windows: self._connect(left=windows), opening)
+        # Clients for clusters connect at once.
+        filters = open_filters(opening.run(self._connect), opening, run)
+        left = claims_left(
+            filters, lambda windows: opening.run(partial(self._connect, left=windows)), opening
+        )
         if self._settings.remember != CRAWLED:
             claims = {**count_claims(filters), **left}
             self._report.claims_ignored(sum(claims.values()))
@@ -65,7 +69,8 @@ class Connections:
             self._report.windows_left(left)
             filters.close()
             self._left = left.keys()
-            filters = open_filters(self._connect(left=self._left), opening, run)
+            connect = partial(self._connect, left=self._left)
+            filters = open_filters(opening.run(connect), opening, run)
         self.filters = filters
         return filters
 
@@ -74,6 +79,9 @@ class Connections:
         filters: Filters,
         policy: Policy,
         answered: Callable[[Sequence[Lookup]], None],
+        *,
+        serves: Callable[[Key], bool],
+        failed: Callable[[Exception, Iterable[Key]], object],
     ) -> None:
         """Look requests up in these filters from now on.
 
@@ -81,6 +89,8 @@ class Connections:
             filters: are connected.
             policy: what a lookup records or claims.
             answered: as of ``LookupBatcher``.
+            serves: as of ``LookupBatcher``.
+            failed: as of ``LookupBatcher``.
         """
         if self.filters is not None and self.filters is not filters:
             self._round_trips += self.filters.round_trips
@@ -89,12 +99,19 @@ class Connections:
         for window, bloom in filters.by_window.items():
             self._local.connected(window, bloom.session.now)
         before, self.filters = self.lookups, filters
-        self.lookups = LookupBatcher(
+
+        def failed_now(error: Exception, unanswered: Iterable[Key]) -> None:
+            if lookups is self.lookups:  # else the server has been found again since
+                failed(error, unanswered)
+
+        self.lookups = lookups = LookupBatcher(
             filters,
             self._local,
             policy,
             self._settings.timeout,
             answered=answered,
+            serves=serves,
+            failed=failed_now,
             runtime=self._runtime,
         )
         if before is not None:

@@ -77,7 +77,9 @@ class Deduplicator:
             policy.yields_again(page, key)
         if self._local.has_taken(key[1]):
             return Lookup((RUN, key[1]), request, Verdict.SEEN)
-        if key[0] == RUN or self._connections.filters is None or not self._failover.is_up:
+        if key[0] == RUN or self._connections.filters is None:
+            return None
+        if not self._failover.is_up and not self._crawl.serves(key):
             return None
         return Lookup(key, request, Verdict.SEEN if self._is_seen(key, FRESH_SECONDS) else None)
 
@@ -117,7 +119,7 @@ class Deduplicator:
         assert connections.filters is not None  # noqa: S101 - they are open
         bloom, sent = connections.filters.by_window[key[0]], self._clock()
         block = bloom.session.hasher.block(key[1])
-        is_up = self._failover.is_up
+        is_up = self._failover.is_up or self._crawl.serves(key)
         if self._local.get(key, block, FRESH_SECONDS if is_up else ANY_AGE):
             return self._judge(key, Verdict.SEEN)
         if not is_up:
@@ -126,7 +128,7 @@ class Deduplicator:
             verdict = self._crawl.policy.look_up_one(bloom, key, request)
         except BloomError as error:
             # Do not retry: if the call succeeded, a retry would answer "seen" to the owner.
-            self._crawl.fail(error)
+            self._crawl.fail(error, [key])
             if self._local.get(key, block, ANY_AGE):
                 return self._judge(key, Verdict.SEEN)
             return self._record_alone(key, request, "unknown")

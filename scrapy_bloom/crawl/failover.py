@@ -1,8 +1,12 @@
-"""Outages: a crawl goes on or closes without the server, and uses it again; in its own thread."""
+"""Outages: a crawl goes on or closes without the server, and uses it again; in its own thread.
+
+Of a cluster, only the blocks on a node that failed are without it.
+"""
 
 from collections.abc import Callable, Sequence
 
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, slots_of
+from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.claims.policy import Policy
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.filters import Filters
@@ -21,6 +25,8 @@ _POLICIES = {
     True: "The spider is closed, unless the server is back at once (BLOOM_ON_REDIS_ERROR)",
     False: "Until it is back, this process keeps the URLs that it has seen",
 }
+#: What the log adds if a part of a cluster has failed.
+_OTHER_NODES = ", as far as their blocks are on that node"
 
 
 class Failover:
@@ -49,8 +55,10 @@ class Failover:
         self._closes = on_redis_error == CLOSE
         self._use, self._forget = use, forget
         self.policy: Policy
-        #: Whether lookups use the filters.
+        #: Whether there is no outage.
         self.is_up = True
+        #: In an outage, the hash slots that cannot be used; None for all.
+        self._slots: set[int] | None = None
         #: Whether the spider is being closed because the server is down.
         self.is_closing = False
         #: Whether the crawl has ended.
@@ -66,14 +74,29 @@ class Failover:
             self._report.paused(MAX_OFFLINE)
             self._engine.pause()
 
+    def serves(self, slot: int) -> bool:
+        """Whether lookups in a block with this hash slot use the filters."""
+        return self.is_up or (self._slots is not None and slot not in self._slots)
+
+    def lose_all(self) -> None:
+        """Use no filter until the outage ends."""
+        self._slots = None
+
     # -- events --
 
     def server_failed(self, error: BloomError, epoch: int) -> None:
         """Go on without the server: what is new from now on is recorded here."""
         self.policy.begin_epoch(epoch)
+        slots = slots_of(error)
         if self.is_up:
             self.is_up, self._replayed = False, 0
-            self._report.server_failed(error, _POLICIES[self._closes])
+            self._slots = set()
+            part = _OTHER_NODES if slots and not self._closes else ""
+            self._report.server_failed(error, f"{_POLICIES[self._closes]}{part}")
+        if not slots:
+            self.lose_all()
+        elif self._slots is not None:
+            self._slots |= slots
 
     def server_missing(self, error: BloomError) -> None:
         """Log why the server cannot be reached; close the spider if that is the policy."""
@@ -90,7 +113,7 @@ class Failover:
         self._use(filters)
         self.is_up = True
         self._local.server_is_used()
-        self._report.server_back(self._replayed)
+        self._report.server_back(filters.connection.label, self._replayed)
         if self._is_paused:
             self._is_paused = False
             self._engine.unpause()
@@ -109,6 +132,17 @@ class Failover:
         """Look up again what the server may have lost."""
         self._local.clear()
         self.policy.begin_epoch(epoch)
+
+    def server_unsteady(self) -> None:
+        """Warn that restarts are not noticed any more."""
+        self._report.restarts_unnoticed(
+            "names another process each time (run_id, in INFO server), as a proxy in front of "
+            "several servers does"
+        )
+
+    def unreplicated(self, pages: int, acknowledged: Acknowledged) -> None:
+        """Count pages whose links a primary may lose together with a worker."""
+        self._report.unreplicated(pages, acknowledged)
 
     def repeated(self, jobs: Sequence[Job]) -> None:
         """Crawl pages again, of whose links the server may have lost the claims."""

@@ -13,6 +13,7 @@ from scrapy_bloom.bloom.client.connection import Connection, connect, connect_sc
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
 from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Is called with a filter's key, its window, an event, and the ring that changed.
@@ -53,6 +54,15 @@ class Filters:
             StorageError: the server does not answer.
         """
         return self.lasting.server_id()
+
+    def wait(self, wait: Wait) -> Acknowledged:
+        """Wait until replicas have what all clients wrote before.
+
+        Raises:
+            StorageError: the server does not answer.
+        """
+        sessions = [bloom.session for bloom in self.by_window.values()]
+        return self.lasting.wait(touches(sessions), wait)
 
     def noted_windows(self, names: Sequence[str]) -> set[str]:
         """Note in the main filter which windows there are; return all that were noted before.
@@ -103,7 +113,7 @@ def connect_filters(
             **given,
             notify=notify and partial(notify, key, name),
             fingerprinter=fingerprinter,
-            label=connection.label,
+            label=connection.address,
             words=WORDS,
             timeout=settings.timeout,
         )

@@ -1,11 +1,12 @@
 """The life of a crawl's filters: opened, replaced after an outage, cleared, closed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown
+from scrapy_bloom.bloom.client.cluster_routes import slot_of
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.record_when_crawled import RecordWhenCrawled
@@ -13,8 +14,10 @@ from scrapy_bloom.crawl.connections import Connections
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
+from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.write_behind import WriteBehind
@@ -95,6 +98,7 @@ class Lifecycle:
             self.failover,
             claims=self.policy.claims,
             task=self.policy.task,
+            replicas=Replicas(self._settings.wait_replicas, self._settings.timeout / 2),
             runtime=self.runtime,
         )
         try:
@@ -146,10 +150,10 @@ class Lifecycle:
         return any(one is not None and one.is_busy for one in (lookups, writer))
 
     def clear(self) -> None:
-        """Forget everything; under "crawled" only what is claimed, as scrapy-redis's queue goes."""
+        """Forget everything."""
         filters = self.connections.filters
         for bloom in filters.by_window.values() if filters else ():
-            bloom.clear(claims_only=self.policy.clears_claims_only)
+            bloom.clear()
             self._report.cleared(bloom)
         self.local.clear()
 
@@ -174,12 +178,31 @@ class Lifecycle:
         self.connections.close(is_up=self.failover.is_up)
 
     def _use(self, filters: Filters) -> None:
-        self.connections.use(filters, self.policy, self.answered)
+        self.connections.use(
+            filters, self.policy, self.answered, serves=self.serves, failed=self.fail
+        )
         if self.write_behind is not None and self.connections.lookups is not None:
             self.write_behind.use(filters, self.connections.lookups.driver, self.fail)
 
-    def fail(self, error: Exception) -> None:
-        """Note that the server failed a lookup."""
+    def serves(self, key: Key) -> bool:
+        """Whether the lookup of a URL uses the filters, which are open."""
+        if self.failover.is_up:
+            return True
+        assert self.connections.filters is not None  # noqa: S101 - they are open
+        session = self.connections.filters.by_window[key[0]].session
+        return self.failover.serves(slot_of(session.keys.ring(session.hasher.block(key[1]))))
+
+    def fail(self, error: Exception, unanswered: Iterable[Key] = ()) -> None:
+        """Note that the server failed.
+
+        Args:
+            error: of a lookup, or of a queued write.
+            unanswered: the URLs that were looked up and have no verdict.
+        """
         if self.write_behind is not None:  # else the crawl is over
             as_ours = error if isinstance(error, BloomError) else BloomError(shown(error))
-            self.failover.server_failed(as_ours, self.write_behind.fail())
+            epoch = self.write_behind.fail(is_partial=bool(slots_of(as_ours)))
+            self.failover.server_failed(as_ours, epoch)
+            if any(map(self.serves, unanswered)):
+                # It is not about their node alone, and their next lookup would fail again.
+                self.failover.lose_all()

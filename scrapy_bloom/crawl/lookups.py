@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
@@ -13,6 +14,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.runtime import Runtime, has_asyncio
+from scrapy_bloom.settings import WORDS
 
 
 class LookupBatcher:
@@ -25,6 +27,9 @@ class LookupBatcher:
         timeout: seconds that a reply may take.
         answered: is called with the lookups of ``look_up`` once they have verdicts, also those
             whose caller was cancelled while they were under way.
+        serves: whether the lookup of a URL uses the filters; the others are unknown.
+        failed: is called when a part of a cluster has failed, with the error and the URLs that have
+            no verdict because of it.
         runtime: time.
     """
 
@@ -36,16 +41,18 @@ class LookupBatcher:
         timeout: float,
         *,
         answered: Callable[[Sequence[Lookup]], None],
+        serves: Callable[[Key], bool],
+        failed: Callable[[Exception, Iterable[Key]], object],
         runtime: Runtime,
     ) -> None:
         self._local, self._policy = local, policy
-        self._answered = answered
+        self._answered, self._serves, self._failed = answered, serves, failed
         self._clock = runtime.monotonic
         self._blooms = filters.by_window
         self._sessions = {window: bloom.new_session() for window, bloom in self._blooms.items()}
         client = filters.connection.open_async() if has_asyncio() else None
         #: None where nothing but blocking is possible.
-        self.driver = client and AsyncDriver(client, filters.connection.label, timeout)
+        self.driver = client and AsyncDriver(client, filters.connection.address, timeout, WORDS)
         #: Lookups of the next round, and the round under way.
         self._waiting: list[Lookup] = []
         self._round: asyncio.Task[None] | None = None
@@ -79,9 +86,13 @@ class LookupBatcher:
 
     def _look_up_blocking(self, lookups: Sequence[Lookup]) -> None:
         try:
-            for window, same in _by_window(lookups).items():
+            for window, same in self._by_window(lookups):
                 bloom, sent = self._blooms[window], self._clock()
-                self._answer(bloom.session, same, bloom.run(self._policy.look_up(same)), sent)
+                try:
+                    verdicts = bloom.run(self._policy.look_up(same))
+                except StorageError as error:
+                    verdicts = self._partial(error, same)
+                self._answer(bloom.session, same, verdicts, sent)
         finally:
             self._finish(lookups)
 
@@ -92,9 +103,12 @@ class LookupBatcher:
                 self.in_flight[lookup.key] = lookup
         lookups = list(self.in_flight.values())
         try:
-            for window, same in _by_window(lookups).items():
+            for window, same in self._by_window(lookups):
                 session, sent = self._sessions[window], self._clock()
-                verdicts = await driver.run(self._policy.look_up(same)(session))
+                try:
+                    verdicts = await driver.run(self._policy.look_up(same)(session))
+                except StorageError as error:
+                    verdicts = self._partial(error, same)
                 self._answer(session, same, verdicts, sent)
         except Exception:
             # This round may have claimed URLs: the next one would find them "seen".
@@ -118,6 +132,28 @@ class LookupBatcher:
             self._repeats.append(lookup)
         return is_in_flight
 
+    def _by_window(self, lookups: Sequence[Lookup]) -> Iterator[tuple[str, list[Lookup]]]:
+        """Yield the lookups of each window that use its filter, when it is their turn."""
+        grouped: dict[str, list[Lookup]] = defaultdict(list)
+        for lookup in lookups:
+            grouped[lookup.key[0]].append(lookup)
+        for window, same in grouped.items():
+            if served := [lookup for lookup in same if self._serves(lookup.key)]:
+                yield window, served
+
+    def _partial(self, error: StorageError, lookups: Sequence[Lookup]) -> list[Verdict]:
+        """Return the verdicts on lookups of which some failed.
+
+        Raises:
+            StorageError: all may have failed.
+        """
+        if not error.slots:
+            raise error
+        verdicts = [*map(Verdict, error.verdicts)]
+        pairs = zip(lookups, verdicts, strict=True)
+        self._failed(error, [one.key for one, verdict in pairs if verdict is Verdict.UNKNOWN])
+        return verdicts
+
     def _answer(
         self,
         session: FilterSession,
@@ -126,6 +162,8 @@ class LookupBatcher:
         sent: float,
     ) -> None:
         for lookup, verdict in zip(lookups, verdicts, strict=True):
+            if verdict is Verdict.UNKNOWN:
+                continue
             lookup.verdict = verdict
             if verdict not in UNCACHED:
                 held = session.held.get(session.hasher.block(lookup.key[1]))
@@ -157,10 +195,3 @@ class LookupBatcher:
         if self.driver is not None:
             with suppress(Exception):  # it is not used any more
                 await self.driver.close()
-
-
-def _by_window(lookups: Sequence[Lookup]) -> dict[str, list[Lookup]]:
-    grouped: dict[str, list[Lookup]] = defaultdict(list)
-    for lookup in lookups:
-        grouped[lookup.key[0]].append(lookup)
-    return grouped

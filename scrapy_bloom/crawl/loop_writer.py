@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.protocol.replication import touches
 from scrapy_bloom.crawl.apply_jobs import Step, Steps
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
@@ -97,6 +98,8 @@ class LoopWriter:
             return
 
     async def _answer(self, step: Step) -> Any:
+        if step.wait is not None:
+            return await self._driver.wait(touches(self._sessions.values()), step.wait)
         if step.operation is None:
             return await self._driver.server_id()
         return await self._driver.run(step.operation(self._sessions[step.window]))

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
-from datetime import datetime, timezone
 
 from scrapy import Request
 from scrapy.settings import BaseSettings
@@ -11,15 +10,20 @@ from scrapy.settings import BaseSettings
 from scrapy_bloom.bloom.errors import BloomError, short, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.info import FilterInfo
+from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
 from scrapy_bloom.settings import SCHEDULED, BloomSettings
 
+#: Stats of the last log lines, as ``Tally`` has them.
+_COUNTED = ("new", "seen", "failed")
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
 
@@ -83,11 +87,12 @@ class Report:
         opening = Opening()
         for window, bloom in filters.by_window.items():
             info = opening.run(bloom.info)
-            logger.info("%r %s", bloom, _describe(info))
+            schedule = bloom.config.schedule if bloom.config else None
+            logger.info("%r %s", bloom, _describe(info, schedule))
             before = bloom.replaced_config
             if before is not None:
                 level = logging.WARNING if advice.changes_times(before, info) else logging.INFO
-                since = _day(info.generations[-1].opened)
+                since = day(info.generations[-1].opened)
                 logger.log(level, "%r: %s", bloom, advice.on_change(before, info, since))
             self._set(window, info)
             stored = bloom.header.fingerprinter if bloom.header else ""
@@ -108,7 +113,12 @@ class Report:
         """Take down what the filters hold at the end."""
         try:
             for window, bloom in filters.by_window.items():
-                self._set(window, bloom.info())
+                info = bloom.info()
+                self._set(window, info)
+                tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
+                logger.info("Bloom filter %r: %s", bloom.key, summary(tally, info))
+                if reason := nothing_new(tally, info):
+                    logger.info("Bloom filter %r: %s", bloom.key, reason)
         except BloomError as error:
             logger.warning("No last look at the Bloom filter: %s", error)
 
@@ -124,9 +134,11 @@ class Report:
             self._trouble = str(error)
             logger.warning("Bloom filter: %s", error)
 
-    def server_back(self, replayed: int) -> None:
-        """Log that it does again."""
-        logger.info("Bloom filter: reconnected; %s pending writes replayed", f"{replayed:,}")
+    def server_back(self, server: object, replayed: int) -> None:
+        """Log that a server can be used again."""
+        logger.info(
+            "Bloom filter: reconnected to %s; %s pending writes replayed", server, f"{replayed:,}"
+        )
 
     def windows_left(self, claims: Mapping[str, int]) -> None:
         """Log that requests of windows that are no longer set are crawled now."""
@@ -168,6 +180,21 @@ class Report:
             "them)",
         )
 
+    def restarts_unnoticed(self, problem: str) -> None:
+        """Warn that the server's restarts are not noticed."""
+        self.warn_once(
+            "restarts",
+            f"Bloom filter: the server {problem}, so a restart is not noticed. If one loses the "
+            "last writes, a page may be recorded while claims on its links are lost",
+        )
+
+    def unreplicated(self, pages: int, acknowledged: Acknowledged) -> None:
+        """Count pages that were recorded without enough replicas, and warn."""
+        if pages:
+            self.count("unreplicated", count=pages)
+        message = advice.on_replicas(acknowledged)
+        self.warn_once(("unreplicated", bool(acknowledged.refusal)), f"Bloom filter: {message}")
+
     def paused(self, count: int) -> None:
         """Log that the crawl waits for the server."""
         logger.warning(
@@ -178,7 +205,9 @@ class Report:
 
     def cleared(self, bloom: BloomFilter) -> None:
         """Log that a filter was cleared."""
-        logger.info("%r cleared (BLOOM_FLUSH)", bloom)
+        logger.warning(
+            "%r cleared: all URLs are new (SCHEDULER_FLUSH_ON_START is set in this project)", bloom
+        )
 
     def closed(self, round_trips: int, left: int) -> None:
         """Set what the background thread did; log how many queued writes were not applied."""
@@ -233,11 +262,15 @@ class RingEvents:
         elif event == ROTATED:
             self._rotated(key, window, ring)
         elif event == GROWN:
-            self._warn((GROWN, *generation), key, advice.on_growth(ring))
+            # Within the error rate: no reason to warn.
+            message = f"Bloom filter {key!r}: {advice.on_growth(ring)}"
+            self._log_once(logging.INFO, (GROWN, *generation), message)
         elif event == FULL:
             self._warn((FULL, *generation), key, advice.on_full(ring))
         elif event == FILLING and len(ring.active.layers) == 1:
-            self._warn((FILLING, *generation), key, advice.on_filling(ring))
+            level = logging.INFO if ring.config.growth else logging.WARNING
+            message = f"Bloom filter {key!r}: {advice.on_filling(ring)}"
+            self._log_once(level, (FILLING, *generation), message)
 
     def _warn(self, topic: object, key: str, message: str) -> None:
         self._log_once(logging.WARNING, topic, f"Bloom filter {key!r}: {message}")
@@ -255,22 +288,18 @@ class RingEvents:
         if any(ring.period(generation) == period for generation in ring.generations[1:]):
             self._warn(("early", window, period), key, advice.on_early_rotation(ring))
         else:
-            since = _day(ring.generations[-1].opened)
+            since = day(ring.generations[-1].opened)
             message = f"Bloom filter {key!r} has rotated: it remembers what was seen since {since}"
             self._log_once(logging.INFO, (ROTATED, window, period), message)
 
 
-def _describe(info: FilterInfo) -> str:
+def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
     size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks, made for {info.capacity:,}"
-    if info.window is None:
+    if schedule is None:
         return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
     due = info.generations[-1].forgotten
-    since = f", the oldest from {_day(due)} on" if due else ""
+    since = f", the oldest from {day(due)} on" if due else ""
     return (
-        f"remembers {info.count:,} URLs, which are crawled again after {info.window}{since} "
+        f"remembers {info.count:,} URLs, which are crawled again {schedule.age}{since} "
         f"({size} a period of {info.period})"
     )
-
-
-def _day(time: int) -> str:
-    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

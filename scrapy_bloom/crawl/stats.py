@@ -52,6 +52,7 @@ STATS: Mapping[str, Stat] = {
         failed="claims of pages that failed",
         released="claims of requests that were dropped before they were crawled",
         repeated="pages crawled again, because claims on their links were lost",
+        unreplicated="pages recorded before enough replicas had the claims on their links",
         taken_over="requests taken over from workers that are gone",
         dropped="claims of ended crawls without a request: their pages are crawled again",
         not_kept="requests that could not be stored with their claims",
@@ -100,6 +101,11 @@ class Stats:
     def count(self, name: str, window: str = LASTING, *, count: int = 1) -> None:
         """Add to a counter."""
         self.inc_value(self.names[window, name], count)
+
+    def counted(self, name: str, window: str) -> int:
+        """Return a counter."""
+        count: int = self._collector.get_value(self.names[window, name], 0)
+        return count
 
     def set(self, name: str, value: object, window: str = LASTING) -> None:
         """Set a gauge."""

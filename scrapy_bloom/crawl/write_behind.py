@@ -15,13 +15,15 @@ from threading import Thread
 from typing import Protocol
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, slots_of
+from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, run_blocking
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
 from scrapy_bloom.crawl.jobs import Job
 from scrapy_bloom.crawl.loop_writer import LoopWriter
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
+from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
 
@@ -54,6 +56,12 @@ class Events(Protocol):
     def repeated(self, jobs: Sequence[Job]) -> None:
         """These pages will be crawled again, because the claims on their links may be lost."""
 
+    def server_unsteady(self) -> None:
+        """The server names another process each time: restarts are not noticed any more."""
+
+    def unreplicated(self, pages: int, acknowledged: Acknowledged) -> None:
+        """So many pages were recorded, and too few replicas have the claims on their links."""
+
 
 class PeriodicTask(Protocol):
     """Runs in the thread between jobs."""
@@ -80,6 +88,7 @@ class WriteBehind:
         events: receives events.
         claims: whose claims the jobs make and end.
         task: runs between jobs.
+        replicas: how long pages wait for replicas.
         runtime: time and threads.
     """
 
@@ -91,6 +100,7 @@ class WriteBehind:
         *,
         claims: ClaimOwner | None = None,
         task: PeriodicTask | None = None,
+        replicas: Replicas | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         self._connect = connect
@@ -107,11 +117,16 @@ class WriteBehind:
             repeated=lambda jobs: self._notify(partial(events.repeated, jobs)),
             # In the thread, if this is not it.
             freed=lambda: None if task is None else self.post(task.look_soon),
+            unsteady=lambda: self._notify(events.server_unsteady),
+            replicas=replicas,
+            unreplicated=lambda *what: self._notify(partial(events.unreplicated, *what)),
         )
         self._flushing = Flush(
             self._applier, lambda *what: self._notify(partial(events.written, *what))
         )
         self.queue = self._flushing.queue
+        #: To be run before the first job.
+        self.check_replicas = self._applier.check_replicas
         #: Applies jobs while the server is up; None if the thread does.
         self.loop_writer: LoopWriter | None = None
         #: Of the thread.
@@ -147,6 +162,9 @@ class WriteBehind:
         self._leave_loop()
         if driver is not None:
             self.loop_writer = LoopWriter(filters, driver, self._flushing, failed)
+            if self.queue:
+                # Put there between the end of an outage and this call: no other job may come.
+                self.loop_writer.wake()
 
     def _leave_loop(self) -> None:
         writer, self.loop_writer = self.loop_writer, None
@@ -165,9 +183,13 @@ class WriteBehind:
         if self._thread is None:
             self._thread = self._runtime.start_thread(self._run)
 
-    def fail(self) -> int:
-        """Note that the server failed the crawl: the thread reconnects; return the epoch."""
-        epoch = self.server.fail()
+    def fail(self, *, is_partial: bool = False) -> int:
+        """Note that the server failed the crawl: the thread reconnects; return the epoch.
+
+        Args:
+            is_partial: as of ``ServerState.fail``.
+        """
+        epoch = self.server.fail(is_partial=is_partial)
         self.wake()
         return epoch
 
@@ -246,7 +268,8 @@ class WriteBehind:
         if self.server.is_down:
             self._notify(partial(self._events.server_missing, error))
         else:
-            self._notify(partial(self._events.server_failed, error, self.server.fail()))
+            epoch = self.server.fail(is_partial=bool(slots_of(error)))
+            self._notify(partial(self._events.server_failed, error, epoch))
         self._disconnect()
         return self.server.next_retry()
 

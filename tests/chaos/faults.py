@@ -1,4 +1,7 @@
-"""The faults themselves: each is a context, inflicted at its beginning and mended at its end."""
+"""The faults themselves: each is a context, inflicted at its beginning and mended at its end.
+
+Those of servers that replace each other are in `failovers.py`.
+"""
 
 import resource
 import signal
@@ -20,9 +23,13 @@ OPTIONS = {"server_kill_aof": AOF, "disk_full": AOF}
 class Victims(Protocol):
     """What there is to be harmed, and how many keys were evicted so far."""
 
-    server: Server
     evicted: int
-    proxy: Proxy | None
+
+    @property
+    def server(self) -> Server: ...
+
+    @property
+    def proxy(self) -> Proxy | None: ...
 
     @property
     def crew(self) -> "Killable": ...
@@ -158,19 +165,19 @@ def tell(server: Server, *words: str) -> Any:
 LONGEST_DELAY = 1.5
 
 
+@contextmanager
+def network(victims: Victims, fault: Fault) -> Iterator[None]:
+    """Set a fault of the proxy's."""
+    assert victims.proxy
+    victims.proxy.fault = fault
+    try:
+        yield
+    finally:
+        victims.proxy.fault = PASS
+
+
 def _network(make_fault: Callable[[float], Fault]) -> Inflict:
-    """A fault of the proxy's."""
-
-    @contextmanager
-    def inflict(victims: Victims, level: float) -> Iterator[None]:
-        assert victims.proxy
-        victims.proxy.fault = make_fault(level)
-        try:
-            yield
-        finally:
-            victims.proxy.fault = PASS
-
-    return inflict
+    return lambda victims, level: network(victims, make_fault(level))
 
 
 def _often(kind: Kind) -> Callable[[float], Fault]:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from chaos.crew import Crew
-from chaos.faults import INFLICT, Victims
+from chaos.failovers import INFLICT, OnStand
 from chaos.schedule import Event, Schedule
 from chaos.site import SlowSite
 
 #: The crawl has got going when so many pages are fetched.
 FIRST_PAGES = 6
-#: Seconds a run may take, faults and all, until it counts as hung.
-RUN_TIMEOUT = 60.0
+#: Seconds a run may take, faults and all, until it counts as hung. None should be as slow.
+RUN_TIMEOUT = 300.0
 _TICK = 0.01
 
 
@@ -51,7 +51,7 @@ class Play:
     """
 
     def __init__(
-        self, schedule: Schedule, victims: Victims, crew: Crew, over: Callable[[], None]
+        self, schedule: Schedule, victims: OnStand, crew: Crew, over: Callable[[], None]
     ) -> None:
         self.struck: list[Event] = []
         self._over = over
@@ -69,10 +69,11 @@ class Play:
         began = time.monotonic()
         with ExitStack() as faults:
             while self._crew.running or self._mend_at is not None:
-                self._step(time.monotonic() - began, faults)
+                self._step(began, faults)
                 _check(self._crew, began + RUN_TIMEOUT)
 
-    def _step(self, now: float, faults: ExitStack) -> None:
+    def _step(self, began: float, faults: ExitStack) -> None:
+        now = time.monotonic() - began
         if self._mend_at is not None:
             if now >= self._mend_at:
                 self._mend_at = None
@@ -81,8 +82,10 @@ class Play:
                     self._over()
         elif self._due and now >= self._due[0].at:
             event = self._due.pop(0)
+            self._victims.stand.aim(event.level)
             faults.enter_context(INFLICT[event.fault](self._victims, event.level))
-            self._mend_at = event.at + event.lasts
+            # A server that is replaced takes its time.
+            self._mend_at = time.monotonic() - began + event.lasts
             self.struck.append(event)
 
 

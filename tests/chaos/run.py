@@ -23,10 +23,11 @@ from rich.table import Table
 from support.servers import find_servers
 
 from chaos.outcome import Outcome
-from chaos.schedule import KINDS, Schedule
+from chaos.schedule import SINGLE, Schedule, kinds_on
+from chaos.stands import STANDS
 from chaos.trial import REMEMBER, Lab, Trial
 
-console = Console(width=100)
+console = Console(width=110)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Task:
 
     kind: str
     seed: int
+    stand: str
     remember: str
     settings: dict[str, str]
     failures: Path
@@ -55,7 +57,7 @@ def open_lab() -> None:
 
 def run_task(task: Task) -> Outcome:
     """Run a trial; keep its logs if it fails, or if all are to be kept."""
-    schedule = Schedule.random(task.kind, task.seed)
+    schedule = Schedule.random(task.kind, task.seed, task.stand)
     with tempfile.TemporaryDirectory(prefix="chaos-trial-") as directory:
         logs = Path(directory)
         trial = Trial(_labs[0], schedule, task.remember, logs, task.settings)
@@ -71,7 +73,8 @@ def run_task(task: Task) -> Outcome:
 
 def keep(logs: Path, schedule: Schedule, outcome: Outcome, failures: Path) -> Path:
     """Copy what is needed to understand a failure; return where it is."""
-    dump = failures / f"{outcome.remember}-{schedule.kind}-{schedule.seed}"
+    name = f"{outcome.remember}-{schedule.stand}-{schedule.kind}-{schedule.seed}"
+    dump = failures / name
     shutil.rmtree(dump, ignore_errors=True)
     shutil.copytree(logs, dump)
     report = {"schedule": asdict(schedule), "outcome": asdict(outcome)}
@@ -99,7 +102,7 @@ def run_all(tasks: list[Task], jobs: int, deadline: float) -> Iterator[Outcome]:
 
 def summary(outcomes: list[Outcome]) -> Table:
     """Return the table: a line for each kind."""
-    title = f"BLOOM_REMEMBER = {outcomes[0].remember!r}" if outcomes else None
+    title = f"{outcomes[0].stand}, BLOOM_REMEMBER = {outcomes[0].remember!r}" if outcomes else None
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("fault", no_wrap=True)
     for name in (
@@ -107,6 +110,7 @@ def summary(outcomes: list[Outcome]) -> Table:
         "struck",
         "failed",
         "hidden",
+        "excused",
         "twice",
         "max",
         "of",
@@ -115,7 +119,7 @@ def summary(outcomes: list[Outcome]) -> Table:
         "errors",
     ):
         table.add_column(name, justify="right", no_wrap=True)
-    for kind in KINDS:
+    for kind in dict.fromkeys(sorted(outcome.kind for outcome in outcomes)):
         ours = [outcome for outcome in outcomes if outcome.kind == kind]
         if ours:
             table.add_row(kind, *_columns(ours))
@@ -135,6 +139,7 @@ def _columns(outcomes: list[Outcome]) -> list[str]:
         str(sum(len(outcome.struck) for outcome in outcomes)),
         str(sum(outcome.failed for outcome in outcomes)),
         str(sum(len(outcome.hidden) for outcome in outcomes)),
+        str(sum(len(outcome.excused) for outcome in outcomes)),
         f"{sum(twice) / count:.1f}",
         str(max(twice)),
         f"{sum(outcome.most for outcome in outcomes) / count:.1f}",
@@ -151,18 +156,22 @@ def describe(outcome: Outcome) -> str:
         wrong = outcome.broken.strip().splitlines()[-1]
     elif not outcome.quiet:
         wrong += f" not quiet after {outcome.runs} runs"
+    elif outcome.endless:
+        wrong += f" {len(outcome.endless)} keys do not expire"
     elif outcome.twice > outcome.most:
         wrong += f" {outcome.twice} fetched twice, more than {outcome.most}"
     elif outcome.alone > outcome.most_alone:
         wrong += f" {outcome.alone} fetched twice by the same process"
-    return f"{outcome.kind} --seed {outcome.seed} on {outcome.server}: {wrong.strip()}"
+    where = f"{outcome.kind} --seed {outcome.seed} --stand {outcome.stand} on {outcome.server}"
+    return f"{where}: {wrong.strip()}"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="chaos.run", description=__doc__)
     add = parser.add_argument
-    add("--kinds", default=",".join(KINDS), help="of faults, with commas; all of them by default")
+    add("--stand", choices=list(STANDS), default=SINGLE, help="what the filter is on")
+    add("--kinds", help="of faults, with commas; all that the stand has by default")
     add("--schedules", type=int, default=5, help="how many of each kind")
     add("--seed", type=int, default=1, help="number of the first schedule of each kind")
     add("--remember", choices=list(REMEMBER), default="crawled", help="BLOOM_REMEMBER")
@@ -173,9 +182,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--keep-all", action="store_true", help="keep all logs, not only those of failures")
     add("--json", type=Path, help="file for all outcomes")
     options = parser.parse_args(arguments)
-    options.kinds = options.kinds.split(",")
-    if unknown := set(options.kinds) - set(KINDS):
-        parser.error(f"no such kinds: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    kinds = kinds_on(options.stand)
+    options.kinds = options.kinds.split(",") if options.kinds else kinds
+    if unknown := set(options.kinds) - set(kinds):
+        parser.error(f"no such kinds: {', '.join(unknown)}; there are {', '.join(kinds)}")
     return options
 
 
@@ -184,7 +194,15 @@ def main() -> int:
     options = parse(sys.argv[1:])
     settings = dict(pair.split("=", 1) for pair in options.set)
     tasks = [
-        Task(kind, seed, options.remember, settings, options.failures.absolute(), options.keep_all)
+        Task(
+            kind,
+            seed,
+            options.stand,
+            options.remember,
+            settings,
+            options.failures.absolute(),
+            options.keep_all,
+        )
         for seed in range(options.seed, options.seed + options.schedules)
         for kind in options.kinds
     ]

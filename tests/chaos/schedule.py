@@ -1,8 +1,12 @@
-"""What goes wrong in a crawl, and when: a pure function of the kind of fault and a number."""
+"""What goes wrong in a crawl, and when: a pure function of stand, kind of fault and a number."""
 
 import random
 from dataclasses import dataclass
 
+#: Where the filter is: on one server, on a cluster with replicas, on a server under Sentinel.
+SINGLE, CLUSTER, SENTINEL = "single", "cluster", "sentinel"
+REPLICATED = (CLUSTER, SENTINEL)
+EVERYWHERE = (SINGLE, *REPLICATED)
 #: Seconds from the crawl's first pages on in which faults begin; the crawl takes a little longer.
 BEGIN_WITHIN = 3.0
 #: Seconds between two faults: the end of one and the beginning of the next do not coincide.
@@ -36,12 +40,14 @@ class Fault:
         lasts: the shortest and the longest, in seconds; (0, 0) for what happens in an instant.
         proxied: whether the proxy makes it, so that the crawlers have to go through it.
         forgets: whether the server may lose what it had acknowledged.
+        stands: where it can happen.
     """
 
     events: tuple[int, int]
     lasts: tuple[float, float]
     proxied: bool = False
     forgets: bool = False
+    stands: tuple[str, ...] = EVERYWHERE
 
 
 FAULTS = {
@@ -64,13 +70,32 @@ FAULTS = {
     "out_of_memory": Fault((1, 3), (0.1, 1.5)),
     "disk_full": Fault((1, 3), (0.1, 1.5)),
     "client_kill": Fault((2, 8), (0.0, 0.0)),
-    "read_only": Fault((1, 3), (0.1, 1.5)),
+    "read_only": Fault((1, 3), (0.1, 1.5), stands=(SINGLE,)),
     # the crawlers
     "crawler_kill": Fault((1, 4), (0.0, 1.0)),
+    # servers that replace each other: how long one lasts is counted from the replacement on; what
+    # a new primary has not got is counted by `Outcome.promotions`
+    "failover": Fault((1, 2), (0.0, 0.5), stands=REPLICATED),
+    "failover_lag": Fault((1, 2), (0.0, 0.5), stands=REPLICATED),
+    "failover_kill": Fault((1, 2), (0.0, 0.5), stands=REPLICATED),
+    "failover_stall": Fault((1, 2), (0.0, 0.5), stands=REPLICATED),
+    "failover_command": Fault((1, 3), (0.0, 0.5), stands=REPLICATED),
+    "failover_force": Fault((1, 3), (0.0, 0.5), stands=(CLUSTER,)),
+    "cut_off": Fault((1, 2), (1.5, 3.5), proxied=True, stands=REPLICATED),
+    "slots_move": Fault((1, 3), (0.1, 1.0), stands=(CLUSTER,)),
+    "sentinel_kill": Fault((1, 3), (0.1, 1.5), stands=(SENTINEL,)),
 }
 #: Any of them, one after the other.
 MIXED = "mixed"
-KINDS = (*FAULTS, MIXED)
+
+
+def kinds_on(stand: str) -> tuple[str, ...]:
+    """Return the kinds of schedules of a stand."""
+    return (*_faults_on(stand), MIXED)
+
+
+def _faults_on(stand: str) -> list[str]:
+    return [name for name, fault in FAULTS.items() if stand in fault.stands]
 
 
 @dataclass(frozen=True)
@@ -80,26 +105,28 @@ class Schedule:
     kind: str
     seed: int
     events: tuple[Event, ...]
+    stand: str = SINGLE
 
     @classmethod
-    def random(cls, kind: str, seed: int) -> "Schedule":
+    def random(cls, kind: str, seed: int, stand: str = SINGLE) -> "Schedule":
         """Return the schedule of that number.
 
         Args:
-            kind: a name of `KINDS`.
+            kind: a name of `kinds_on` the stand.
             seed: any number; a schedule that failed is repeated by it.
+            stand: where the filter is.
         """
         randoms = random.Random(f"{kind}:{seed}")
         count = randoms.randint(*((2, 5) if kind == MIXED else FAULTS[kind].events))
         begins = sorted(randoms.uniform(0, BEGIN_WITHIN) for _ in range(count))
         events: list[Event] = []
         for begin in begins:
-            name = randoms.choice(list(FAULTS)) if kind == MIXED else kind
+            name = randoms.choice(_faults_on(stand)) if kind == MIXED else kind
             free_from = events[-1].at + events[-1].lasts + PAUSE if events else 0.0
             at = round(max(begin, free_from), 3)
             lasts = round(randoms.uniform(*FAULTS[name].lasts), 3)
             events.append(Event(at, name, lasts, round(randoms.random(), 3)))
-        return cls(kind, seed, tuple(events))
+        return cls(kind, seed, tuple(events), stand)
 
     @property
     def proxied(self) -> bool:

@@ -12,26 +12,28 @@ from threading import Thread
 from example_site.build import Site
 from example_site.serve import SiteServer
 
+from chaos.schedule import CLUSTER, SENTINEL, SINGLE
 from chaos.witness import Testimony
 
 STORIES = 96
-#: Seconds that an answer takes while the site is slow: three crawlers take a few seconds then.
-SLOW = (0.05, 0.3)
+#: Seconds that an answer takes while the site is slow: three crawlers take a few seconds then, and
+#: longer than a server takes that replaces another one.
+SLOW = {SINGLE: (0.05, 0.3), CLUSTER: (0.2, 0.8), SENTINEL: (0.2, 0.8)}
 
 
 class SlowSite(SiteServer):
     """The magazine's server; it takes its time while `slow` is set."""
 
-    slow = False
+    slow: tuple[float, float] | None = None
 
     def hurry(self) -> None:
         """Be fast from now on."""
-        self.slow = False
+        self.slow = None
 
     def count(self, url: str) -> None:
         super().count(url)
-        if self.slow:
-            time.sleep(random.uniform(*SLOW))
+        if slow := self.slow:
+            time.sleep(random.uniform(*slow))
 
 
 @contextmanager
@@ -84,6 +86,11 @@ class Tally:
         return sorted(
             (pages.fetched - self.fetched.keys()) | (pages.scraped - self.testimony.scraped)
         )
+
+    def orphans(self, hidden: list[str], killed: list[int]) -> list[str]:
+        """Return the hidden pages that only processes had in their queues that were killed."""
+        held = self.testimony.held
+        return [page for page in hidden if held.get(page) and held[page] <= set(killed)]
 
     def again(self, pages: Pages) -> dict[str, int]:
         """Return how often pages were fetched again that are to be fetched once."""

@@ -43,7 +43,7 @@ def write(server: Server) -> None:
 def test_the_server_refuses_until_it_is_mended(
     victims: Any, fault: str, error: type[Exception], message: str
 ) -> None:
-    write(victims.server)
+    until_it_works(lambda: write(victims.server), redis.RedisError)
     with INFLICT[fault](victims, 0.5):
         if fault == "disk_full":
             write(victims.server)  # fills it, which is noticed by the next one

@@ -2,7 +2,10 @@
 
 import pytest
 
+from chaos import witness
 from chaos.outcome import CRAWLERS, PER_KEY, PER_KILL, Outcome
+from chaos.schedule import CLUSTER, SENTINEL
+from chaos.site import Tally
 
 LASTING = 100
 #: Pages that all crawlers crawl again after a restart of the server.
@@ -40,6 +43,50 @@ def test_a_trial_that_fetches_too_much_has_failed(twice: int, alone: int, failed
     trial = outcome("stall", unasked=7, alone=alone)
     trial.quiet, trial.again = True, {"/": twice}
     assert trial.failed is failed
+
+
+def test_what_replacements_may_cost() -> None:
+    """Each may forget all that was not replicated, and all crawl again what they had under way."""
+    trial = outcome("failover", promotions=1)
+    assert (trial.most, trial.forgotten) == (LASTING + REPEATED, LASTING)
+
+
+def test_what_is_taken_over_from_crawlers_that_live_may_be_fetched_twice() -> None:
+    assert outcome("failover", taken_over=5).most == 5
+    assert outcome("stall", taken_over=5, unasked=2).most_alone == 7
+    assert outcome("crawler_kill", taken_over=90, killed=[90]).most == PER_KILL
+
+
+@pytest.mark.parametrize(
+    ("stand", "promotions", "killed", "failed"),
+    [
+        (CLUSTER, 1, [1, 2], False),
+        (CLUSTER, 1, [1], True),  # the other one lives, and has the page in its queue
+        (CLUSTER, 0, [1, 2], True),  # no claim was lost
+        (SENTINEL, 1, [1, 2], True),  # a replica has all that came before what it has
+    ],
+)
+def test_pages_may_be_hidden_only_on_a_cluster_with_the_processes_that_had_them(
+    stand: str, promotions: int, killed: list[int], failed: bool
+) -> None:
+    tally = Tally(testimony=witness.Testimony(held={"/": {1, 2}}))
+    trial = outcome("failover", promotions=promotions)
+    trial.quiet, trial.stand = True, stand
+    trial.judge_hidden(tally, ["/"], killed)
+    assert trial.failed is failed
+    assert trial.hidden == ["/"]
+
+
+def test_a_page_that_nobody_had_is_not_excused() -> None:
+    assert Tally().orphans(["/"], [1]) == []
+
+
+def test_keys_that_do_not_expire_are_a_failure() -> None:
+    trial = outcome("stall")
+    trial.quiet = True
+    assert not trial.failed
+    trial.endless = ["key"]
+    assert trial.failed
 
 
 def test_a_page_of_ones_own_is_fetched_again_if_its_claim_was_somebody_elses() -> None:

@@ -2,14 +2,20 @@
 
 import pytest
 
-from chaos.faults import INFLICT
-from chaos.schedule import BEGIN_WITHIN, FAULTS, KINDS, MIXED, PAUSE, Schedule
+from chaos import faults
+from chaos.failovers import INFLICT
+from chaos.schedule import BEGIN_WITHIN, FAULTS, MIXED, PAUSE, SINGLE, Schedule, kinds_on
+from chaos.stands import STANDS
+
+EACH = [(stand, kind) for stand in STANDS for kind in kinds_on(stand)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_schedule_is_repeated_by_its_number_and_is_one_fault_at_a_time(kind: str) -> None:
-    schedules = [Schedule.random(kind, seed) for seed in range(100)]
-    assert schedules == [Schedule.random(kind, seed) for seed in range(100)]
+@pytest.mark.parametrize(("stand", "kind"), EACH)
+def test_a_schedule_is_repeated_by_its_number_and_is_one_fault_at_a_time(
+    stand: str, kind: str
+) -> None:
+    schedules = [Schedule.random(kind, seed, stand) for seed in range(100)]
+    assert schedules == [Schedule.random(kind, seed, stand) for seed in range(100)]
     assert len({schedule.events for schedule in schedules}) == 100
     for schedule in schedules:
         assert schedule.events
@@ -18,6 +24,7 @@ def test_a_schedule_is_repeated_by_its_number_and_is_one_fault_at_a_time(kind: s
             assert following.at >= event.at + event.lasts + PAUSE / 2
         for event in schedule.events:
             assert kind in (event.fault, MIXED)
+            assert stand in FAULTS[event.fault].stands
             shortest, longest = FAULTS[event.fault].lasts
             assert shortest <= event.lasts <= longest
             assert 0 <= event.level <= 1
@@ -25,3 +32,4 @@ def test_a_schedule_is_repeated_by_its_number_and_is_one_fault_at_a_time(kind: s
 
 def test_every_fault_can_be_inflicted() -> None:
     assert set(INFLICT) == set(FAULTS)
+    assert {*faults.INFLICT, MIXED} == set(kinds_on(SINGLE))

@@ -133,7 +133,7 @@ def test_a_page_is_fetched_whose_claim_came_when_the_server_stood_still(
         assert web.hits().keys() == site.truth().crawl()
         if remember == "crawled":
             before = web.hits()
-            crawl("links", web, tmp_path, **settings(server.url, remember, TIMEOUT))
+            crawl("links", web, tmp_path, **settings(server.url, remember, PATIENCE))
             assert (web.hits() - before).keys() <= site.truth().hubs | {"/robots.txt"}
 
 

@@ -15,29 +15,34 @@ from support.proxy import Proxy
 from support.servers import Server
 
 from chaos.crew import Crew
+from chaos.failovers import KEY
 from chaos.faults import OPTIONS, write_launcher
 from chaos.outcome import CONCURRENT_REQUESTS, CRAWLERS, Outcome
 from chaos.play import HungError, Play, await_end, await_first_pages
-from chaos.schedule import Schedule
-from chaos.site import Pages, SlowSite, Tally, build, serve_slowly
+from chaos.schedule import CLUSTER, SENTINEL, SINGLE, Schedule
+from chaos.site import SLOW, Pages, SlowSite, Tally, build, serve_slowly
+from chaos.stands import STANDS, Stand
 from chaos.witness import Testimony
 from scrapy_bloom.settings import SETTINGS
 
 #: Runs without faults, after which a crawl that is still not quiet has failed.
 MOST_RUNS = 6
-HEARTBEAT = 1.0
-TIMEOUT = 0.4
+#: Seconds between heartbeats, by stand: a crawler that is silent for twice as long counts as dead.
+#: While servers replace each other, heartbeats cannot be written.
+HEARTBEAT = {SINGLE: 1.0, CLUSTER: 4.0, SENTINEL: 4.0}
+#: BLOOM_TIMEOUT of runs with faults, and of those without, however busy the machine is.
+TIMEOUT, PATIENCE = 0.4, 30.0
 
 COMMON = {
     "CONCURRENT_REQUESTS": CONCURRENT_REQUESTS,
     "TELNETCONSOLE_ENABLED": False,
     "EXTENSIONS": {"chaos.witness.Witness": 500},
 }
-BLOOM = {"BLOOM_KEY": "chaos", "BLOOM_TIMEOUT": TIMEOUT}
+BLOOM = {"BLOOM_KEY": KEY, "BLOOM_TIMEOUT": TIMEOUT, "BLOOM_RECRAWL_AFTER": "1 year"}
 #: By `BLOOM_REMEMBER`.
 REMEMBER: dict[str, dict[str, object]] = {
     "scheduled": {"BLOOM_REMEMBER": "scheduled"} if "BLOOM_REMEMBER" in SETTINGS else {},
-    "crawled": {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": HEARTBEAT},
+    "crawled": {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": HEARTBEAT[SINGLE]},
 }
 
 
@@ -77,18 +82,17 @@ class Lab:
 
 
 class Trial:
-    """A server and a site of its own, and what happens on them.
+    """Servers and a site of its own, and what happens on them.
 
     Args:
         lab: what trials share.
         schedule: the faults.
         remember: `BLOOM_REMEMBER`.
-        logs: directory for the crawlers' logs and the server's.
+        logs: directory for the crawlers' logs and the servers'.
         settings: further settings of the crawlers.
     """
 
-    server: Server
-    proxy: Proxy | None = None
+    stand: Stand
     crew: Crew
     evicted = 0
 
@@ -103,24 +107,40 @@ class Trial:
         self.lab = lab
         self.schedule = schedule
         self.logs = logs
-        self.settings = {**COMMON, **BLOOM, **REMEMBER[remember], **(settings or {})}
+        self.settings = {**COMMON, **BLOOM, **REMEMBER[remember]}
+        if remember == "crawled":
+            self.settings["BLOOM_HEARTBEAT"] = HEARTBEAT[schedule.stand]
+        self.settings |= settings or {}
         server = Random(f"{schedule.kind}:{schedule.seed}").choice(sorted(lab.servers))
-        self.outcome = Outcome(schedule.kind, schedule.seed, server, remember)
+        self.outcome = Outcome(schedule.kind, schedule.seed, server, remember, stand=schedule.stand)
+
+    @property
+    def server(self) -> Server:
+        """The server that a fault harms."""
+        return self.stand.server
+
+    @property
+    def proxy(self) -> Proxy | None:
+        """The proxy before it, if there is one."""
+        return self.stand.proxy
 
     def run(self) -> Outcome:
         """Crawl with faults, then without; return what became of it."""
         began = time.monotonic()
         with ExitStack() as stack:
             web = stack.enter_context(serve_slowly(self.lab.site.directory))
-            self._start_server(stack)
+            self.stand = stack.enter_context(self._make_stand())
             self.settings |= {"SITE_URL": web.url, "WITNESS_FILE": self.logs / "witness"}
+            self.settings |= self.stand.settings
             try:
                 self._crawl_with_faults(web)
+                self.stand.calm()
+                self.outcome.promotions = self.stand.promotions()
                 self._crawl_until_quiet(web)
             except HungError as error:
                 self.outcome.broken = str(error)
             finally:
-                shutil.copy(self.server.directory / "log", self.logs / "server.log")
+                self.stand.save_logs(self.logs)
             self._conclude(Tally(web.hits(), Testimony.read(self.logs / "witness")))
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
@@ -128,24 +148,24 @@ class Trial:
     def _conclude(self, tally: Tally) -> None:
         pages, outcome = self.lab.pages, self.outcome
         outcome.lasting = len(pages.lasting)
-        outcome.hidden = tally.hidden(pages)
+        outcome.judge_hidden(tally, tally.hidden(pages), self.crew.killed)
         outcome.again = tally.again(pages)
         outcome.alone = tally.alone(pages)
         outcome.killed = [tally.asked(pid, pages) for pid in self.crew.killed]
 
-    def _start_server(self, stack: ExitStack) -> None:
+    def _make_stand(self) -> Stand:
         binary = write_launcher(self.lab.servers[self.outcome.server], self.logs)
         options = [OPTIONS.get(event.fault, ()) for event in self.schedule.events]
-        self.server = stack.enter_context(Server(binary, *max(options, key=len, default=())))
-        if self.schedule.proxied:
-            randoms = Random(self.schedule.seed)
-            self.proxy = stack.enter_context(Proxy(self.server.port, rng=randoms))
+        return STANDS[self.schedule.stand](
+            binary,
+            max(options, key=len, default=()),
+            proxied=self.schedule.proxied,
+            seed=self.schedule.seed,
+        )
 
     def _crawl_with_faults(self, web: SlowSite) -> None:
-        web.slow = True
-        url = self.proxy.url if self.proxy else self.server.url
-        settings = {**self.settings, "BLOOM_REDIS_URL": url}
-        self.crew = Crew(self.lab.nursery, CRAWLERS, settings, self.logs, "faults")
+        web.slow = SLOW[self.schedule.stand]
+        self.crew = Crew(self.lab.nursery, CRAWLERS, self.settings, self.logs, "faults")
         await_first_pages(self.crew, web)
         play = Play(self.schedule, self, self.crew, web.hurry)
         try:
@@ -156,6 +176,7 @@ class Trial:
             self.outcome.tracebacks = dict(Counter(self.crew.tracebacks()))
             self.outcome.outages = self.crew.stat("bloom/outages")
             self.outcome.unasked = self.crew.stat("bloom/offline") + self.crew.stat("bloom/unknown")
+            self.outcome.taken_over = self.crew.stat("bloom/taken_over")
             self.outcome.undone = self.crew.undone()
             self.outcome.closed = self.crew.closed()
             self.outcome.evicted = self.evicted
@@ -164,7 +185,7 @@ class Trial:
 
     def _crawl_until_quiet(self, web: SlowSite) -> None:
         """Run single crawlers until one finds nothing to do, and no claim is left."""
-        settings = {**self.settings, "BLOOM_REDIS_URL": self.server.url}
+        settings = {**self.settings, "BLOOM_TIMEOUT": PATIENCE}
         done = False
         while self.outcome.runs < MOST_RUNS and not done:
             self.outcome.runs += 1
@@ -174,16 +195,24 @@ class Trial:
             self.outcome.later = dict(Counter(self.outcome.later) + Counter(crew.tracebacks()))
             found = (web.hits() - before).keys() & self.lab.pages.lasting
             self.outcome.quiet = not found and not self._pending()
+            self.outcome.endless = self._endless()
             if crew.exit_codes != [0]:
                 self.outcome.broken = "a crawler ended with an error although nothing was wrong"
             done = self.outcome.quiet or bool(self.outcome.broken)
 
     def _pending(self) -> int:
         """Return how many claims there are, other than of pages that failed."""
-        with self.server.client() as client:
-            owners = [
-                claim.split()[0]
-                for key in client.scan_iter("*:claims")
-                for claim in client.hvals(key)
-            ]
+        owners = []
+        for server in self.stand.primaries:
+            with server.client() as client:
+                for key in client.scan_iter("*:claims"):
+                    owners += [claim.split()[0] for claim in client.hvals(key)]
         return sum(not owner.startswith(b"-") for owner in owners)
+
+    def _endless(self) -> list[str]:
+        """Return the keys that do not expire."""
+        endless = []
+        for server in self.stand.primaries:
+            with server.client() as client:
+                endless += [str(key) for key in client.scan_iter("*") if client.ttl(key) == -1]
+        return endless

@@ -1,7 +1,7 @@
 """A Scrapy extension that notes what is asked for and what is scraped, also if the crawler dies."""
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from magazine.items import Story
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 
-_ASKED, _SCRAPED = "asked", "scraped"
+_ASKED, _SCRAPED, _HELD, _DROPPED = "asked", "scraped", "held", "dropped"
 
 
 class Witness:
@@ -27,10 +27,18 @@ class Witness:
         witness = cls(crawler.settings["WITNESS_FILE"])
         crawler.signals.connect(witness.asked, signals.request_reached_downloader)
         crawler.signals.connect(witness.scraped, signals.item_scraped)
+        crawler.signals.connect(witness.held, signals.request_scheduled)
+        crawler.signals.connect(witness.dropped, signals.request_dropped)
         return witness
 
     def asked(self, request: Request) -> None:
         self._write(_ASKED, request.url)
+
+    def held(self, request: Request) -> None:
+        self._write(_HELD, request.url)
+
+    def dropped(self, request: Request) -> None:
+        self._write(_DROPPED, request.url)
 
     def scraped(self, item: Story) -> None:
         self._write(_SCRAPED, item.url)
@@ -47,20 +55,26 @@ class Testimony:
     Args:
         asked: process -> how often it asked for each page.
         scraped: the stories that were scraped.
+        held: page -> processes that had it in their queues at any time.
     """
 
     asked: dict[int, Counter[str]] = field(default_factory=dict)
     scraped: frozenset[str] = frozenset()
+    held: dict[str, set[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "Testimony":
         """Read the file; there may be none yet."""
-        asked: dict[int, Counter[str]] = {}
+        asked: dict[int, Counter[str]] = defaultdict(Counter)
+        queued: dict[str, Counter[int]] = defaultdict(Counter)
         scraped = set()
         for line in path.read_text().splitlines() if path.exists() else ():
             what, pid, page = line.split(" ", 2)
             if what == _SCRAPED:
                 scraped.add(page)
+            elif what == _ASKED:
+                asked[int(pid)][page] += 1
             else:
-                asked.setdefault(int(pid), Counter())[page] += 1
-        return cls(asked, frozenset(scraped))
+                queued[page][int(pid)] += 1 if what == _HELD else -1
+        held = {page: set(+counts) for page, counts in queued.items()}
+        return cls(dict(asked), frozenset(scraped), held)

@@ -103,7 +103,7 @@ def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_no
     assert all(make().request_seen(request) for request in requests)
     assert "bloom/unrecorded" not in stats(dupefilter)
     assert caplog.text.count("is filled to 80% of its 20 URLs (predicted") == 1
-    assert caplog.text.count("holds more URLs than BLOOM_CAPACITY = 10 and grows") == 1
+    assert caplog.text.count("holds more URLs than BLOOM_CAPACITY = 10 and grows, now to 40") == 1
     dupefilter.close("finished")
     assert stats(dupefilter)["bloom/layers"] > 2
     assert 0 < stats(dupefilter)["bloom/estimated_error_rate"] < 1e-9

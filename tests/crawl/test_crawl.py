@@ -70,7 +70,7 @@ def test_two_processes_under_scrapy_redis_fetch_every_page_once_in_total(
             assert "ERROR" not in log
             warnings = [line for line in log.splitlines() if "Warning: " in line]
             assert not [line for line in warnings if "scrapy_bloom" in line]
-            assert ("this flush is ignored" in log) is not persist
+            assert ("at the end of a worker is ignored" in log) is not persist
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_crawl_without_the_asyncio_reactor_settles_all_its_claims(
         bloom = BloomFilter(client, "links:bloom")
         assert len(bloom) == len(site.truth().lasting)
         assert bloom.info().claims == 0
-        assert not client.keys("*:workers")
+        assert not client.keys("*:heartbeats")
 
 
 def test_a_plain_crawl_under_scrapys_scheduler_drops_every_duplicate(
@@ -159,8 +159,9 @@ def test_the_log_at_info_is_a_handful_of_lines(
 ) -> None:
     done = scrapy(web, "crawl", "links", BLOOM_REDIS_URL=redis_url)
     ours = [line for line in done.stderr.splitlines() if "[scrapy_bloom" in line]
-    assert len(ours) == 1, "\n".join(ours)
+    assert len(ours) == 2, "\n".join(ours)
     assert "remembers 0 URLs" in ours[0]
+    assert " new, " in ours[1]
 
 
 @needs_embedded
@@ -191,7 +192,7 @@ def test_an_embedded_crawl_leaves_nothing_running(
         ("BLOOM_SEEDS", "[]"),
         ("BLOOM_SEEDS", "[7, 7]"),
         ("BLOOM_KEY", "{x}"),
-        ("BLOOM_FLUSH", "garbage"),
+        ("BLOOM_ENABLED", "garbage"),
         ("BLOOM_TIMEOUT", "garbage"),
         ("BLOOM_START_WINDOW", "garbage"),
         ("BLOOM_RECRAWL_AFTER", "garbage"),
@@ -251,14 +252,13 @@ def test_a_replica_or_a_foreign_key_stops_the_crawl_before_it_fetches(
 
 
 def test_bad_settings_are_refused_under_scrapy_redis_too(web: SiteServer, redis_url: str) -> None:
-    log = refused(
+    refused(
         web,
         "BLOOM_CAPACITY",
         spider="queue",
         environment={"SCRAPY_PROJECT": "distributed", "REDIS_URL": redis_url},
         BLOOM_CAPACITY="0",
     )
-    assert "ConfigurationError" in log
 
 
 # -- developer commands do no harm --
@@ -276,7 +276,7 @@ def test_scrapy_parse_filters_as_scrapy_alone_and_records_nothing(
     for times in (2, 3):
         done = scrapy(web, *arguments, BLOOM_REDIS_URL=redis_url)
         assert "'title'" in done.stdout
-        assert "developer commands neither connect to Redis nor record" in done.stderr
+        assert "Bloom filter off (developer command): nothing is read or written" in done.stderr
         assert web.hits() == Counter(dict.fromkeys(plain, times))
     with redis.Redis.from_url(redis_url) as client:
         assert client.dbsize() == 0
@@ -307,11 +307,7 @@ def refused(
     """Crawl, expecting an error with this message; return the log."""
     command = ("crawl", spider, *options(web, settings))
     done = run_scrapy(*command, **(environment or {}))
-    error = [
-        line for line in done.stderr.splitlines() if line.startswith("scrapy_bloom.bloom.errors.")
-    ]
-    assert error, done.stderr
-    assert message in error[-1]
+    assert message in done.stderr.strip().splitlines()[-1], done.stderr
     assert not web.hits(), "requests were lost"
     # Scrapy 2.13 ends with exit code 0 whatever goes wrong while a spider opens.
     assert done.returncode != 0 or version_info < (2, 14)

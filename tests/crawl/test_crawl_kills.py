@@ -190,7 +190,7 @@ class Crawls:
             recorded = [n for n in range(1, PAGES + 1) if self.fingerprint(n) in bloom]
             assert recorded == [1, *range(4, PAGES + 1)]
             assert bloom.info().claims == 0
-            assert not client.keys("*:workers")
+            assert not client.keys("*:heartbeats")
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 from scrapy import version_info
 from support.odd_site import (
+    DENIED,
     ERROR,
-    MISSING,
     RESET,
     Done,
     LabOf,
@@ -119,7 +119,7 @@ def redirects(lab_of: LabOf) -> tuple[Done, Done]:
     lab.site.pages |= {
         "/": page(
             *("/hop1", "/a", "/to-later", "/later", "/cookie", "/meta", "/to-start"),
-            *("/to-offsite", "/to-forbidden", "/loop1", "/self", "/to-missing", "/recovers"),
+            *("/to-offsite", "/to-forbidden", "/loop1", "/self", "/to-denied", "/recovers"),
         ),
         "/hop1": moved("/hop2"),
         "/hop2": moved("/end"),
@@ -139,7 +139,8 @@ def redirects(lab_of: LabOf) -> tuple[Done, Done]:
         "/loop1": moved("/loop2"),
         "/loop2": moved("/loop1"),
         "/self": moved("/self"),
-        "/to-missing": moved("/missing"),
+        "/to-denied": moved("/denied"),
+        "/denied": DENIED,
         "/recovers": (ERROR, moved("/recovered")),
         "/recovered": page(),
     }
@@ -179,7 +180,7 @@ def test_a_chain_whose_end_fails_has_failed_as_a_whole(redirects: tuple[Done, Do
     """And no other claim is left."""
     first, _ = redirects
     kinds = {path: claim.kind for path, claim in first.claims.items()}
-    assert kinds == {"/to-missing": "-", "/missing": "-"}
+    assert kinds == {"/to-denied": "-", "/denied": "-"}
     assert not first.workers
 
 
@@ -221,7 +222,7 @@ def test_a_url_comes_back_in_its_own_chain_twice_and_not_more_often(lab_of: LabO
 @pytest.fixture(scope="module")
 def failures(lab_of: LabOf) -> dict[str, Done]:
     """Crawls of pages that fail, each going on where the one before it has ended."""
-    paths = ("/flaky", "/broken", "/reset-once", "/reset", "/missing")
+    paths = ("/flaky", "/broken", "/reset-once", "/reset", "/denied")
     lab = lab_of(
         {
             "/": page(*paths),
@@ -229,6 +230,7 @@ def failures(lab_of: LabOf) -> dict[str, Done]:
             "/broken": ERROR,
             "/reset-once": (RESET, page()),
             "/reset": RESET,
+            "/denied": DENIED,
         }
     )
     runs = {"first": lab.crawl(), "before it is due": lab.crawl()}
@@ -245,16 +247,16 @@ def failures(lab_of: LabOf) -> dict[str, Done]:
     lab.make_due("/broken")
     runs["after the last"] = lab.crawl()
     lab.site.pages["/"] = page("/absent", "/broken")
-    runs["404 counts"] = lab.crawl(BLOOM_CRAWLED_STATUSES="200-399,404")
+    runs["404 counts"] = lab.crawl()
     return runs
 
 
 def test_what_recovers_is_recorded_and_what_does_not_cools_down(failures: dict[str, Done]) -> None:
     done = failures["first"]
-    times = {"/": 1, "/flaky": 3, "/broken": 3, "/reset-once": 2, "/reset": 3, "/missing": 1}
+    times = {"/": 1, "/flaky": 3, "/broken": 3, "/reset-once": 2, "/reset": 3, "/denied": 1}
     assert done.hits == times
     assert done.recorded == {"/flaky", "/reset-once"}
-    assert done.claims.keys() == {"/broken", "/reset", "/missing"}
+    assert done.claims.keys() == {"/broken", "/reset", "/denied"}
     assert {(claim.kind, claim.attempt) for claim in done.claims.values()} == {("-", 1)}
     assert all(json.loads(claim.request)["url"] for claim in done.claims.values())
     assert done.stats["bloom/failed"] == 3
@@ -338,7 +340,7 @@ class CallbackSpider(OddSpider):
     def errback_swallows(self, failure):
         return None
 
-    def errback_swallows_missing(self, failure):
+    def errback_swallows_denied(self, failure):
         return []
 
     def parse_halfway(self, response):
@@ -392,7 +394,7 @@ class CallbackSpider(OddSpider):
 def callbacks(lab_of: LabOf) -> Done:
     """One crawl with callbacks and errbacks of all sorts."""
     paths = [
-        *("/yields", "/yields-too", "/raises", "/swallows", "/swallows-missing", "/halfway"),
+        *("/yields", "/yields-too", "/raises", "/swallows", "/swallows-denied", "/halfway"),
         *("/coroutine", "/generator", "/generator-halfway", "/inline", "/linked-elsewhere"),
         *("/copies-meta", "/same", "/busy", "/unkept"),
     ]
@@ -407,7 +409,7 @@ def callbacks(lab_of: LabOf) -> Done:
             "/": page(*paths),
             **dict.fromkeys(("/yields-too", "/raises", "/swallows"), RESET),
             "/yields": ERROR,
-            "/swallows-missing": MISSING,
+            "/swallows-denied": DENIED,
             "/broken-copy": ERROR,
             "/inline-moved": moved("/inline-end"),
             "/busy": (Reply(text="busy"), page()),
@@ -417,7 +419,7 @@ def callbacks(lab_of: LabOf) -> Done:
 
 
 def test_a_page_that_fails_is_not_recorded_whatever_its_errback_does(callbacks: Done) -> None:
-    failed = {"/yields", "/yields-too", "/raises", "/swallows", "/swallows-missing"}
+    failed = {"/yields", "/yields-too", "/raises", "/swallows", "/swallows-denied"}
     assert not failed & callbacks.recorded
     assert {callbacks.claims[path].kind for path in failed} == {"-"}
 
@@ -534,12 +536,12 @@ class IdleSpider(OddSpider):
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-@pytest.mark.parametrize("start", [page(), page("/a", "/missing")], ids=["nothing", "links"])
+@pytest.mark.parametrize("start", [page(), page("/a", "/denied")], ids=["nothing", "links"])
 def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(
     lab_of: LabOf, start: Reply, runs: int
 ) -> None:
     """Also in a second run, which finds the claim of what has failed: it is not due."""
-    lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/missing": MISSING})
+    lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/denied": DENIED})
     plain = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
     with lab.start(IDLE, **plain) as crawl:
         assert crawl.wait()["test/idles"] == 3

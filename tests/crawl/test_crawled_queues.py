@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.odd_site import (
     CONCURRENCY,
+    DENIED,
     ERROR,
     TREE,
     Crawl,
@@ -222,8 +223,8 @@ def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab, count: int)
 
 @pytest.mark.parametrize("persist", [True, False])
 def test_a_page_cools_down_whichever_worker_has_found_it(lab_of: LabOf, persist: bool) -> None:
-    paths = [f"/missing-{number}" for number in range(30)]
-    lab = lab_of({"/": page(*paths)})
+    paths = [f"/denied-{number}" for number in range(30)]
+    lab = lab_of({"/": page(*paths), **dict.fromkeys(paths, DENIED)})
     settings = distributed(lab, persist=persist)
     lab.site.hold_after(1)
     with lab.start(TREE, **settings) as one:

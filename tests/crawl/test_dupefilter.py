@@ -225,34 +225,35 @@ def test_a_failed_open_leaves_no_connection(make: Make, client: redis.Redis) -> 
     until_connections(client, "failed", 0)
 
 
-@pytest.mark.parametrize(
-    ("flush", "opened", "cleared"),
-    [
-        ("never", False, False),
-        ("never", True, False),
-        ("start", False, True),
-        ("start", True, False),
-        ("always", False, True),
-        ("always", True, True),
-    ],
-)
-def test_bloom_flush_decides_whether_a_flush_clears(
-    make: Make,
-    flush: str,
-    opened: bool,
-    cleared: bool,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+@pytest.mark.parametrize(("flushes", "opened"), [(False, False), (True, False), (True, True)])
+def test_a_flush_clears_the_filter_at_the_start_of_a_crawl_that_is_set_to(
+    make: Make, remember: str, flushes: bool, opened: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """scrapy-redis flushes before the spider is opened, and again at close."""
-    dupefilter = make(BLOOM_FLUSH=flush)
+    dupefilter = make(SCHEDULER_FLUSH_ON_START=flushes, BLOOM_REMEMBER=remember)
     dupefilter.request_seen(Request(URL))
     if opened:
         dupefilter._on_spider_opened()
     with caplog.at_level(logging.INFO):
         dupefilter.clear()
-    assert ("cleared" in caplog.text) is cleared
-    assert ("this flush is ignored" in caplog.text) is not cleared
-    assert make().request_seen(Request(URL)) is not cleared
+    is_cleared = flushes and not opened
+    assert ("cleared" in caplog.text) is is_cleared
+    assert ("at the end of a worker is ignored" in caplog.text) is not is_cleared
+    assert make(BLOOM_REMEMBER=remember).request_seen(Request(URL)) is not is_cleared
+
+
+def test_a_filter_that_is_not_enabled_deduplicates_without_a_server(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        dupefilter = make(BLOOM_ENABLED=False, BLOOM_REDIS_URL="redis://127.0.0.1:1")
+    assert "Bloom filter off (BLOOM_ENABLED is False)" in caplog.text
+    assert not dupefilter.request_seen(Request(URL))
+    assert dupefilter.request_seen(Request(URL))
+    dupefilter.clear()
+    dupefilter.close("finished")
+    assert not client.keys()
 
 
 # -- trouble --
@@ -359,17 +360,14 @@ def test_after_close_nothing_is_asked_and_nothing_reconnects(
     until_connections(client, "late", 0)
 
 
-def test_a_flush_that_fails_at_the_end_does_not_stop_the_scheduler(
-    make: Make, server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    """scrapy-redis clears its queue after the dupefilter; at the start the error is raised."""
-    dupefilter = make(BLOOM_FLUSH="always", BLOOM_TIMEOUT=0.05)
+def test_a_flush_that_fails_at_the_start_is_an_error(make: Make, server: Server) -> None:
+    """scrapy-redis clears its queue after the dupefilter; at the end nothing is called."""
+    dupefilter = make(SCHEDULER_FLUSH_ON_START=True, BLOOM_TIMEOUT=0.05)
     with stalled(server):
         with pytest.raises(StorageError):
             dupefilter.clear()
         dupefilter._on_spider_opened()
         dupefilter.clear()
-    assert "not cleared" in caplog.text
 
 
 def test_a_spider_without_a_name_has_a_filter(make: Make) -> None:
@@ -381,7 +379,7 @@ def test_a_spider_without_a_name_has_a_filter(make: Make) -> None:
 
 def test_signals_of_the_crawl_reach_the_filter(make: Make) -> None:
     """A flush after spider_opened is one at the end; scrapy-redis never closes the filter."""
-    dupefilter = make(BLOOM_FLUSH="start")
+    dupefilter = make(SCHEDULER_FLUSH_ON_START=True)
     dupefilter.request_seen(Request(URL))
     dupefilter.crawler.signals.send_catch_log(signals.spider_opened, spider=None)
     dupefilter.clear()

@@ -123,7 +123,7 @@ def test_a_url_taken_under_run_is_seen_in_every_window_and_not_stored(make: Make
 
 
 def test_flushing_clears_the_filters_of_all_windows(make: Make) -> None:
-    dupefilter = make(**WINDOWS, BLOOM_FLUSH="always")
+    dupefilter = make(**WINDOWS, SCHEDULER_FLUSH_ON_START=True)
     requests = [Request(URL), Request(URL, meta={"bloom_window": "listing"})]
     assert not any(dupefilter.request_seen(request) for request in requests)
     dupefilter.clear()

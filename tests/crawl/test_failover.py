@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -130,6 +131,7 @@ async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_littl
         with killed(own_server):
             assert not worker.sees(0)
         until(lambda: not worker.thread.server.is_down, "the thread finds the server")
+        time.sleep(0.2)  # it writes what waits, and waits for more
         assert not worker.sees(1)
         assert worker.sees(1)
         await worker.back()

@@ -9,7 +9,7 @@ from support.polling import until
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import ServerFullError
-from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import MINE, MINE_UNKEPT, UNKEPT
 from scrapy_bloom.bloom.protocol.membership import NEW
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
@@ -91,9 +91,9 @@ def test_on_a_full_server_claims_end_and_no_others_are_made(
             take(another, [b"more"], 0)
         assert another.run(lambda session: claim_protocol.hold(session, items, "other", "n"))
         assert another.run(lambda session: claim_protocol.release(session, items, "other")) == 10
-        found = another.run(lambda session: claim_protocol.heartbeat(session, "w1", 60, "{}"))
-        assert found.entries["w1"] == f"{found.now + 60} {{}}"
-        another.run(lambda session: claim_protocol.remove_workers(session, {"w1": ""}))
+        found = another.run(lambda session: worker_protocol.heartbeat(session, "w1 {}", 60))
+        assert found.entries["w1 {}"] == str(found.now + 60)
+        another.run(lambda session: worker_protocol.remove_workers(session, {"w1 {}": ""}, "n"))
     finally:
         client.config_set("maxmemory", "0")
 

@@ -41,37 +41,44 @@ def lab(lab_of: LabOf) -> Lab:
     return lab
 
 
-#: Writes fields of a hash that differ in their numbers only.
+#: Writes fields of a hash, or members with scores, that differ in their numbers only.
 FORGE = """
 for number = 1, ARGV[3] do
   local field = string.format(ARGV[1], number)
-  redis.call('HSET', KEYS[1], field, (string.gsub(ARGV[2], '<number>', number)))
+  local value = string.gsub(ARGV[2], '<number>', number)
+  if ARGV[4] == '' then
+    redis.call('HSET', KEYS[1], field, value)
+  else
+    redis.call('ZADD', KEYS[1], ARGV[4], field .. value)
+  end
 end
 """
 #: Ids of workers of the spider, and of another one.
 OURS, OTHERS = f"w{workers.tag('odd')}%016x", f"w{workers.tag('other')}%016x"
 
 
-def forge(lab: Lab, key: str, field: str, value: str, count: int = MANY) -> None:
-    lab.client.eval(FORGE, 1, key, field, value, count)
+def forge(
+    lab: Lab, key: str, field: str, value: str, count: int = MANY, *, score: int | str = ""
+) -> None:
+    lab.client.eval(FORGE, 1, key, field, value, count, score)
 
 
-def entry(until: int, process: Process = FAR, queue: str = "") -> str:
-    worker = Worker("", until, 1.0, process, queue)
-    return f"{worker.until} {worker.describe()}"
+def description(process: Process = FAR, queue: str = "") -> str:
+    return " " + Worker("", 0, 1.0, process, queue).describe()
 
 
-#: What is forged, how much of it, by the server's clock.
-CROWDS: dict[str, Callable[[int], tuple[str, str, int]]] = {
-    "alive": lambda now: (OURS, entry(now + 3), MANY),
-    "alive for ever": lambda now: (OURS, entry(now + 10**9), SOME),
-    "silent": lambda now: (OURS, entry(now - 9), MANY),
-    "stopped": lambda _: (OURS, entry(0), SOME),
-    "gone": lambda now: (OURS, entry(now + 60, replace(Process.own(), started=1)), SOME),
-    "with queues": lambda now: (OURS, entry(now + 60, queue="q<number>"), SOME),
-    "of another spider": lambda now: (OTHERS, entry(now + 60), SOME),
-    "damaged": lambda _: ("w%d", "?" * 200, SOME),
-    "far too long": lambda _: ("w%d", "?" * 5_000, 10_000),
+#: What is forged, until when it is alive by the server's clock, how much of it.
+CROWDS: dict[str, Callable[[int], tuple[str, str, int | str, int]]] = {
+    "alive": lambda now: (OURS, description(), now + 3, MANY),
+    "alive for ever": lambda now: (OURS, description(), now + 10**9, SOME),
+    "silent": lambda now: (OURS, description(), now - 9, MANY),
+    "stopped": lambda _: (OURS, description(), 0, SOME),
+    "gone": lambda now: (OURS, description(replace(Process.own(), started=1)), now + 60, SOME),
+    "with queues": lambda now: (OURS, description(queue="q<number>"), now + 60, SOME),
+    "of another spider": lambda now: (OTHERS, description(), now + 60, SOME),
+    "damaged": lambda now: ("w%d", "?" * 200, now + 60, SOME),
+    "with a damaged time": lambda _: (OURS, description(), "1e300", SOME),
+    "far too long": lambda _: ("w%d", "?" * 5_000, 0, 10_000),
 }
 
 
@@ -83,8 +90,8 @@ def usual(lab: Lab) -> int:
 
 @pytest.mark.parametrize("kind", CROWDS)
 def test_forged_workers_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
-    field, value, count = CROWDS[kind](lab.now())
-    forge(lab, Keys(KEY).workers(), field, value, count)
+    field, value, until, count = CROWDS[kind](lab.now())
+    forge(lab, Keys(KEY).heartbeats(), field, value, count, score=until)
     done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
     assert done.hits == {"/": 1, "/1": 1}
     assert done.stats["finish_reason"] == "finished"
@@ -110,8 +117,8 @@ CLAIMS = {
 @pytest.mark.parametrize("kind", CLAIMS)
 def test_forged_claims_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
     now, key = lab.now(), Keys(KEY)
-    lab.client.hset(key.workers(), OURS % 0, entry(0))
-    lab.client.hset(key.workers(), OURS % 1, entry(now + 10**6))
+    lab.client.zadd(key.heartbeats(), {OURS % 0 + description(): 0})
+    lab.client.zadd(key.heartbeats(), {OURS % 1 + description(): now + 10**6})
     value, count = CLAIMS[kind]
     forge(lab, key.claims(0), FIELD, value, count)
     done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
@@ -130,7 +137,7 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. string.rep('x', ARGV[3]))
 def test_a_claim_of_64_mb_is_ended_and_takes_no_memory(lab: Lab, usual: int) -> None:
     key, size = Keys(KEY), 64 << 20
     field = fingerprint(Request(f"{lab.site.url}/1")).hex()
-    lab.client.hset(key.workers(), OURS % 0, entry(0))
+    lab.client.zadd(key.heartbeats(), {OURS % 0 + description(): 0})
     lab.client.eval(HUGE, 1, key.claims(0), field, f"{OURS % 0} n 1 0 ", size)
     done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
     assert done.hits == {"/": 1, "/1": 1}

@@ -1,20 +1,16 @@
 """Crawls of the example site, each in a process of its own, whose server fails midway."""
 
-import json
-import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.crawling import crawl, options, run
+from support.crawling import crawl, crawl_and_act
 from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server
@@ -25,37 +21,12 @@ from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 
 #: Requests that a crawl of the example project has in flight, at most.
 CONCURRENT_REQUESTS = 16
-#: What is called before a page is sent, by the number of the request.
-Actions = Mapping[int, Callable[[], object]]
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """A magazine of 104 pages."""
     return Site.build(tmp_path / "site", count=64)
-
-
-def crawl_and_act(
-    web: SiteServer, directory: Path, actions: Actions, **settings: str
-) -> dict[str, Any]:
-    """Crawl, and act when so many pages are asked for, before they are sent; return the stats."""
-    count, lock = web.count, threading.Lock()
-    stats = directory / "stats.json"
-    # One by one, so that something is asked all the time; for batches, see test_outputs_server.py.
-    settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
-    line = options(web, {"STATS_FILE": stats, **settings})
-
-    def count_and_act(url: str) -> None:
-        with lock:
-            count(url)
-            actions.get(web.hits().total(), int)()
-
-    with mock.patch.object(web, "count", count_and_act):
-        done = run("-m", "scrapy", "crawl", "links", *line)
-    assert done.returncode == 0, done.stderr
-    assert "] ERROR: " not in done.stderr
-    result: dict[str, Any] = json.loads(stats.read_text())
-    return result
 
 
 @pytest.mark.parametrize("outage", [killed, stalled])

@@ -12,9 +12,9 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims import pace, workers
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
 from scrapy_bloom.crawl.claims.worker_view import WorkerView
@@ -132,13 +132,15 @@ def test_nobody_is_waited_for_whose_fate_is_known() -> None:
 class Crawl:
     """A crawl's side of the takeover: collects what is found."""
 
-    def __init__(self, bloom: BloomFilter, client: redis.Redis, queue: str = "") -> None:
+    def __init__(
+        self, bloom: BloomFilter, client: redis.Redis, queue: str = "", heartbeat: float = 1.0
+    ) -> None:
         self.filters = Filters({"lasting": bloom}, Connection(client, ""))
         self.taken: dict[str, str] = {}
         self.ended = 0
         #: Number of the idle period.
         self.number = 1
-        me = Worker(workers.worker_id("shop"), 0, 1.0, Process.own(), queue)
+        me = Worker(workers.worker_id("shop"), 0, heartbeat, Process.own(), queue)
         self.me, self.takeover = me, Reclaimer(me, "shop", self, lambda event: event())
 
     # The events of the reclaimer:
@@ -193,11 +195,11 @@ def leave(bloom: BloomFilter, owner: str, count: int = 10, request: str = "{}") 
 
 
 def enter(bloom: BloomFilter, entry: Worker, life: int) -> None:
-    bloom.run(lambda session: claim_protocol.heartbeat(session, entry.id, life, entry.describe()))
+    bloom.run(lambda session: worker_protocol.heartbeat(session, entry.member, life, nonce="n"))
 
 
 def entries(bloom: BloomFilter) -> set[str]:
-    return set(bloom.run(claim_protocol.heartbeat).entries)
+    return {member.split()[0] for member in bloom.run(worker_protocol.heartbeat).entries}
 
 
 def test_a_worker_enters_itself_and_leaves(bloom: BloomFilter, crawl: Crawl) -> None:
@@ -280,14 +282,14 @@ def test_a_crawl_waits_for_one_that_may_be_dead_and_takes_over(
 def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
     bloom: BloomFilter, crawl: Crawl
 ) -> None:
-    other = worker(0)
-    enter(bloom, other, 60)
+    other = replace(worker(0), heartbeat=1.0)
+    enter(bloom, other, other.life)
     crawl.takeover.idle(crawl.number)
     for _ in range(4):
         crawl.work(2)
         time.sleep(0.3)
     assert not crawl.ended
-    enter(bloom, other, 60)
+    enter(bloom, other, other.life)
     crawl.wait()
     assert crawl.ended
     assert not crawl.taken
@@ -338,3 +340,143 @@ def test_after_an_outage_the_others_get_time_to_come_back(bloom: BloomFilter, cr
     crawl.takeover.recovered()
     crawl.work()
     assert not crawl.taken
+
+
+# -- many workers --
+
+
+class SharedLooks:
+    """Two idle workers of many, where no worker may look for a long time after another one."""
+
+    def __init__(self, bloom: BloomFilter, client: redis.Redis) -> None:
+        self._client = client
+        self.first, self.second = (Crawl(bloom, client, QUEUE) for _ in range(2))
+        self._turns: Any = self.second.takeover._turns
+        for crawl in (self.first, self.second):
+            crawl.takeover.begin(crawl.filters)
+            crawl.takeover.idle(crawl.number)
+
+    def look(self, *, clean: bool) -> None:
+        """Let a third worker look at all claims."""
+        time.sleep(0.002)  # a look counts that began after another millisecond
+        bloom, group = self.second.filters.lasting, self._turns._group(self.second.filters)
+        begin = partial(worker_protocol.begin_look, group=group, since=0, pause=0, clean=clean)
+        begun = bloom.run(begin).now
+        bloom.run(partial(worker_protocol.end_look, group=group, begun=begun, clean=clean))
+
+    def may_end(self) -> bool:
+        """Whether the second worker may end."""
+        return self.second.ended > 0
+
+    @property
+    def scans(self) -> int:
+        """How often claims were scanned."""
+        stats: Any = self._client.info("commandstats")
+        return int(stats.get("cmdstat_hscan", {"calls": 0})["calls"])
+
+
+@pytest.fixture
+def shared(bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> SharedLooks:
+    monkeypatch.setattr(pace, "pause_seconds", lambda *_, **__: 500.0)
+    monkeypatch.setattr(pace, "retry_seconds", lambda *_: 0.0)
+    return SharedLooks(bloom, client)
+
+
+def test_an_idle_worker_leaves_the_look_to_another(shared: SharedLooks) -> None:
+    shared.first.work()
+    assert shared.first.ended == 1
+    before = shared.scans
+    shared.second.work()
+    assert not shared.may_end(), "the look of the first began before"
+    shared.look(clean=False)
+    shared.second.work()
+    assert not shared.may_end(), "claims were found"
+    shared.look(clean=True)
+    shared.second.work()
+    assert shared.may_end()
+    assert shared.scans == before
+
+
+def test_a_look_before_a_worker_was_found_dead_does_not_count(
+    shared: SharedLooks, bloom: BloomFilter
+) -> None:
+    shared.first.work()
+    shared.second.work()
+    shared.look(clean=True)
+    dead = worker(0)
+    enter(bloom, dead, 0)
+    shared.second.work()
+    assert not shared.may_end()
+
+
+def test_a_worker_that_knows_of_free_claims_looks_itself(
+    shared: SharedLooks, bloom: BloomFilter
+) -> None:
+    shared.first.work()
+    shared.second.work()
+    shared.look(clean=True)
+    before = shared.scans
+    shared.second.takeover.look_soon()
+    shared.second.work()
+    assert shared.scans > before
+    assert shared.may_end()
+
+
+@pytest.fixture
+def reads_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a worker use the list of workers that it has read for a long time."""
+    monkeypatch.setattr(pace, "read_seconds", lambda _: 1e9)
+
+
+@pytest.mark.usefixtures("reads_once")
+def test_a_look_knows_the_workers_that_are_new(bloom: BloomFilter, crawl: Crawl) -> None:
+    crawl.work()
+    new = worker(0)
+    enter(bloom, new, 60)
+    leave(bloom, new.id)
+    crawl.takeover.look_soon()
+    crawl.work()
+    sweep: Any = crawl.takeover._claims
+    assert not sweep.met
+    assert not crawl.taken
+
+
+@pytest.mark.usefixtures("reads_once")
+def test_a_process_that_has_left_in_order_is_not_looked_for(
+    bloom: BloomFilter, crawl: Crawl, client: redis.Redis
+) -> None:
+    gone = replace(worker(0), process=replace(Process.own(), started=1))
+    if not gone.process.is_gone:
+        pytest.skip("nothing can be seen of other processes here")
+    near = replace(gone, process=Process.own())
+    enter(bloom, near, 60)
+    crawl.work()
+    heartbeats: Any = crawl.takeover._heartbeats
+    known = heartbeats._known["lasting"].by_id
+    assert not crawl.takeover._claims.views["lasting"].dead
+    known[near.id] = replace(known[near.id], process=gone.process)
+    remove = partial(worker_protocol.remove_workers, entries={near.member: ""}, nonce="m")
+    bloom.run(remove)
+    heartbeats.send(crawl.filters, is_idle=False)
+    assert not crawl.takeover._claims.views["lasting"].dead
+
+
+def test_few_workers_notice_a_dead_one_as_soon_as_it_counts_as_dead(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    crawl = Crawl(bloom, client, heartbeat=30.0)
+    crawl.takeover.begin(crawl.filters)
+    assert crawl.takeover.run(crawl.filters) > 20
+    enter(bloom, worker(0), 7)
+    crawl.takeover._heartbeats.send(crawl.filters, is_idle=False)
+    assert crawl.takeover.run(crawl.filters) <= 7
+
+
+def test_at_its_end_a_worker_scans_few_claims(bloom: BloomFilter, crawl: Crawl) -> None:
+    crawl.work(1)
+    leave(bloom, workers.worker_id("shop"), 10_000)
+    crawl.takeover.end(crawl.filters)
+    # It may have claims of its own among the others: the next look removes it if it has none.
+    assert entries(bloom) == {crawl.me.id}
+    Crawl(bloom, crawl.filters.connection.client).work()
+    assert crawl.me.id not in entries(bloom)

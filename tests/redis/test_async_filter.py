@@ -55,7 +55,7 @@ def test_it_has_every_method_that_bloomfilter_has() -> None:
         return {name: method for name, method in found if not name.startswith("_")}
 
     theirs, ours = methods(BloomFilter), methods(AsyncBloomFilter)
-    sync_only = {"eviction_policy", "keep_connection", "run_one", "server_id"}
+    sync_only = {"eviction_policy", "keep_connection", "run_one", "server_id", "wait"}
     assert theirs.keys() - ours.keys() <= sync_only
     for name, method in ours.items():
         if name in theirs and name not in {"new_session", "as_wanted"}:

@@ -1,5 +1,6 @@
 """``scrapy bloom check``: which URLs, keys and items are seen, since when and until when."""
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,8 @@ from scrapy import Request
 from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints, give
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli import check
 
 
@@ -171,3 +174,27 @@ def test_check_of_what_is_no_url(shop: Call, client: redis.Redis, arguments: lis
     done = shop("check", *arguments)
     assert done.code == 2
     assert ("is no URL" if arguments else "give URLs to check") in done.err
+
+
+def test_check_knows_what_is_claimed_and_what_has_failed(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY)
+    seen, claimed, failed = fingerprints(URLS[:3])
+    bloom.add(seen)
+    due = int(time.time()) + 3_600
+    for item, claim in (
+        (claimed, f"w0123456789abcdef nonce {due - 7_200} 0 {{}}"),
+        (failed, f"-01234567 nonce {due} 2 {{}}"),
+    ):
+        key = Keys(KEY).claims(bloom.session.hasher.block(item))
+        client.hset(key, field_of(item), claim)
+    done = shop("check", "--json", *URLS[:4])
+    assert done.code == 1
+    answers = done.json["answers"]
+    assert [answer["state"] for answer in answers] == ["seen", "claimed", "failed", "new"]
+    assert [answer["seen"] for answer in answers] == [True, False, False, False]
+    assert answers[1]["claimed"] == due - 7_200
+    assert (answers[2]["due"], answers[2]["attempts"]) == (due, 2)
+    text = shop("check", *URLS[:4]).out
+    states = [line.split()[0] for line in text.splitlines()[1:5]]
+    assert states == ["seen", "claimed", "failed", "new"]
+    assert f"{answers[2]['due_utc'][:10]} {answers[2]['due_utc'][11:16]}" in text

@@ -16,7 +16,7 @@ from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.request_codec import dump
@@ -68,10 +68,7 @@ def register(
 ) -> str:
     """Make a worker that is good for ``life`` seconds; return its id."""
     worker = Worker(owner or workers.worker_id("shop"), 0, HEARTBEAT, process, queue)
-    heartbeat = partial(
-        claim_protocol.heartbeat, worker=worker.id, life=life, description=worker.describe()
-    )
-    bloom.run(heartbeat)
+    bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=life))
     return worker.id
 
 
@@ -270,13 +267,16 @@ def test_absurd_hosts(shop: Call, bloom: BloomFilter, host: str) -> None:
     assert shop("pending", "--json").json["claims"][0]["worker"] == f"{host}:1"
 
 
-@pytest.mark.parametrize("entry", ["", "x", "0 {", "999999999999 {}", "0 " + "[" * 1900, b"\xff"])
+@pytest.mark.parametrize("description", ["", "x", "{", "{}", "[" * 1900, b"\xff"])
 def test_damaged_workers(
-    shop: Call, bloom: BloomFilter, client: redis.Redis, entry: str | bytes
+    shop: Call, bloom: BloomFilter, client: redis.Redis, description: str | bytes
 ) -> None:
     owner = register(bloom)
     claim(bloom, owner, ["a"])
-    client.hset(f"{{{KEY}:0}}:workers", mapping={owner: entry, "\x1b[31m": entry})
+    text = description if isinstance(description, bytes) else description.encode()
+    members = [owner.encode() + b" " + text, b"\x1b[31m " + text, text]
+    client.delete(f"{{{KEY}:0}}:heartbeats")
+    client.zadd(f"{{{KEY}:0}}:heartbeats", dict.fromkeys(members, 10**12))
     (one,) = shop("pending", "--json").json["claims"]
     assert (one["owner"], one["worker"], one["spider"]) == (owner, "", "shop")
     done = shop("pending")
@@ -289,11 +289,11 @@ def test_claims_of_a_lost_block(shop: Call, bloom: BloomFilter, client: redis.Re
     assert listed(shop("pending", "--json")) == 30
 
 
-@pytest.mark.parametrize("key", [f"{{{KEY}:1}}:claims", f"{{{KEY}:0}}:workers"])
+@pytest.mark.parametrize("key", [f"{{{KEY}:1}}:claims", f"{{{KEY}:0}}:heartbeats"])
 def test_a_key_of_another_type(
     shop: Call, bloom: BloomFilter, client: redis.Redis, key: str
 ) -> None:
-    if "workers" in key:
+    if "heartbeats" in key:
         claim(bloom, workers.worker_id("shop"), ["a"])
     client.lpush(key, "x")
     done = shop("pending")
@@ -363,13 +363,13 @@ def test_confirmation(
 def test_released_urls_are_new(
     shop: Call, every: dict[str, str], client: redis.Redis, bloom: BloomFilter
 ) -> None:
-    workers_before = client.hgetall(f"{{{KEY}:0}}:workers")
+    workers_before = client.zrange(f"{{{KEY}:0}}:heartbeats", 0, -1, withscores=True)
     for owner, count in (("shop", 9), ("x", 2)):
         done = shop("pending", "--release", "--owner", owner, "-y")
         assert (done.code, done.err) == (0, "")
         assert f": {count} claims released; their pages are crawled only if" in done.out
     assert not owners(client)
-    assert client.hgetall(f"{{{KEY}:0}}:workers") == workers_before
+    assert client.zrange(f"{{{KEY}:0}}:heartbeats", 0, -1, withscores=True) == workers_before
     assert not bloom.contains(["queue 0"])[0]
     claim(bloom, every["worker"], ["queue 0", "later"])
 

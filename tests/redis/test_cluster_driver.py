@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -14,10 +15,11 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.loops import in_loop
+from support.outages import stalled
 from support.polling import PATIENCE
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server, wait_for_cluster
-from support.slots import SlotMove
+from support.slots import SlotMove, slots_on
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -59,14 +61,14 @@ class Either:
         self._send = nodes.send
         nodes.send = self._async_send if isinstance(bloom, AsyncBloomFilter) else self._sync_send
 
-    def _sync_send(self, calls: Any) -> Any:
+    def _sync_send(self, calls: Any, *rest: Any) -> Any:
         self.sent.append(calls)
-        self.results.append(self._send(calls))
+        self.results.append(self._send(calls, *rest))
         return self.results[-1]
 
-    async def _async_send(self, calls: Any) -> Any:
+    async def _async_send(self, calls: Any, *rest: Any) -> Any:
         self.sent.append(calls)
-        self.results.append(await self._send(calls))
+        self.results.append(await self._send(calls, *rest))
         return self.results[-1]
 
     def add_many(self, urls: list[str]) -> list[bool]:
@@ -169,6 +171,14 @@ def test_all_blocks_are_read_in_one_wave(make: Make) -> None:
         assert second.driver.round_trips <= 5
 
 
+def test_all_blocks_are_created_in_few_waves(make: Make) -> None:
+    with make(blocks=300) as first, make(blocks=300) as second:
+        first.open()
+        assert first.driver.round_trips <= 20
+        second.open()
+        assert second.driver.round_trips <= 8
+
+
 def test_a_slot_that_was_moved_costs_one_wave(make: Make, nodes: list[Server]) -> None:
     with make() as bloom:
         assert bloom.add_many(URLS) == [True] * len(URLS)
@@ -198,6 +208,26 @@ def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
         moves.join()
 
 
+def test_a_filter_is_opened_while_slots_move(make: Make, nodes: list[Server]) -> None:
+    with make() as bloom:
+        bloom.add_many(URLS)
+
+    def move_all() -> None:
+        for block in range(16):
+            move = SlotMove(nodes, f"{{shop:{block}}}")
+            move.move(move.keys()[0])
+            time.sleep(0.05)
+            move.finish()
+
+    moves = threading.Thread(target=move_all)
+    moves.start()
+    while moves.is_alive():
+        with make() as bloom:
+            bloom.open()
+            assert bloom.add_many(URLS) == [False] * len(URLS)
+    moves.join()
+
+
 def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
     """ASK while all keys are there already, TRYAGAIN while some are."""
     with make() as bloom:
@@ -220,6 +250,8 @@ def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
 def test_a_slot_that_stays_half_moved_is_explained(make: Make, nodes: list[Server]) -> None:
     with make() as bloom:
         bloom.add_many(URLS)
+    with make(timeout=1.0) as bloom:
+        bloom.open()
         move = SlotMove(nodes, "{shop:3}")
         try:
             move.move(move.keys()[0])
@@ -337,3 +369,14 @@ def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
         assert 0 < sum(new) < len(URLS)
         assert bloom.add_many(URLS) == [False] * len(URLS)
         assert len(set(bloom.server_id().split(",")) & set(ids)) == 2
+
+
+@in_loop
+async def test_a_command_to_all_nodes_names_the_slots_of_a_silent_one(nodes: list[Server]) -> None:
+    gone = slots_on(nodes[1])
+    async with async_client(nodes[0].port) as client:
+        driver = AsyncDriver(client, "Redis", TIMEOUT)
+        assert await driver.server_id()
+        with stalled(nodes[1]), pytest.raises(StorageError) as caught:
+            await driver.server_id()
+    assert caught.value.slots == gone

@@ -103,8 +103,9 @@ def test_eight_processes_in_lock_step_never_agree_on_new(
     verdicts = run(claim_in_lock_step, server.url)
     assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
     assert all(sum(row) > 0 for row in verdicts), "they were not in lock step"
-    # At open: the header, 16 rings, and the header again, to be kept. Then one command per call.
-    assert commands(client) == PROCESSES * (1 + 16 + 1 + len(URLS))
+    # At open: the header, the rights on 16 blocks, 16 rings, and the header again, to be kept. Then
+    # one command per call.
+    assert commands(client) == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
 
 
 @pytest.mark.each_server(others="slow")

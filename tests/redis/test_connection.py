@@ -240,7 +240,25 @@ def test_params_override_the_url() -> None:
         f"unix://u:{SECRET}@",
         "unix://",
         "embedded://dir",
-        "redis+sentinel://h:1/s/0",
+        "redis+sentinel://h:1",
+        "redis+sentinel://h:1/",
+        "redis+sentinel:///s",
+        f"redis+sentinel://:{SECRET}@h/s/x",
+        f"redis+sentinel://:{SECRET}@h,/s",
+        f"redis+sentinel://u:{SECRET}@h,i:70000/s",
+        f"redis+sentinel://:{SECRET}@h/a b",
+        f"redis+sentinel://h/s?sentinel_password={SECRET}&sentinel_db=1",
+        f"redis+sentinel://h/s?sentinel_password={SECRET}&sentinel_ssl=perhaps",
+        f"redis+sentinel://h/s?sentinel_password={SECRET}&sentinel_ssl_cert_reqs=none",
+        f"redis+sentinel://h/s?sentinel_ssl=true&sentinel_ssl_ca_data={SECRET}",
+        f"redis+sentinel://h/s?password={SECRET}&ssl_ca_certs=/x",
+        "redis+cluster://",
+        f"redis+cluster://:{SECRET}@h:1,h:0",
+        f"redis+cluster://:{SECRET}@h/1",
+        f"redis+cluster://h?password={SECRET}&db=1",
+        f"redis+cluster://h?password={SECRET}&what=x",
+        f"rediss+cluster://h?password={SECRET}&ssl_ca_certs=/none",
+        f"unix+cluster://:{SECRET}@h",
     ],
 )
 def test_bad_urls_are_refused_without_a_secret(url: str) -> None:
@@ -537,7 +555,7 @@ def test_memory_is_full(any_binary: str) -> None:
 def test_a_wrong_type_and_an_unknown_command(server: Server, client: redis.Redis) -> None:
     client.lpush("k", "v")
     assert "another `key`" in explanation(server.unix_url, "GET", "k")
-    assert "unknown command" in explanation(server.unix_url, "LOGIN", SECRET)
+    assert "has no command LOGIN:" in explanation(server.unix_url, "LOGIN", SECRET)
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,8 @@ def test_claims_and_workers_go_too(client: redis.Redis) -> None:
     bloom = some(client)
     bloom.open()
     client.hset("{shop:1}:claims", "field", "value")
-    client.hset("{shop:0}:workers", "field", "value")
+    client.zadd("{shop:0}:heartbeats", {"member": 1})
+    client.hset("{shop:0}:looks", "field", "value")
     bloom.delete()
     assert stored(client) == set()
 

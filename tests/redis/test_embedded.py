@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import redis
 from support.crawling import needs_embedded
-from support.polling import until
+from support.polling import PATIENCE, until
 
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
@@ -398,7 +398,7 @@ def test_starting_at_the_same_time_makes_one_server(data_dir: Path) -> None:
     ]
     for user in users:
         user.start()
-    pids = {answers.get(timeout=20) for _ in users}
+    pids = {answers.get(timeout=PATIENCE) for _ in users}
     for user in users:
         user.join()
     assert len(pids) == 1

@@ -307,7 +307,7 @@ def test_another_geometry_than_stored_is_refused(
         ("growth", "fast"),
         ("growth", float("inf")),
         ("max_memory", -1),
-        ("max_memory", "1 GB"),
+        ("max_memory", "1 GX"),
         ("max_memory", 1.5),
         ("run", ""),
         ("run", " "),
@@ -473,7 +473,7 @@ def test_scripts_are_loaded_again_after_a_script_flush(client: redis.Redis) -> N
     client.script_flush()
     before = bloom.round_trips
     assert bloom.add_many([*URLS, "a"]) == [True] * 1000 + [False]
-    assert bloom.round_trips == before + 3  # refused, the script, again
+    assert bloom.round_trips == before + 2  # refused, and again with the script
     client.script_flush()
     assert bloom.add("a") is False
 
@@ -1341,7 +1341,7 @@ def test_a_user_who_may_not_write_is_refused_at_open(client: redis.Redis, server
     try:
         with (
             server.client(username="reader", password="any") as limited,
-            pytest.raises(StorageError, match="grant it the filter's keys and the commands"),
+            pytest.raises(StorageError, match="'reader' may not run HSET on unix.*: grant the fil"),
         ):
             small(limited).open()
     finally:

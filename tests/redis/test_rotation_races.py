@@ -202,7 +202,6 @@ def die_after(calls: int, name: str, url: str, options: dict[str, Any], pipe: Co
     with redis.Redis.from_url(url) as client:
         bloom = connect(client, **options)
         driver = bloom._driver
-        driver._pipelines = False  # calls that would be sent together are killed in between, too
         if case.opened:
             bloom.open()
         pipe.send("ready")
@@ -216,6 +215,8 @@ def die_after(calls: int, name: str, url: str, options: dict[str, Any], pipe: Co
             return send(call)
 
         driver._send_one = partial(counted, driver._send_one)
+        # Calls that would be sent together are killed in between, too.
+        driver._pipeline = lambda calls: [driver._send_one(call) for call in calls]
         driver.exchange = partial(counted, driver.exchange)
         case.operation(bloom, pipe)
 

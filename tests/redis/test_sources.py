@@ -120,7 +120,7 @@ def test_errors_of_its_server_name_its_options(any_binary: str) -> None:
         client.sadd(KEY, *members(3))
         client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "-sscan")
         with server.client(username="reader", password="x") as reader:
-            with pytest.raises(StorageError, match="grant it the SET's key and .* SSCAN") as caught:
+            with pytest.raises(StorageError, match="grant the SET's key and .* SSCAN") as caught:
                 items(SetSource(reader, KEY, "label", W))
             assert "filter" not in str(caught.value)
         source = SetSource(client, KEY, "label", W)

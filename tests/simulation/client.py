@@ -1,11 +1,13 @@
 """A Redis client, events and threads in a simulated world."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
 from redis.exceptions import RedisError
 
+from scrapy_bloom.bloom.client.cluster_nodes import ClusterNodes
+from scrapy_bloom.bloom.client.cluster_routes import Address, Command, Replies, Topology, Wave
 from simulation.world import Task, World
 
 
@@ -30,6 +32,11 @@ class SimulatedClient(redis.Redis):
 
     def pipeline(self, *_: Any, **__: Any) -> Any:
         return SimulatedPipeline(self._world, self._name, self._timeout)
+
+    def send_to(self, node: int, commands: Sequence[Command]) -> list[Any]:
+        """Send commands to a node of a cluster; return the replies, with errors in their places."""
+        batch: list[Any] = [(command.words, {}) for command in commands]
+        return self._world.send(self._name, batch, self._timeout, node)
 
     def close(self) -> None:
         """Leave the connection open: it is the world's."""
@@ -56,6 +63,33 @@ class SimulatedPipeline(SimulatedClient):
         assert not raise_on_error
         commands, self._commands = self._commands, []
         return self._world.send(self._name, commands, self._timeout)
+
+
+class SimulatedCluster(SimulatedClient):
+    """A client for a cluster, of which only the name and the time-out count."""
+
+
+class SimulatedNodes(ClusterNodes):
+    """Sends waves through the world.
+
+    Args:
+        client: whose nodes they are.
+        before_wave: is called before each wave.
+    """
+
+    def __init__(self, client: Any, before_wave: Callable[[], None]) -> None:
+        self._client, self._before_wave = client, before_wave
+        self.topology = Topology([Address("node", 0)], lambda host, port: (host, port))
+
+    def _exchange(self, wave: Wave) -> Replies:
+        self._before_wave()
+        replies = {}
+        for address, commands in wave.batches.items():
+            try:
+                replies[address] = self._client.send_to(address.port, commands)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                replies[address] = [error] * len(commands)
+        return replies
 
 
 class SimulatedEvent:

@@ -34,6 +34,7 @@ class Kind:
         shared_queue: whether the processes share a queue that survives them.
         passes: whether, at the end, all URLs are forgotten and crawled once more.
         repeats: whether any page may be crawled again; else those that a process left.
+        nodes: primaries of the cluster; 1 for no cluster.
     """
 
     faults: Faults
@@ -44,6 +45,7 @@ class Kind:
     shared_queue: bool = False
     passes: bool = False
     repeats: bool = True
+    nodes: int = 1
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
@@ -62,7 +64,7 @@ KINDS = {
     ),
     "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
     "faults": Kind(Faults(**_FAULTS)),
-    "forgetful": Kind(Faults(**_FAULTS, forget=0.002)),
+    "forgetful": Kind(Faults(**_FAULTS, forget=0.002), choices={"BLOOM_WAIT_REPLICAS": [0, 1]}),
     "evicted": Kind(Faults(**_FAULTS, evict=0.004)),
     "rotating": Kind(
         Faults(**{**_FAULTS, "jump": 0.02}),
@@ -80,5 +82,14 @@ KINDS = {
         shared_queue=True,
     ),
     "full": Kind(Faults(**_FAULTS), choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}),
+    "cluster": Kind(
+        Faults(**_FAULTS, forget=0.002, down=0.006), settings={"BLOOM_BLOCKS": 6}, nodes=3
+    ),
+    "cluster-scheduled": Kind(
+        Faults(**_NETWORK, down=0.006),
+        fails=False,
+        settings={"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 6},
+        nodes=3,
+    ),
     "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
 }

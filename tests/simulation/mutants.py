@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "workers do not expire",
         f"{SCRIPTS}/heartbeat.lua",
-        "redis.call('EXPIREAT', KEYS[1], ARGV[4])",
+        "redis.call('EXPIREAT', KEYS[1], ARGV[3])",
         "local _ = now",
     ),
     Mutant(
@@ -130,6 +130,13 @@ MUTANTS = (
         "self.restarted = self.epoch",
         "self.restarted = 0",
         "forgetful",
+    ),
+    Mutant(
+        "items on a node that failed count as seen",
+        "bloom/protocol/membership.py",
+        "verdicts = [UNKNOWN] * len(items)",
+        "verdicts = [SEEN.value] * len(items)",
+        "cluster-scheduled",
     ),
     Mutant(
         "the oldest generation is dropped a period early",
@@ -256,6 +263,13 @@ MUTANTS = (
         f"{CLAIMS}/restorer.py",
         "        status = self._status\n        if not status.is_looking:",
         "        return True\n        status = self._status\n        if not status.is_looking:",
+    ),
+    Mutant(
+        "any look of another worker lets a crawl end",
+        f"{SCRIPTS}/begin_look.lua",
+        "if since > 0 and last > since then",
+        "if since > 0 and begun then",
+        "shared",
     ),
 )
 

@@ -17,12 +17,13 @@ from scrapy.utils.request import RequestFingerprinter, request_from_dict
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
+from scrapy_bloom.bloom.client import driver
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.model import hashing
 from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import filters
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims import pace, workers
 from scrapy_bloom.crawl.claims.workers import Process
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.identity import Identity
@@ -31,7 +32,13 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import Runtime
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.settings import BloomSettings
-from simulation.client import SimulatedClient, SimulatedEvent, SimulatedThread
+from simulation.client import (
+    SimulatedClient,
+    SimulatedCluster,
+    SimulatedEvent,
+    SimulatedNodes,
+    SimulatedThread,
+)
 from simulation.site import Site
 from simulation.world import Task, World
 
@@ -40,6 +47,8 @@ CONCURRENCY, DOWNLOAD_SECONDS = 3, 0.2
 #: Seconds between two looks of an idle engine.
 IDLE_SECONDS = 5.0
 TIMEOUT = 2.0
+#: What workers do that are many: they take turns, and seldom read which workers there are.
+CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
 
 class Pages(Spider):
@@ -131,7 +140,8 @@ class Crawl:
         return crawler
 
     def _connect(self) -> Connection:
-        client = SimulatedClient(self._world, self.name, TIMEOUT)
+        kind = SimulatedCluster if self._world.nodes > 1 else SimulatedClient
+        client = kind(self._world, self.name, TIMEOUT)
         return Connection(client, "simulated", resolves=False)
 
     def _main(self) -> None:
@@ -266,7 +276,10 @@ def _run(coroutine: Any) -> None:
 
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
-    """Let the product connect to the world, and draw its ids from the world's seed."""
+    """Let the product connect to the world, and draw its ids from the world's seed.
+
+    In half of all runs, the processes act as if they were many.
+    """
 
     def connect(_: object, scrapy_settings: Any) -> Connection:
         connection: Connection = scrapy_settings["SIMULATED"]()
@@ -279,10 +292,13 @@ def simulated(world: World) -> Iterator[None]:
     chosen = SimpleNamespace(token_hex=world.token, randbelow=world.rng.randrange)
     with (
         mock.patch.object(filters, "_connect", connect),
+        mock.patch.object(driver, "RedisCluster", SimulatedCluster),
+        mock.patch.object(driver, "ClusterNodes", SimulatedNodes),
         mock.patch.object(Process, "own", own),
         mock.patch.object(workers, "secrets", chosen),
         mock.patch.object(ring_store, "secrets", chosen),
         mock.patch.object(hashing, "secrets", chosen),
+        mock.patch.multiple(pace, **(CROWD if world.rng.random() < 0.5 else {"FEW": pace.FEW})),
     ):
         random.seed(world.rng.random())
         yield

@@ -65,7 +65,7 @@ def simulate(
         without: numbers of the faults that do not happen, although they would.
         steps: of the part with faults.
     """
-    world = World(server, seed, kind.faults, without)
+    world = World(server, seed, kind.faults, without, kind.nodes)
     result = Result(seed, struck=world.struck, trace=world.trace)
     try:
         with simulated(world):
@@ -137,6 +137,8 @@ class _Run:
             world.replicate()
         if world.strikes("forget"):
             world.forget()
+        if world.faults.down and world.strikes("down"):
+            world.fail_node()
         if world.strikes("evict"):
             world.evict()
         if world.strikes("jump"):
@@ -209,8 +211,12 @@ class _Run:
     def _left(self) -> list[str]:
         """Find claims and workers."""
         keys = sorted(self._world.execute("KEYS", "{*"))
-        owned = [key for key in keys if key.endswith((b":claims", b":workers"))]
-        return [f"left: {key!r} {self._world.execute('HGETALL', key)}" for key in owned]
+        claims = [(key, "HGETALL", ()) for key in keys if key.endswith(b":claims")]
+        workers = [(key, "ZRANGE", (0, -1)) for key in keys if key.endswith(b":heartbeats")]
+        return [
+            f"left: {key!r} {self._world.execute(command, key, *rest)}"
+            for key, command, rest in (*claims, *workers)
+        ]
 
     def _lasting(self) -> list[str]:
         return [f"no expiry: {key!r}" for key in self._world.execute("EVAL", LASTING, 0)]

@@ -18,10 +18,16 @@ import greenlet
 import redis
 from support.clock import MOVED_TO, FrozenServer
 
+from scrapy_bloom.bloom.client.cluster_routes import SLOTS, slot_of
+
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
-#: The key of that id.
-PROCESS = "simulated:process"
+#: The keys of that id, one for each node of a cluster.
+PROCESS = "simulated:process:"
+#: How that script finds its node: the number of the block in the name of its first key.
+BLOCK = "string.match(KEYS[1], ':(%d+)}')"
+#: Blocks of a filter at most.
+BLOCKS = 16
 #: Returns all keys, how long they last, and what they hold.
 REPLICATE = """
 local found = {}
@@ -75,6 +81,8 @@ class Faults:
         evict: at any step, the server evicts a key of the filter, but no claims.
         stall: a task that could go on waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
+        down: at any step, a node of a cluster fails for some time; it may be replaced by a replica
+            that lags behind.
     """
 
     lost_request: float = 0.0
@@ -87,6 +95,7 @@ class Faults:
     evict: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
+    down: float = 0.0
 
 
 class World:
@@ -96,8 +105,8 @@ class World:
         server: is empty, with a frozen clock.
         seed: of all choices.
         faults: what goes wrong.
-
         without: numbers of the faults that do not happen, although they would.
+        nodes: primaries of the cluster that the server stands for; 1 for no cluster.
 
     Attributes:
         now: seconds since the run began.
@@ -108,7 +117,12 @@ class World:
     """
 
     def __init__(
-        self, server: FrozenServer, seed: int, faults: Faults, without: Collection[int] = ()
+        self,
+        server: FrozenServer,
+        seed: int,
+        faults: Faults,
+        without: Collection[int] = (),
+        nodes: int = 1,
     ) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
@@ -122,11 +136,14 @@ class World:
         self._tasks: list[Task] = []
         self._current: Task | None = None
         #: Batches that are carried out after their client has given up: from when, and the rest.
-        self._late: list[tuple[float, list[Command]]] = []
+        self._late: list[tuple[float, list[Command], int]] = []
         #: SHA-1 of a script -> its name, and SHA-1 of the script that knows the server's process.
         self._scripts: dict[str, tuple[str, str]] = {}
-        self._process = 1
-        #: The keys of the replica that takes over when the server "forgets".
+        self.nodes = nodes
+        self._processes = [1] * nodes
+        #: Until when a node is down.
+        self._down = [0.0] * nodes
+        #: The keys of the replicas that take over when the server, or a node, "forgets".
         self._replica: list[list[Any]] = []
         #: Field of a claim -> name of its URL, for the trace.
         self.names: dict[str, str] = {}
@@ -136,7 +153,8 @@ class World:
         self._is_ending = False
         self._main = greenlet.getcurrent()
         self.client.flushall()
-        self.client.set(PROCESS, "process1")
+        for node in range(nodes):
+            self._name_process(node)
 
     @property
     def current(self) -> str:
@@ -230,7 +248,7 @@ class World:
     def _pass_time(self) -> None:
         if not self._tasks:
             return
-        moments = [task.until for task in self._tasks] + [moment for moment, _ in self._late]
+        moments = [task.until for task in self._tasks] + [moment for moment, *_ in self._late]
         later = [moment for moment in moments if self.now < moment < float("inf")]
         if not later:
             raise EndlessError("every task waits for ever")
@@ -242,30 +260,42 @@ class World:
 
     # -- the server --
 
-    def send(self, name: str, commands: Sequence[Command], timeout: float) -> list[Any]:
+    def send(
+        self, name: str, commands: Sequence[Command], timeout: float, node: int = 0
+    ) -> list[Any]:
         """Carry out a client's commands as one batch, unless a fault happens.
 
         Args:
             name: of the process.
             commands: arguments and options of each.
             timeout: seconds after which the client gives up.
+            node: of the cluster.
 
         Raises:
             redis.TimeoutError: no reply came.
+            redis.ConnectionError: the node is down.
         """
         self.wait(0, lambda: True)
         what = f"{name}: {self._describe(commands)}"
+        if self.nodes > 1:
+            what += f" on node {node}"
+        if self._down[node] > self.now:
+            self.log(f"{what}: DOWN")
+            self.wait(0.01)
+            raise redis.ConnectionError("Connection refused.")
         if self.strikes("lost_request"):
             self.log(f"{what}: LOST")
         elif self.strikes("late"):
             self.log(f"{what}: LATE")
-            self._late.append((self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0]), [*commands]))
+            self._late.append(
+                (self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0]), [*commands], node)
+            )
         elif self.strikes("partial"):
             count = self.rng.randrange(len(commands))
             self.log(f"{what}: the first {count}, no reply")
-            self._carry_out(commands[:count])
+            self._carry_out(commands[:count], node)
         else:
-            replies = self._carry_out(commands)
+            replies = self._carry_out(commands, node)
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             if not self.strikes("lost_reply"):
                 self.log(what)
@@ -280,13 +310,13 @@ class World:
         for entry in due:
             self._late.remove(entry)
             self.log(f"late: {self._describe(entry[1])}")
-            self._carry_out(entry[1])
+            self._carry_out(*entry[1:])
 
-    def _carry_out(self, commands: Sequence[Command]) -> list[Any]:
+    def _carry_out(self, commands: Sequence[Command], node: int) -> list[Any]:
         if self._clock != self.now:
             self._clock = self.now
             self._server.freeze_at(self._begin + self.now, self._shown)
-        return [self._execute(arguments) for arguments, _ in commands]
+        return [self._execute(arguments, node) for arguments, _ in commands]
 
     def _shown(self) -> float:
         """Return what the server's clock shows."""
@@ -298,11 +328,18 @@ class World:
         self._connection.send_command(*arguments)
         return self._connection.read_response()
 
-    def _execute(self, arguments: tuple[Any, ...]) -> Any:
+    def _execute(self, arguments: tuple[Any, ...], node: int) -> Any:
         name, *rest = arguments
         try:
             if name == "INFO" and rest == ["server"]:
-                return {"run_id": self.execute("GET", PROCESS).decode()}
+                return {"run_id": self.execute("GET", f"{PROCESS}{node}").decode()}
+            if name == "CLUSTER":
+                return [
+                    [SLOTS * one // self.nodes, SLOTS * (one + 1) // self.nodes - 1, ["node", one]]
+                    for one in range(self.nodes)
+                ]
+            if name == "WAIT":
+                return self.rng.randrange(2)  # replicas, without the time that they take
             if name in ("EVAL", "SCRIPT LOAD"):
                 sha = self._load(rest[0])
                 if name == "SCRIPT LOAD":
@@ -322,7 +359,9 @@ class World:
         if sha not in self._scripts:
             names: list[str] = NAMES.findall(text)
             name = next(found for found in names if not found.startswith("prelude"))
-            here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', '{PROCESS}')")
+            nodes = ",".join(str(self._node_of(f"{{k:{block}}}:")) for block in range(BLOCKS))
+            key = f"'{PROCESS}' .. ({{{nodes}}})[{BLOCK} + 1]"
+            here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', {key})")
             self._scripts[sha] = name, self.execute("SCRIPT", "LOAD", here).decode()
         return sha
 
@@ -342,18 +381,37 @@ class World:
         """Let the replica catch up."""
         self._replica = self.execute("EVAL", REPLICATE, 0)
 
-    def forget(self) -> None:
-        """Let the replica take the place of the server."""
-        self._process += 1
-        self.log(f"SERVER: a replica with {len(self._replica)} keys takes over")
-        self.client.flushall()
-        for key, expiry, value in self._replica:
+    def forget(self, node: int | None = None) -> None:
+        """Let a replica take the place of the server, or of a node, of any if none is given."""
+        node = (self.rng.randrange(self.nodes) if self.nodes > 1 else 0) if node is None else node
+        replica = [entry for entry in self._replica if self._node_of(entry[0].decode()) == node]
+        self._processes[node] += 1
+        self.log(f"SERVER: a replica of node {node} with {len(replica)} keys takes over")
+        for key in self.execute("KEYS", "*"):
+            if self._node_of(key.decode()) == node:
+                self.execute("DEL", key)
+        for key, expiry, value in replica:
             self.client.restore(key, max(0, expiry), value)
-        self.client.set(PROCESS, f"process{self._process}")
+        self._name_process(node)
+
+    def fail_node(self) -> None:
+        """Let a node be down for some time, and maybe be replaced by its replica."""
+        node = self.rng.randrange(self.nodes)
+        self._down[node] = self.now + self.rng.choice([0.3, 3.0, 20.0])
+        self.log(f"SERVER: node {node} is down until {self._down[node]:.2f}")
+        if self.rng.random() < 0.5:
+            self.forget(node)
+
+    def _name_process(self, node: int) -> None:
+        self.client.set(f"{PROCESS}{node}", f"process{node}x{self._processes[node]}")
+
+    def _node_of(self, key: str) -> int:
+        """Return the node that has a key of the filter; -1 for other keys."""
+        return slot_of(key) * self.nodes // SLOTS if key.startswith("{") else -1
 
     def evict(self) -> None:
         """Delete a key, but no claims: these would be lost with their pages."""
-        kept = (b":claims", b":workers")
+        kept = (b":claims", b":heartbeats")
         keys = sorted(key for key in self.execute("KEYS", "{*") if not key.endswith(kept))
         if keys:
             key = self.rng.choice(keys)

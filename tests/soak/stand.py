@@ -21,6 +21,7 @@ from support.polling import until
 from support.proxy import Proxy
 from support.servers import SERVERS, Server
 
+from scrapy_bloom.crawl.server_state import LAST_RETRY_SECONDS
 from soak.faults import FaultLoop
 from soak.visits import Visits
 from soak.worker import GENERATIONS, HUB_PERIODS
@@ -41,7 +42,8 @@ OF_CRAWLER = (
 OF_SERVER = ("server_mb", "keys", "headers", "rings", "layers", "claim_keys", "worker_keys")
 COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER, "claims", "lasting_keys")
 #: The last part of a key -> its column; bitmaps have other names.
-KINDS = {"header": "headers", "ring": "rings", "claims": "claim_keys", "workers": "worker_keys"}
+KINDS = {"header": "headers", "ring": "rings", "claims": "claim_keys"}
+KINDS |= {"heartbeats": "worker_keys", "looks": "worker_keys"}
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,8 @@ class Stand:
     # -- the end --
 
     def _end(self, faults: FaultLoop) -> End:
-        time.sleep(self.options.sample_every / 2)  # the server may have just come back
+        # The server may have just come back, and the crawlers look for it every few seconds.
+        time.sleep(max(self.options.sample_every / 2, LAST_RETRY_SECONDS + 1))
         self._stop.touch()
         deadline = time.monotonic() + DRAIN_SECONDS
         while any(process.poll() is None for process in self.crew.processes):
@@ -289,12 +292,14 @@ class Stand:
             time.sleep(TICK_SECONDS)
         keys = self._client.keys("*")
         claims = [self._client.hvals(key) for key in keys if key.endswith(":claims")]
-        owners = [claim.split()[0] for block in claims for claim in block]
+        heads = [claim.split()[:4] for block in claims for claim in block]
+        # A page that failed may be due again at the end: who stops then leaves it to the next.
+        failed = [owner.startswith("-") or attempt != "0" for owner, _, _, attempt in heads]
         with Visits.open(self._visits) as visits:
             return End(
                 exit_codes=[process.poll() for process in self.crew.processes],
-                failed_claims=sum(owner.startswith("-") for owner in owners),
-                claims=sum(not owner.startswith("-") for owner in owners),
+                failed_claims=sum(failed),
+                claims=len(failed) - sum(failed),
                 lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
                 gaps=visits.gaps(self._stop.stat().st_mtime),
                 never=list(visits.count).count(0),

@@ -96,9 +96,10 @@ class TLSServer:
 
     Args:
         directory: for certificates.
+        options: further command-line options of the server.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         binary = shutil.which("redis-server")
         if not binary:
             pytest.skip("no redis-server")
@@ -112,6 +113,7 @@ class TLSServer:
             *("--tls-ca-cert-file", str(self.authority.file)),
             *("--tls-cert-file", str(self.issued.certificate)),
             *("--tls-key-file", str(self.issued.key)),
+            *options,
         )
 
     def url(self, port: int = 0, *, trusting: bool = True, **options: object) -> str:

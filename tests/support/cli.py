@@ -64,7 +64,7 @@ def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def fields_of(info: dict[str, Any]) -> dict[str, Any]:
     """Return a JSON object with the fields of the dataclass that it was made of."""
     extra = {
-        *("fill_ratio", "bits_per_url"),
+        *("fill_ratio", "bits_per_url", "state"),
         *("name", "exists", "address", "block", "urls_forgotten"),
     }
     kept = {k: v for k, v in info.items() if not k.endswith("_utc") and k not in extra}

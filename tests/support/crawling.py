@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import pytest
 from example_site.serve import SiteServer
@@ -22,6 +25,8 @@ needs_embedded = pytest.mark.skipif(
 PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 #: Seconds that anything may take. Nothing is expected to be as slow.
 CRAWL_TIMEOUT = 300
+#: What is called before a page is sent, by the number of the request.
+Actions = Mapping[int, Callable[[], object]]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +69,33 @@ def crawl(spider: str, web: SiteServer, directory: Path, **settings: str) -> dic
     assert "ERROR" not in done.stderr
     found: dict[str, Any] = json.loads(stats.read_text())
     return found
+
+
+def crawl_and_act(
+    web: SiteServer, directory: Path, actions: Actions, **settings: str
+) -> dict[str, Any]:
+    """Crawl, and act when so many pages are asked for, before they are sent; return the stats.
+
+    The log is left in the directory.
+    """
+    count, lock = web.count, threading.Lock()
+    stats = directory / "stats.json"
+    # One by one, so that something is asked all the time; for batches, see test_outputs_server.py.
+    settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
+    line = options(web, {"STATS_FILE": stats, **settings})
+
+    def count_and_act(url: str) -> None:
+        with lock:
+            count(url)
+            actions.get(web.hits().total(), int)()
+
+    with mock.patch.object(web, "count", count_and_act):
+        done = run("-m", "scrapy", "crawl", "links", *line)
+    (directory / "log").write_text(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert "] ERROR: " not in done.stderr
+    result: dict[str, Any] = json.loads(stats.read_text())
+    return result
 
 
 def run_together(count: int, arguments: list[str], logs: Path, **environment: str) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urljoin
 
 import redis
@@ -70,7 +70,9 @@ def moved(location: str, **kwargs: Any) -> Reply:
     return Reply(status=302, location=location, **kwargs)
 
 
-ERROR, MISSING, RESET = Reply(status=500), Reply(status=404), Reply(resets=True)
+ERROR, DENIED, RESET = Reply(status=500), Reply(status=403), Reply(resets=True)
+#: What is not on the site: such a page counts as crawled.
+MISSING = Reply(status=404)
 Pages = Mapping[str, Reply | Sequence[Reply]]
 
 
@@ -511,7 +513,12 @@ class Lab:
 
     def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
         """The entries of workers, as in ``Done``."""
-        return cast("dict[bytes, bytes]", self.client.hgetall(Keys(key).workers()))
+        stored: Any = self.client.zrange(Keys(key).heartbeats(), 0, -1, withscores=True)
+        found = {}
+        for member, score in stored:
+            name, _, description = member.partition(b" ")
+            found[name] = b"%d %s" % (score, description)
+        return found
 
     def now(self) -> int:
         """The server's clock."""

@@ -124,6 +124,13 @@ def forbidden_keys(server: Server) -> Iterator[None]:
 
 
 @contextmanager
+def forbidden_writes(server: Server) -> Iterator[None]:
+    with admin(server, "ACL", "SETUSER", "default", "+@all") as client:
+        client.acl_setuser("default", enabled=True, commands=["-hset", "-hdel"])
+        yield
+
+
+@contextmanager
 def replaced(server: Server) -> Iterator[None]:
     """Another program uses the filter's keys for values of its own."""
     with server.client() as client:

@@ -10,7 +10,7 @@ TICK_SECONDS = 0.01
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str) -> T:
+def until(condition: Callable[[], T | None], what: str) -> T:
     """Wait until a condition holds; return its value.
 
     Args:

@@ -57,12 +57,13 @@ class Proxy:
 
     A request is what a client sends before it gets something back: a command or a pipeline, TLS
     or not. A fault that is set holds for the requests that begin from then on, whichever
-    connection they come on.
+    connection they come on. A replica's connection has none once the primary's writes come on it:
+    bytes do not get lost in the middle of a connection.
 
     Args:
         server_port: where the server listens.
         path: of a unix socket to listen on instead.
-        rng: decides about probabilities.
+        rng: decides about probabilities; may be replaced.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Proxy:
         self.connections = self.requests = self.struck = 0
         self._fault = PASS
         self._left: int | None = None
-        self._rng = rng or random.Random(0)
+        self.rng = rng or random.Random(0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
@@ -150,7 +151,7 @@ class Proxy:
         fault = self._fault
         if fault.kind in (Kind.PASS, Kind.REFUSE) or self._left == 0:
             return PASS
-        if self._rng.random() >= fault.probability:
+        if self.rng.random() >= fault.probability:
             return PASS
         self.struck += 1
         if self._left is not None:
@@ -169,6 +170,7 @@ class _Link:
         self.writer = writer
         self.fault = PASS
         self.fresh = True  # whether the next bytes of the client begin a request
+        self.is_replica = False
 
     async def run(self) -> None:
         writers = [self.writer]
@@ -190,8 +192,10 @@ class _Link:
 
     async def _up(self, server: asyncio.StreamWriter) -> None:
         while data := await self.reader.read(65_536):
+            self.is_replica = self.is_replica or b"PSYNC" in data
             if self.fresh:
-                self.fault, self.fresh = self.proxy.next_fault(), False
+                self.fault = PASS if self.is_replica else self.proxy.next_fault()
+                self.fresh = False
             kind = self.fault.kind
             if kind == Kind.HANG:
                 await asyncio.Event().wait()

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from support.polling import until
+from support.polling import until, until_it_works
 
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
@@ -75,15 +75,18 @@ class Server:
         self.env = {**os.environ, **(env or {})}
         self.start()
 
-    def start(self) -> None:
-        command = [
+    def command(self) -> list[str]:
+        """Return the command that starts it."""
+        return [
             self.binary,
             *("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)),
             *("--dir", str(self.directory), "--save", "", "--appendonly", "no"),
             *self.options,
         ]
+
+    def start(self) -> None:
         with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self.env)
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.env)
         deadline = time.monotonic() + START_TIMEOUT
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -120,14 +123,13 @@ class Server:
 
 
 @contextmanager
-def start_cluster(binary: str) -> Iterator[list[Server]]:
+def start_cluster(binary: str, *options: str, count: int = NODES) -> Iterator[list[Server]]:
     """Run a cluster of primaries that share the slots."""
+    options = ("--cluster-enabled", "yes", *options)
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(Server(binary, "--cluster-enabled", "yes")) for _ in range(NODES)
-        ]
+        servers = [stack.enter_context(Server(binary, *options)) for _ in range(count)]
         for number, server in enumerate(servers):
-            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
+            first, last = SLOTS * number // count, SLOTS * (number + 1) // count - 1
             with server.client() as client:
                 client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
                 client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
@@ -135,25 +137,48 @@ def start_cluster(binary: str) -> Iterator[list[Server]]:
         yield servers
 
 
+@contextmanager
+def start_cluster_with_replica(binary: str) -> Iterator[tuple[list[Server], Server]]:
+    """Run a cluster, and a replica of its first node, which soon takes the place of a dead one."""
+    options = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
+    with (
+        start_cluster(binary, *options) as nodes,
+        Server(binary, "--cluster-enabled", "yes", *options) as replica,
+        nodes[0].client() as first,
+        replica.client() as client,
+    ):
+        first_id = first.execute_command("CLUSTER MYID")
+        client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
+        until_it_works(
+            lambda: client.execute_command("CLUSTER REPLICATE", first_id), redis.ResponseError
+        )
+        until(lambda: client.info("replication").get("master_link_status") == "up", "it follows")
+        for node in nodes:
+            with node.client() as each:
+                until(lambda: len(each.cluster("NODES")) == NODES + 1, "all know it")
+        yield nodes, replica
+
+
 def wait_for_cluster(servers: list[Server]) -> None:
     """Wait until all nodes know each other."""
     for server in servers:
         with server.client() as client:
-            until(partial(is_whole, client), "the nodes know each other")
+            until(partial(is_whole, client, len(servers)), "the nodes know each other")
 
 
-def is_whole(client: redis.Redis) -> bool:
+def is_whole(client: redis.Redis, count: int) -> bool:
     """Return whether a node knows all nodes, and that they have all slots."""
     state: str = client.cluster("INFO")["cluster_state"]
-    return state == "ok" and len(client.cluster("NODES")) == NODES
+    return state == "ok" and len(client.cluster("NODES")) == count
 
 
 def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:
     """Return what is under the keys. (A DUMP of one hash may differ from time to time.)"""
-    return {
-        key: client.hgetall(key) if client.type(key) == b"hash" else client.get(key)
-        for key in client.scan_iter(pattern)
+    read: dict[object, Callable[[bytes], object]] = {
+        b"hash": client.hgetall,
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
     }
+    return {key: read.get(client.type(key), client.get)(key) for key in client.scan_iter(pattern)}
 
 
 def free_port() -> int:

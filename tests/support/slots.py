@@ -5,7 +5,18 @@ from contextlib import ExitStack
 import redis
 from redis.crc import key_slot
 
+from support.polling import until
 from support.servers import Server
+
+
+def slots_on(node: Server) -> set[int]:
+    """Return the slots that a primary of a cluster owns."""
+    own: set[int] = set()
+    with node.client() as client:
+        me = client.execute_command("CLUSTER", "MYID")
+        for first, last, primary, *_ in client.execute_command("CLUSTER", "SLOTS"):
+            own.update(range(first, last + 1) if primary[2] == me else ())
+    return own
 
 
 class SlotMove:
@@ -22,18 +33,21 @@ class SlotMove:
         clients = [self._stack.enter_context(node.client()) for node in nodes]
         self._clients = clients
         ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
-        owner = ids.index(self._owner())
+        until(lambda: len(self._owners()) == 1, "all nodes know the owner")
+        owner = ids.index(self._owners().pop())
         self.source, self.target = nodes[owner], nodes[owner - 1]
         self._from, self._to, self._new_owner = clients[owner], clients[owner - 1], ids[owner - 1]
         self._set(self._to, "IMPORTING", ids[owner])
         self._set(self._from, "MIGRATING", ids[owner - 1])
 
-    def _owner(self) -> str:
-        """Return the id of the node that owns the slot."""
-        slots = self._clients[0].execute_command("CLUSTER", "SLOTS")
-        return next(
-            str(node[2], "ascii") for first, last, node, *_ in slots if first <= self.slot <= last
-        )
+    def _owners(self) -> set[str]:
+        """Return the id of the node that owns the slot, as each node knows it."""
+        return {
+            str(node[2], "ascii")
+            for client in self._clients
+            for first, last, node, *_ in client.execute_command("CLUSTER", "SLOTS")
+            if first <= self.slot <= last
+        }
 
     def _set(self, client: redis.Redis, *words: str) -> None:
         client.execute_command("CLUSTER", "SETSLOT", self.slot, *words)

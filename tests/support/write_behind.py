@@ -7,6 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scrapy_bloom.bloom.errors import BloomError, RestartedError, ServerFullError
+from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -116,6 +117,12 @@ class EventLog:
 
     def repeated(self, jobs: Sequence[Job]) -> None:
         self.repeats += [job.item for job in jobs]
+
+    def server_unsteady(self) -> None:
+        self.received.append("unsteady")
+
+    def unreplicated(self, pages: int, acknowledged: Acknowledged) -> None:
+        self.received.append(f"unreplicated: {pages} {acknowledged.replicas}")
 
     def count(self, word: str) -> int:
         """Return how many events begin with a word."""

@@ -11,7 +11,14 @@ import pytest
 from support.paths import ROOT
 
 import scrapy_bloom
-from scrapy_bloom.bloom.protocol.scripts import _ON_FULL_SERVER, load, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import (
+    _CALL,
+    _ON_FULL_SERVER,
+    WRITES,
+    commands_in,
+    load,
+    on_full_server,
+)
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -220,9 +227,20 @@ def test_scripts_are_part_of_the_package() -> None:
     names = {Path(str(file)).stem for file in files}
     assert names == {
         *("add", "allocate", "bitcount", "claim", "contains", "count", "create", "discard", "drop"),
-        *("header", "heartbeat", "merge", "prelude_layers", "prelude_ring"),
         *(
+            "begin_look",
+            "end_look",
+            "header",
+            "heartbeat",
+            "merge",
+            "prelude_layers",
+            "prelude_ring",
+            "rights",
+        ),
+        *(
+            "prelude_rights",
             "prelude_server",
+            "prelude_writes",
             "read",
             "read_range",
             "reassign",
@@ -230,6 +248,7 @@ def test_scripts_are_part_of_the_package() -> None:
             "remove_workers",
             "scan",
             "swap",
+            "touch",
             "walk",
             "write_range",
         ),
@@ -239,12 +258,28 @@ def test_scripts_are_part_of_the_package() -> None:
 
 
 def test_a_prelude_stands_before_a_script_that_needs_it() -> None:
-    prelude, own = (
+    layers, rights, own = (
         (PACKAGE / "bloom" / "protocol" / "lua" / f"{name}.lua").read_text()
-        for name in ("prelude_layers", "add")
+        for name in ("prelude_layers", "prelude_rights", "add")
     )
-    assert load("add").text == prelude + own
-    assert on_full_server(load("add")).text == f"#!lua flags=allow-oom\n{prelude}{own}"
+    text = layers + rights + own
+    assert load("add").text == text
+    assert on_full_server(load("add")).text == f"#!lua flags=allow-oom\n{text}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_name_the_commands_that_they_call(path: Path) -> None:
+    """The rights that users need are read from these names."""
+    code = re.sub(r"--.*", "", path.read_text())
+    if path.stem != "prelude_writes":
+        assert len(re.findall(r"(?:redis\.p|\b)call\(", code)) == len(_CALL.findall(code))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_that_write_test_their_rights(path: Path) -> None:
+    text = load(path.stem).text
+    is_prelude = path.stem.startswith("prelude_")
+    assert ("acl_check_cmd" in text) >= bool(WRITES & {*commands_in(text).needed}) or is_prelude
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -253,7 +288,8 @@ def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
     code = re.sub(r"--.*", "", load(path.stem).text)
     defined = set(re.findall(r"local function (\w+)", code))
     assert set(re.findall(r"(?<![\w.])(\w+)\(", code)) <= defined | {
-        *("call", "function", "ipairs", "next", "tonumber", "type", "unpack", "has"),
+        *("call", "function", "ipairs", "next", "pcall", "setmetatable"),
+        *("tonumber", "type", "unpack", "check", "error", "has"),
     }
 
 

@@ -7,16 +7,20 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
+from scrapy_bloom.bloom.client.cluster_errors import failure_of_calls
 from scrapy_bloom.bloom.client.cluster_routes import (
     MAX_WAVES,
+    PAUSE_SECONDS,
     Address,
     Failure,
     Topology,
     Wave,
     ask_primaries,
     dispatch,
+    unusable_slots,
 )
 from scrapy_bloom.bloom.client.cluster_routes import Command as NodeCommand
+from scrapy_bloom.bloom.errors import WORDS, NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 
 ONE, TWO, NEW = Address("one", 1), Address("two", 2), Address("new", 3)
@@ -56,6 +60,17 @@ def known() -> Topology:
     topology = Topology([ONE], lambda host, port: (host, port))
     assert topology.learn(HALVES, ONE)
     return topology
+
+
+@pytest.mark.parametrize("answer", ["ok", None], ids=["one answers", "none answers"])
+def test_a_filter_can_be_opened_later_where_other_nodes_answer(answer: str | None) -> None:
+    """A replica may take over. If no node answers, there may be no cluster at this address."""
+    gone = redis.ConnectionError("Error 111 connecting to two:2. Connection refused.")
+    results = [Failure(gone, TWO), ["ok", "", "", 0] if answer else Failure(gone, ONE)]
+    calls = [call_on(TWO), call_on(ONE)]
+    error = failure_of_calls(calls, results, known(), "the cluster", WORDS)
+    assert isinstance(error, NotReadyError) is bool(answer)
+    assert "the node two:2 of the cluster is not there" in str(error)
 
 
 def names(wave: Wave, address: Address) -> list[Any]:
@@ -125,6 +140,47 @@ def test_tryagain_goes_back_to_the_owner_after_a_pause() -> None:
     assert [wave.pause > 0 for wave in waves] == [False, False, True]
 
 
+def test_a_cluster_that_is_down_is_waited_for_and_its_nodes_are_read_again() -> None:
+    replies, waves = play(
+        dispatch(known(), [call_on(ONE), call_on(TWO)]),
+        {ONE: [ClusterDownError("")], TWO: ["a"]},
+        {ONE: [ClusterDownError(""), [[0, 16_383, [b"new", 3, b"id"]]]]},
+        {NEW: ["b"]},
+    )
+    assert replies == ["b", "a"]
+    assert [wave.pause > 0 for wave in waves] == [False, True, True]
+
+
+def test_a_cluster_is_not_waited_for_where_a_node_has_failed() -> None:
+    lost, down = redis.ConnectionError(""), ClusterDownError("")
+    replies, _ = play(dispatch(known(), [call_on(ONE), call_on(TWO)]), {ONE: [lost], TWO: [down]})
+    assert replies == [Failure(lost, ONE), Failure(down, TWO)]
+
+
+@pytest.mark.parametrize("error", [TryAgainError(""), ClusterDownError("")])
+def test_the_pauses_end(error: Exception) -> None:
+    answers = [{ONE: [error, HALVES][:number]} for number in (1, 2, 1)]
+    if isinstance(error, TryAgainError):
+        answers = [{ONE: [error]}] * 3
+    patience = 2 * PAUSE_SECONDS
+    replies, waves = play(dispatch(known(), [call_on(ONE)], patience=patience), *answers)
+    assert replies == [Failure(error, ONE)]
+    assert sum(wave.pause for wave in waves) == patience
+
+
+def test_what_cannot_be_used_is_a_node_or_a_slot() -> None:
+    topology, calls = known(), [call_on(ONE), call_on(TWO)]
+    lost, moving = Failure(redis.TimeoutError(""), ONE), Failure(TryAgainError(""), TWO)
+    assert unusable_slots(topology, calls, ["a", "b"]) == set()
+    assert unusable_slots(topology, calls, [lost, "b"]) == {*range(8_192)}
+    slot = key_slot(calls[1].keys[0].encode())
+    assert unusable_slots(topology, calls, ["a", moving]) == {slot}
+    assert unusable_slots(topology, calls, [lost, moving]) == {*range(8_192), slot}
+    # None of all: nothing can be used.
+    gone = Failure(redis.TimeoutError(""), TWO)
+    assert unusable_slots(topology, calls, [lost, gone]) == set()
+
+
 def test_a_script_is_sent_as_text_once_for_each_node() -> None:
     missing = NoScriptError("")
     calls = [call_on(ONE), call_on(ONE), call_on(TWO)]
@@ -144,7 +200,6 @@ def test_a_script_is_sent_as_text_once_for_each_node() -> None:
         redis.TimeoutError(""),
         OSError(""),
         redis.ResponseError("OOM"),
-        ClusterDownError(""),
     ],
 )
 def test_nothing_else_is_sent_again(error: Exception) -> None:

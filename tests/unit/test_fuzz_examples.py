@@ -33,7 +33,7 @@ def replies(operation: str, *given: Any, state: str = STATE) -> bytes:
 def worker(**changes: Any) -> str:
     """A stored worker, with other values."""
     fields = json.loads(Worker("w", NOW, 30.0, Process("h", 1, "", 1)).describe())
-    return f"{NOW} {json.dumps(fields | changes, separators=(',', ':'))}"
+    return f"w {json.dumps(fields | changes, separators=(',', ':'))}"
 
 
 def nested(depth: int) -> Any:
@@ -66,7 +66,7 @@ EXAMPLES = {
     # A worker's host that is a list of lists: RecursionError when its entry was written again.
     "host": (
         "claims",
-        json.dumps({"claims": {}, "workers": {"w": worker(host=nested(900))}}).encode(),
+        json.dumps({"claims": {}, "workers": {worker(host=nested(900)): str(NOW)}}).encode(),
     ),
     # A list of a million million seeds, which was read to its end; numbers without a repr.
     "seeds": ("settings", b'BLOOM_SEEDS:"!long"'),
@@ -111,8 +111,8 @@ def test_a_fingerprinter_is_a_text_that_can_be_sent() -> None:
     "changes", [{"host": []}, {"host": None}, {"place": 1}, {"started": "1"}, {"pid": 1.0}]
 )
 def test_a_worker_whose_fields_are_of_other_types_is_damaged(changes: dict[str, Any]) -> None:
-    assert Worker.parse("w", worker()) is not None
-    assert Worker.parse("w", worker(**changes)) is None
+    assert Worker.parse(worker(), str(NOW)) is not None
+    assert Worker.parse(worker(**changes), str(NOW)) is None
 
 
 def test_a_ring_longer_than_any() -> None:

@@ -9,8 +9,15 @@ from scrapy_bloom.bloom.client.addresses import redact
 SECRET = "S3CRET"
 #: Passwords as people paste them, with or without percent-encoding; the marks make them findable.
 passwords = st.text(max_size=8).map(lambda middle: f"{SECRET}{middle}{SECRET}")
-schemes = st.sampled_from(["redis://", "rediss://", "unix://", "redis:", "http://", "//", ""])
-hosts = st.sampled_from(["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?db=0", "@h@i"])
+schemes = st.sampled_from(
+    [
+        *("redis://", "rediss://", "unix://", "redis:", "http://", "//", ""),
+        *("redis+cluster://", "rediss+cluster://", "redis+sentinel://", "rediss+sentinel://"),
+    ]
+)
+hosts = st.sampled_from(
+    ["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?db=0", "@h@i", "@h,i:1/s", "@h/s/1"]
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +34,18 @@ hosts = st.sampled_from(["@h", "@h:6379/0", "@[::1]:1", "@", "", "@/run/s", "@h?
         ("u:pw@h", "***"),
         ("redis://u:pw/?@pw", "redis://***"),
         ("embedded:/some/dir", "embedded:/some/dir"),
+        ("redis+cluster://u:pw@h:1,[::1]:2,i", "redis+cluster://u:***@h:1,[::1]:2,i"),
+        ("rediss+cluster://tok@h/0?x=pw", "rediss+cluster://***@h/0?***"),
+        (
+            "redis+sentinel://:pw@a,b:2/main/1?sentinel_password=pw&db=1",
+            "redis+sentinel://:***@a,b:2/main/1?***&db=1",
+        ),
+        ("redis+sentinel://u:pw/main", "redis+sentinel://***"),
+        ("redis+sentinel://:pw@h", "redis+sentinel://***"),
+        ("redis+sentinel://h/pw@main", "redis+sentinel://***"),
+        ("redis+cluster://h,u:pw@i", "redis+cluster://h,u:***@i"),
+        ("redis+cluster://h,pw@i,j@k", "redis+cluster://***"),
+        ("redis+other://h", "***"),
         ("", "***"),
     ],
 )
@@ -44,8 +63,15 @@ def test_a_password_before_the_host_never_survives(
 
 
 @given(
-    address=st.sampled_from(["redis://h", "redis://u@h:1/0", "unix:///s", "unix://", "h", ""]),
-    name=st.sampled_from(["password", "pass%77ord", "PASSWORD", "ssl_password", "token", ""]),
+    address=st.sampled_from(
+        [
+            *("redis://h", "redis://u@h:1/0", "unix:///s", "unix://", "h", ""),
+            *("redis+cluster://h,i", "redis+sentinel://h,i:1/s/0"),
+        ]
+    ),
+    name=st.sampled_from(
+        ["password", "sentinel_password", "pass%77ord", "PASSWORD", "ssl_password", "token", ""]
+    ),
     before=st.sampled_from(["", "db=1&", "&&", "@", "db=1;"]),
     password=passwords,
 )

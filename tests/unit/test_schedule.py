@@ -482,3 +482,19 @@ def test_runs_have_no_times() -> None:
         schedule.index(0)
     with pytest.raises(ValueError, match="begins at no known time"):
         schedule.start(0)
+
+
+@pytest.mark.parametrize(
+    ("window", "period", "age"),
+    [
+        ("2 months", "1 month", "between 1 and 2 months later"),
+        ("1 year", "1 month", "between 11 months and 1 year later"),
+        ("6 weeks", "1 week", "between 5 and 6 weeks later"),
+        ("2 days", "12 hours", "between 36 hours and 2 days later"),
+        ("1 month", "1 month", "at most 1 month later"),
+        ("3 runs", "1 run", "3 runs later"),
+        ("4 runs", "2 runs", "3 to 4 runs later"),
+    ],
+)
+def test_when_a_url_is_new_again_in_words(window: str, period: str, age: str) -> None:
+    assert Schedule(parse_span("w", window), parse_span("p", period)).age == age

@@ -1,4 +1,4 @@
-"""The intervals between attempts to reach a server, on a clock of the test's."""
+"""Attempts to reach a server, on a clock of the test's; and epochs."""
 
 import pytest
 
@@ -52,3 +52,22 @@ def test_a_long_outage_is_no_uptime(clock: Clock) -> None:
         server.next_retry()
         clock.now += RECOVERED_AFTER_SECONDS + 1
     assert server.next_retry() == LAST_RETRY_SECONDS
+
+
+def test_an_outage_is_one_epoch_whoever_notices_it(clock: Clock) -> None:
+    server = ServerState(clock)
+    server.identify("a")
+    assert [server.fail(), server.fail()] == [1, 1]
+    # What was claimed since the outage began is written after it.
+    assert server.identify("b")
+    assert (server.restarted, server.epoch) == (1, 1)
+
+
+def test_each_failure_of_a_part_and_a_restart_after_it_begin_an_epoch(clock: Clock) -> None:
+    server = ServerState(clock)
+    server.identify("a,b")
+    assert [server.fail(is_partial=True), server.fail(is_partial=True), server.fail()] == [1, 2, 3]
+    assert server.identify("a,c")
+    assert (server.restarted, server.epoch) == (4, 4)
+    server.recover()
+    assert [server.fail(), server.fail()] == [5, 5]

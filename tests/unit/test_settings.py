@@ -39,9 +39,8 @@ def test_defaults() -> None:
         remember="crawled",
         heartbeat=30,
         retry_after=86_400,
-        crawled_statuses=frozenset(range(200, 400)),
+        crawled_statuses=frozenset([*range(200, 400), 404, 410]),
         on_redis_error="degrade",
-        flush="never",
         timeout=2.0,
         batch=64,
         cache_size=200_000,
@@ -61,8 +60,13 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_CAPACITY", "5_000", "capacity", 5000),
         ("BLOOM_CAPACITY", "1e6", "capacity", 1_000_000),
         ("BLOOM_CAPACITY", 1e6, "capacity", 1_000_000),
+        ("BLOOM_CAPACITY", "10M", "capacity", 10_000_000),
+        ("BLOOM_CAPACITY", "1.5 million", "capacity", 1_500_000),
+        ("BLOOM_CAPACITY", "2,500,000", "capacity", 2_500_000),
+        ("BLOOM_CAPACITY", "50k", "capacity", 50_000),
         ("BLOOM_ERROR_RATE", "1e-4", "error_rate", 1e-4),
         ("BLOOM_ERROR_RATE", 0.5, "error_rate", 0.5),
+        ("BLOOM_ERROR_RATE", "0.1%", "error_rate", 0.001),
         ("BLOOM_BLOCKS", "4", "blocks", 4),
         ("BLOOM_SEEDS", "7", "seeds", 7),
         ("BLOOM_SEEDS", 7, "seeds", 7),
@@ -75,6 +79,7 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_KEY", "all", "key", "all"),
         ("BLOOM_KEY", "100%", "key", "100%"),
         ("BLOOM_KEY", "x:%(spider)s", "key", "x:shop"),
+        ("BLOOM_KEY", "%(bot)s:%(spider)s:seen", "key", "scrapybot:shop:seen"),
         ("BLOOM_START_WINDOW", "lasting", "start_window", "lasting"),
         ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(5, MONTHS)),
         ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
@@ -92,6 +97,9 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_GROWTH", "0", "growth", 0),
         ("BLOOM_GROWTH", 1.5, "growth", 1.5),
         ("BLOOM_MAX_MEMORY", "1e9", "max_memory", 1_000_000_000),
+        ("BLOOM_MAX_MEMORY", "2GB", "max_memory", 2_000_000_000),
+        ("BLOOM_MAX_MEMORY", "1.5 GiB", "max_memory", 3 << 29),
+        ("BLOOM_PENDING_MEMORY", "256 mib", "pending_memory", 1 << 28),
         ("BLOOM_WINDOWS", {"a": "1 day"}, "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
         ("BLOOM_WINDOWS", '{"a": "1 day"}', "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
         (
@@ -102,19 +110,25 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ),
         ("BLOOM_REMEMBER", "scheduled", "remember", "scheduled"),
         ("BLOOM_HEARTBEAT", "1", "heartbeat", 1),
+        ("BLOOM_HEARTBEAT", "30 seconds", "heartbeat", 30),
+        ("BLOOM_HEARTBEAT", timedelta(minutes=1), "heartbeat", 60),
         ("BLOOM_RETRY_AFTER", "6 hours", "retry_after", 21_600),
         ("BLOOM_RETRY_AFTER", timedelta(days=2), "retry_after", 172_800),
         ("BLOOM_CRAWLED_STATUSES", "200, 404-405", "crawled_statuses", {200, 404, 405}),
         ("BLOOM_CRAWLED_STATUSES", [200, "301-302"], "crawled_statuses", {200, 301, 302}),
         ("BLOOM_CRAWLED_STATUSES", 200, "crawled_statuses", {200}),
         ("BLOOM_ON_REDIS_ERROR", "close", "on_redis_error", "close"),
-        ("BLOOM_FLUSH", "always", "flush", "always"),
+        ("BLOOM_ENABLED", "False", "enabled", False),
         ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
+        ("BLOOM_TIMEOUT", "500 ms", "timeout", 0.5),
+        ("BLOOM_WAIT_REPLICAS", "2", "wait_replicas", 2),
+        ("BLOOM_WAIT_REPLICAS", "0", "wait_replicas", 0),
         ("BLOOM_BATCH", 0, "batch", 0),
         ("BLOOM_BATCH", "1", "batch", 1),
         ("BLOOM_BATCH", "4096", "batch", 4_096),
         ("BLOOM_CACHE_SIZE", "0", "cache_size", 0),
         ("BLOOM_CACHE_SIZE", "1e6", "cache_size", 1_000_000),
+        ("BLOOM_CACHE_SIZE", "200k", "cache_size", 200_000),
     ],
 )
 def test_what_people_write_is_parsed(
@@ -128,15 +142,34 @@ def test_what_people_write_is_parsed(
     [
         *(
             ("BLOOM_CAPACITY", value)
-            for value in (0, -1, "many", "0", 1.5, True, [1], float("inf"))
+            for value in (
+                0,
+                -1,
+                "many",
+                "0",
+                "1.5",
+                "5 GB",
+                "1,5",
+                "10 %",
+                1.5,
+                True,
+                [1],
+                float("inf"),
+            )
         ),
-        *(("BLOOM_ERROR_RATE", value) for value in (0, 1, 2, -1, "high", "1", float("nan"), True)),
+        *(
+            ("BLOOM_ERROR_RATE", value)
+            for value in (0, 1, 2, -1, "high", "1", "100%", "1k", float("nan"), True)
+        ),
         *(("BLOOM_BLOCKS", value) for value in (0, -4, "x", 10**6, 2.5)),
         *(("BLOOM_SEEDS", value) for value in (0, -1, 1000)),
         *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%(spider)99999999999s", 7)),
-        *(("BLOOM_FLUSH", value) for value in ("sometimes", True)),
+        *(("BLOOM_ENABLED", value) for value in ("perhaps", 2)),
         *(("BLOOM_REMEMBER", value) for value in ("never", True)),
-        *(("BLOOM_HEARTBEAT", value) for value in (0, 0.5, 4_000, "often")),
+        *(
+            ("BLOOM_HEARTBEAT", value)
+            for value in (0, 0.5, 4_000, "often", "2 hours", "1 day", timedelta(days=1))
+        ),
         *(("BLOOM_RETRY_AFTER", value) for value in (0, "1 month", "2 runs", "soon")),
         *(("BLOOM_CRAWLED_STATUSES", v) for v in ("20", "300-200", "600", "all", [], 7, {}, True)),
         *(("BLOOM_ON_REDIS_ERROR", value) for value in ("ignore", True)),
@@ -148,13 +181,14 @@ def test_what_people_write_is_parsed(
         *(("BLOOM_STAGGER", value) for value in ("perhaps", 2)),
         *(("BLOOM_COUNTING", value) for value in ("perhaps", 4)),
         *(("BLOOM_GROWTH", value) for value in (-1, 0.5, 65, "fast", True)),
-        *(("BLOOM_MAX_MEMORY", value) for value in (-1, "1 GB", 1.5)),
+        *(("BLOOM_MAX_MEMORY", value) for value in (-1, "1 GX", "0.5 bytes", "1e9 GB", 1.5)),
         *(("BLOOM_WINDOWS", {name: "1 day"}) for name in ("run", "lasting", "", "7", "a b")),
         *(("BLOOM_WINDOWS", {"a": value}) for value in ("soon", {}, {"capacity": 1}, None)),
         ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "capacity": 0}}),
         ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "size": 0}}),
         *(("BLOOM_WINDOW_RULES", [rule]) for rule in (("(", "run"), ("a",), (1, "run"), 7)),
         *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
+        *(("BLOOM_WAIT_REPLICAS", v) for v in ("-1", "garbage", "1000", 1.5, True, [1])),
         *(("BLOOM_BATCH", value) for value in (-1, 4_097, 1.5, "many", True, [64])),
         *(("BLOOM_CACHE_SIZE", value) for value in (-1, 10**9, 0.5, "big", True, float("inf"))),
         ("BLOOM_REDIS_URL", 7),
@@ -252,7 +286,7 @@ def test_rules_are_compiled_in_their_order() -> None:
 
 
 def test_words_are_read_in_any_case() -> None:
-    assert parse(BLOOM_FLUSH=" Never ").flush == "never"
+    assert parse(BLOOM_REMEMBER=" Scheduled ").remember == "scheduled"
 
 
 def test_a_setting_of_another_version_is_refused_and_not_ignored() -> None:
@@ -263,3 +297,14 @@ def test_a_setting_of_another_version_is_refused_and_not_ignored() -> None:
 
 def test_settings_of_other_packages_are_none_of_our_business() -> None:
     assert parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h") == parse()
+
+
+def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigurationError, match="BLOOM_FLUSH is no setting any more; remove it"):
+        parse(BLOOM_FLUSH="never")
+
+
+def test_replicas_are_waited_for_under_crawled_only() -> None:
+    with pytest.raises(ConfigurationError, match=r"= 2 waits .* BLOOM_WAIT_REPLICAS = 0"):
+        parse(BLOOM_WAIT_REPLICAS=2, BLOOM_REMEMBER="scheduled")
+    assert parse(BLOOM_WAIT_REPLICAS=0, BLOOM_REMEMBER="scheduled").wait_replicas == 0

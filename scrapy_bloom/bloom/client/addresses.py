@@ -1,83 +1,150 @@
 """Addresses of servers: from a URL to a client's arguments, and to a label without secrets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl
 
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.connection import SSLConnection, parse_url
 
 from scrapy_bloom.bloom.client import tls
+from scrapy_bloom.bloom.client.cluster_routes import Address
 from scrapy_bloom.bloom.errors import ConfigurationError
 
 #: Forms of a server's address, for error messages.
 URL_FORMS = (
     "redis://[[user]:password@]host[:port][/db], rediss://... (TLS), "
-    "unix://[[user]:password@]/path/to/socket[?db=0] or embedded:[/data/dir]"
+    "redis+cluster://[[user]:password@]host[:port][,host[:port]...], rediss+cluster://..., "
+    "redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]...]/service[/db], "
+    "rediss+sentinel://..., unix://[[user]:password@]/path/to/socket[?db=0] or embedded:[/data/dir]"
 )
-MAX_PORT = 65535
+PORT, SENTINEL_PORT, MAX_PORT = 6379, 26379, 65535
 #: Arguments that a URL says by its form, never in its query.
 NOT_IN_QUERY = frozenset(
-    ("url", "host", "port", "path", "unix_socket_path", "ssl", "connection_class", "redis_cls")
+    (
+        *("url", "host", "port", "path", "unix_socket_path", "ssl", "connection_class"),
+        *("redis_cls", "startup_nodes"),
+    )
 )
+#: What the arguments for sentinels begin with, in queries and in the arguments of clients.
+OF_SENTINELS = "sentinel_"
 
 _WHO = r"(?:(?P<user>[^:@/?#]*)(?P<password>:[^/?#]*)?@)?"
 HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])"
+_HOST_AND_PORT = rf"{HOST}(?::[0-9]{{1,5}})?"
+_HOSTS = rf"(?P<hosts>{_HOST_AND_PORT}(?:,{_HOST_AND_PORT})*)"
+_DB = r"(?:/[0-9]*)?"
 _QUERY = r"(?:\?(?P<query>[^#]*))?"
-_TCP = re.compile(
-    rf"(?P<scheme>rediss?)://{_WHO}(?P<where>(?:{HOST}(?::(?P<port>[0-9]{{1,5}}))?)?(?:/[0-9]*)?)"
-    rf"{_QUERY}"
+_FORMS = tuple(
+    re.compile(rf"(?P<scheme>{scheme})://{_WHO}(?P<where>{where}){_QUERY}")
+    for scheme, where in (
+        ("unix", r"/[^?#]+"),
+        ("rediss?", rf"(?P<hosts>{_HOST_AND_PORT})?{_DB}"),
+        (r"rediss?\+cluster", _HOSTS + _DB),
+        # The characters that a sentinel takes in the name of a service.
+        (r"rediss?\+sentinel", rf"{_HOSTS}/(?P<service>[A-Za-z0-9._-]+){_DB}"),
+    )
 )
-_UNIX = re.compile(rf"(?P<scheme>unix)://{_WHO}(?P<where>/[^?#]+){_QUERY}")
 
 
-def parse(url: str, setting: str) -> dict[str, Any]:
-    """Return the arguments of ``redis.Redis`` that a URL stands for."""
+@dataclass(frozen=True)
+class ParsedUrl:
+    """What an address stands for.
+
+    Attributes:
+        arguments: of a client of the server, or of all servers.
+        nodes: nodes of a cluster, or the sentinels of a service; none for one server.
+        service: what the sentinels call the servers; "" without sentinels.
+    """
+
+    arguments: dict[str, Any] = field(repr=False)
+    nodes: tuple[Address, ...] = ()
+    service: str = ""
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a cluster."""
+        return bool(self.nodes) and not self.service
+
+
+def parse(url: str, setting: str) -> ParsedUrl:
+    """Return what a URL stands for.
+
+    Raises:
+        ConfigurationError: it is none that can be used.
+    """
     match = _match(url)
     if match is None:
         raise ConfigurationError(
             f"{setting} is not an address that can be used ({redact(url)!r}): expected {URL_FORMS},"
             " with a port from 1 to 65535 and / ? # in a password written as %2F %3F %23"
         )
-    misplaced = NOT_IN_QUERY & parse_qs(match["query"] or "").keys()
+    source = f"{setting} {redact(url)!r}"
+    query = match["query"] or ""
+    misplaced = NOT_IN_QUERY & parse_qs(query).keys()
     if misplaced:
-        raise ConfigurationError(
-            f"{setting} {redact(url)!r} has {sorted(misplaced)} in its query; use {URL_FORMS}"
-        )
+        raise ConfigurationError(f"{source} has {sorted(misplaced)} in its query; use {URL_FORMS}")
+    scheme, _, kind = match["scheme"].partition("+")
+    of_sentinels: dict[str, Any] = {}
+    if kind == "sentinel":
+        pairs = query.split("&")
+        own = [pair for pair in pairs if pair.startswith(OF_SENTINELS)]
+        of_sentinels = dict(parse_qsl("&".join(own)))
+        query = "&".join(pair for pair in pairs if pair not in own)
+    nodes = tuple(_nodes(match["hosts"], kind)) if kind else ()
+    service = match["service"] if kind == "sentinel" else ""
+    who = url[match.end("scheme") + 3 : match.start("where")]
+    where = match["where"]
+    if nodes:
+        path = where.removeprefix(match["hosts"])
+        where = "host" + (path.removeprefix(f"/{service}") if service else path)
     try:
-        arguments: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+        arguments: dict[str, Any] = parse_url(  # type: ignore[no-untyped-call]
+            f"{scheme}://{who}{where}{query and '?'}{query}"
+        )
     except ValueError as error:
         # urllib's own texts can quote the password.
         text = str(error) if str(error).startswith("Invalid value for") else "it cannot be parsed"
-        raise ConfigurationError(f"{setting} {redact(url)!r} is wrong: {text}") from None
+        raise ConfigurationError(f"{source} is wrong: {text}") from None
     arguments.pop("connection_class", None)
-    if match["scheme"] == "unix":
+    if nodes:
+        arguments.pop("host")
+    if scheme == "unix":
         arguments["unix_socket_path"] = arguments.pop("path")
-    elif match["scheme"] == "rediss":
+    elif scheme == "rediss":
         arguments["ssl"] = True
-    return arguments | _tls_options(match, f"{setting} {redact(url)!r}")
+    arguments |= _tls_options(query, source, is_tls=scheme == "rediss") | of_sentinels
+    return ParsedUrl(arguments, nodes, service)
 
 
-def _tls_options(match: re.Match[str], source: str) -> dict[str, str]:
+def _nodes(hosts: str, kind: str) -> Iterable[Address]:
+    for host in hosts.split(","):
+        name, port = re.fullmatch(rf"({HOST})(?::([0-9]+))?", host).groups()  # type: ignore[union-attr]
+        default = SENTINEL_PORT if kind == "sentinel" else PORT
+        yield Address(name.strip("[]"), int(port or default))
+
+
+def _tls_options(query: str, source: str, *, is_tls: bool) -> dict[str, str]:
     """Return the options of TLS whose texts redis-py would not check; refuse wrong ones."""
-    query = parse_qs(match["query"] or "", keep_blank_values=True)
-    options = {name: values[-1] for name, values in query.items() if tls.is_option(name)}
-    if options and match["scheme"] != "rediss":
+    given = parse_qs(query, keep_blank_values=True)
+    options = {name: values[-1] for name, values in given.items() if tls.is_option(name)}
+    if options and not is_tls:
         raise ConfigurationError(f"{source} sets {', '.join(options)}: for TLS, use rediss://")
     tls.check_names(tuple(options), tls.IN_URL, source)
     for name, value in options.items():
-        if not value or len(query[name]) > 1:
+        if not value or len(given[name]) > 1:
             raise ConfigurationError(f"{source} sets {name} to nothing, or twice: set it once")
     # redis-py takes any other text for "true".
     return {name: value for name, value in options.items() if name == "ssl_check_hostname"}
 
 
 def _match(url: str) -> re.Match[str] | None:
-    match = _UNIX.fullmatch(url)
-    if match is None:
-        match = _TCP.fullmatch(url)
-        if match and not 1 <= int(match["port"] or 6379) <= MAX_PORT:
+    match = next(filter(None, (form.fullmatch(url) for form in _FORMS)), None)
+    if match is not None:
+        ports = re.findall(rf"{HOST}:([0-9]+)", match.groupdict().get("hosts") or "")
+        if not all(1 <= int(port) <= MAX_PORT for port in ports):
             return None
     return match
 
@@ -91,7 +158,7 @@ def redact(url: str) -> str:
         return url
     match = _match(url)
     if match is None:
-        scheme = re.match(r"(?:redis|rediss|unix|https?|embedded)://", url)
+        scheme = re.match(r"(?:rediss?(?:\+(?:cluster|sentinel))?|unix|https?|embedded)://", url)
         return f"{scheme.group() if scheme else ''}***"
     who = "" if match["user"] is None else "***@"
     if match["password"]:
@@ -103,18 +170,25 @@ def redact(url: str) -> str:
     return f"{match['scheme']}://{who}{match['where']}{query}"
 
 
-def label(arguments: Mapping[str, Any]) -> str:
+def label(arguments: Mapping[str, Any], nodes: Iterable[Address] = (), service: str = "") -> str:
     """Return the address in a client's arguments, without user name and password."""
     db = arguments.get("db") or 0
+    scheme = "rediss" if arguments.get("ssl") else "redis"
+    if hosts := ",".join(map(str, nodes)):
+        return (
+            f"{scheme}+sentinel://{hosts}/{service}" if service else f"{scheme}+cluster://{hosts}"
+        )
     if path := arguments.get("unix_socket_path"):
         return f"unix://{path}?db={db}" if db else f"unix://{path}"
-    host = str(arguments.get("host", "localhost"))
-    scheme = "rediss" if arguments.get("ssl") else "redis"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 6379)}/{db}"
+    address = Address(str(arguments.get("host", "localhost")), arguments.get("port", PORT))
+    return f"{scheme}://{address}/{db}"
 
 
-def label_of_client(client: Any) -> str:
-    """Return the address that a client of redis-py's has, without credentials; else "Redis"."""
+def label_of_client(client: Any) -> object:
+    """Return the address that a client of redis-py's has, without credentials; else "Redis".
+
+    Its text may change: of a service, it names the primary.
+    """
     nodes = getattr(getattr(client, "nodes_manager", None), "startup_nodes", None)
     if isinstance(nodes, Mapping) and nodes:
         node = next(iter(nodes.values()))
@@ -123,8 +197,19 @@ def label_of_client(client: Any) -> str:
     arguments = getattr(pool, "connection_kwargs", None)
     if not isinstance(arguments, Mapping):
         return "Redis"
+    if service := arguments.get("service"):
+        return service
     if name := getattr(pool, "service_name", None):
         return f"the service {name!r} of Redis Sentinel"
     kind = getattr(pool, "connection_class", None)
     is_tls = isinstance(kind, type) and issubclass(kind, SSLConnection | AsyncSSLConnection)
     return label({**arguments, "unix_socket_path": arguments.get("path"), "ssl": is_tls})
+
+
+def user_of_client(client: Any) -> str:
+    """Return whom a client of redis-py's logs in as, for messages."""
+    pool = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", client)
+    arguments = getattr(pool, "connection_kwargs", None)
+    if not isinstance(arguments, Mapping) or arguments.get("credential_provider"):
+        return "this user"
+    return f"the user {arguments.get('username') or 'default'!r}"

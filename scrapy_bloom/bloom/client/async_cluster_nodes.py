@@ -1,7 +1,8 @@
 """Sends waves of commands to the nodes of a cluster by an asyncio client: see cluster_nodes.py."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
@@ -18,7 +19,9 @@ from scrapy_bloom.bloom.client.cluster_routes import (
     Waves,
     ask_primaries,
     dispatch,
+    dispatch_and_wait,
 )
+from scrapy_bloom.bloom.protocol.replication import Wait
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 T = TypeVar("T")
@@ -39,17 +42,31 @@ class AsyncClusterNodes:
         self._client = client
         self._manager: Any = client.nodes_manager
         self._before_wave = before_wave
-        self._topology = topology_of(self._manager)
+        self.topology = topology_of(self._manager)
         self.silent: list[Address] = []
 
-    async def send(self, calls: list[Call]) -> list[Any]:
+    async def send(self, calls: list[Call], results: list[Any], patience: float) -> list[Any]:
         """Send calls as ``dispatch`` does.
+
+        Args:
+            calls: are sent.
+            results: is filled with what is returned, also if the task is cancelled.
+            patience: as of ``dispatch``.
 
         Raises:
             redis.RedisError: as ``dispatch`` does.
             OSError: as ``dispatch`` does.
         """
-        return await self._run(dispatch(self._topology, calls))
+        return await self._run(dispatch(self.topology, calls, results, patience=patience))
+
+    async def send_and_wait(self, calls: list[Call], wait: Wait) -> list[Any]:
+        """Send calls and WAIT as ``dispatch_and_wait`` does.
+
+        Raises:
+            redis.RedisError: as ``dispatch_and_wait`` does.
+            OSError: as ``dispatch_and_wait`` does.
+        """
+        return await self._run(dispatch_and_wait(self.topology, calls, Command(wait.command())))
 
     async def info(self, section: str) -> list[Any]:
         """Return the replies of all primaries to INFO as ``ask_primaries`` does.
@@ -58,14 +75,21 @@ class AsyncClusterNodes:
             redis.RedisError: as ``ask_primaries`` does.
             OSError: as ``ask_primaries`` does.
         """
-        return await self._run(ask_primaries(self._topology, Command(("INFO", section))))
+        return await self._run(ask_primaries(self.topology, Command(("INFO", section))))
 
     async def _run(self, waves: Waves[T]) -> T:
         await self._initialize()
         try:
             wave = next(waves)
             while True:
-                wave = waves.send(await self._exchange(wave))
+                replies: dict[Address, list[Any]] = {address: [] for address in wave.batches}
+                try:
+                    await self._exchange(wave, replies)
+                except asyncio.CancelledError:
+                    with suppress(StopIteration):
+                        waves.send(_completed(wave, replies))
+                    raise
+                wave = waves.send(replies)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -81,23 +105,27 @@ class AsyncClusterNodes:
         except RedisClusterException as error:  # not one of redis.RedisError
             raise redis.ConnectionError(str(error)) from error
 
-    async def _exchange(self, wave: Wave) -> Replies:
-        """Write to all nodes at once, and read from all."""
+    async def _exchange(self, wave: Wave, replies: Mapping[Address, list[Any]]) -> None:
+        """Write to all nodes at once, and read from all; fill in their replies as they come."""
         self._before_wave()
         if wave.pause:
             await asyncio.sleep(wave.pause)
         self.silent.clear()
-        talks = [self._talk(address, commands) for address, commands in wave.batches.items()]
-        return dict(zip(wave.batches, await asyncio.gather(*talks), strict=True))
+        talks = [
+            self._talk(address, commands, replies[address])
+            for address, commands in wave.batches.items()
+        ]
+        await asyncio.gather(*talks)
 
-    async def _talk(self, address: Address, commands: list[Command]) -> list[Any]:
-        """Send commands to a node; return the replies, with errors in their places."""
-        replies: list[Any] = []
+    async def _talk(self, address: Address, commands: list[Command], replies: list[Any]) -> None:
+        """Send commands to a node; fill in the replies, with errors in their places."""
         try:
             node = self._node(address)
             connection = node.acquire_connection()
         except FAILURES as error:
-            return [as_redis_error(error)] * len(commands)
+            replies += [as_redis_error(error)] * len(commands)
+            return
+        is_whole = False
         try:
             await _make_usable(connection)
             packed = connection.pack_commands(command.words for command in commands)
@@ -108,17 +136,14 @@ class AsyncClusterNodes:
                     replies.append(reply)
                 except redis.ResponseError as error:  # noqa: PERF203 - it is a reply
                     replies.append(error)
+            is_whole = True
         except FAILURES as error:
-            missing = [as_redis_error(error)] * (len(commands) - len(replies))
-            return replies + missing
+            replies += [as_redis_error(error)] * (len(commands) - len(replies))
         except asyncio.CancelledError:
             self.silent.append(address)
-            self._topology.note(address, [redis.TimeoutError("timed out")])
             raise
-        else:
-            return replies
         finally:
-            if len(replies) < len(commands):  # what is still to come would answer the next commands
+            if not is_whole:  # what is still to come would answer the next commands
                 await connection.disconnect(nowait=True)
             _release(node, connection)
 
@@ -128,6 +153,15 @@ class AsyncClusterNodes:
             node = ClusterNode(*address, PRIMARY, **self._manager.connection_kwargs)
             self._manager.nodes_cache[node.name] = node
         return node
+
+
+def _completed(wave: Wave, replies: Mapping[Address, list[Any]]) -> Replies:
+    """Return the replies to a wave that was cancelled, with errors in the places of the others."""
+    late = redis.TimeoutError("timed out")
+    return {
+        address: replies[address] + [late] * (len(commands) - len(replies[address]))
+        for address, commands in wave.batches.items()
+    }
 
 
 async def _make_usable(connection: Any) -> None:

@@ -1,104 +1,60 @@
 """Sends the calls of an operation to an asyncio client: see driver.py."""
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import redis
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError
 
+from scrapy_bloom.bloom.client.addresses import user_of_client
 from scrapy_bloom.bloom.client.async_cluster_nodes import AsyncClusterNodes
-from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
-from scrapy_bloom.bloom.client.driver import check_client, explain_failure, values_of
+from scrapy_bloom.bloom.client.check_client import check_client
+from scrapy_bloom.bloom.client.cluster_errors import (
+    explain_failure,
+    failure_of_calls,
+    failure_of_nodes,
+    refuse_nodes,
+)
+from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal, patience_of
+from scrapy_bloom.bloom.client.driver import values_of
 from scrapy_bloom.bloom.client.exchanger import taking
+from scrapy_bloom.bloom.client.time_out import timeout
 from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.client.waiting import fewest, refuse_errors
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
     ConfigurationError,
+    RightsError,
     StorageError,
     explain,
+    is_of_rights,
     reword,
     showable,
 )
+from scrapy_bloom.bloom.protocol import rights
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Call, CallByText, Reply, first_by_text
 
 T = TypeVar("T")
 
 #: Seconds that cleaning up behind an operation may take.
 CLEAN_UP_SECONDS = 10.0
-#: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
-STEPS = 100
-#: Seconds of a step at least: timers are exact to about one millisecond.
-MIN_STEP_SECONDS = 0.002
-
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
 
 
-class timeout:  # noqa: N801 - used as asyncio.timeout is
-    """Cancel an ``async with`` block after some seconds: asyncio.TimeoutError.
+@dataclass
+class _UnderWay:
+    """Calls under way, and of a cluster, what has come of them."""
 
-    Counts the time in which the event loop could have read a reply, and not while it is blocked:
-    a step that is late counts as if it had been in time, and as nothing if a reply comes after it.
-    So a silent server is given up after ``STEPS`` rounds of a busy loop at most.
-
-    Args:
-        seconds: the time, None for no limit.
-        replies: returns a number that is another one after each reply.
-    """
-
-    def __init__(self, seconds: float | None, replies: Callable[[], int] = int) -> None:
-        self._seconds = seconds
-        self._replies = replies
-        self._timer: asyncio.Handle | None = None
-        self._has_expired = False
-
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        if self._seconds is None or task is None:
-            return
-        self._loop, self._task = asyncio.get_running_loop(), task
-        if sys.version_info >= (3, 11):
-            self._cancelling = task.cancelling()
-        self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
-        #: What is left, and what late steps have taken of it since the last reply.
-        self._left, self._late = self._seconds, 0.0
-        self._seen, self._last = self._loop.time(), self._replies()
-        self._look()
-
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._has_expired:
-            # As asyncio.timeout does: others may have cancelled the task as well.
-            is_ours = sys.version_info < (3, 11) or self._task.uncancel() <= self._cancelling
-            if is_ours and kind is asyncio.CancelledError:
-                raise asyncio.TimeoutError
-
-    def _look(self) -> None:
-        if self._last != (last := self._replies()):
-            self._last, self._late = last, 0.0
-        took = self._loop.time() - self._seen
-        self._seen += took
-        if took <= self._step:
-            self._left -= took
-        else:
-            self._late += self._step
-        if self._left > self._late:
-            # Half a step, because timers are always a little late.
-            self._timer = self._loop.call_later(self._step / 2, self._look)
-        else:
-            # After what the loop has just read for the task.
-            self._timer = self._loop.call_soon(self._expire)
-
-    def _expire(self) -> None:
-        self._has_expired = True
-        self._task.cancel()
+    calls: list[Call] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
 
 
 class AsyncDriver:
@@ -120,14 +76,14 @@ class AsyncDriver:
     def __init__(
         self,
         client: Any,
-        label: str,
+        label: object,
         timeout: float | None,
         words: Mapping[str, str] = WORDS,
     ) -> None:
         check_client(client, is_async=True)
         self._client = client
         self._label = label
-        self._words = words
+        self._words = {**words, "user": user_of_client(client), "server": str(label)}
         is_cluster = isinstance(client, RedisCluster)
         self._cluster = AsyncClusterNodes(client, self._count) if is_cluster else None
         self._pool: Any = None if is_cluster else client.connection_pool
@@ -147,20 +103,14 @@ class AsyncDriver:
             StorageError: the server did not do what it was asked, or not in time. Whether commands
                 that were under way have been carried out is unknown then.
         """
+        under_way = _UnderWay()
         try:
             async with timeout(None if on_all_blocks else self._timeout, self._replies):
-                calls = next(steps)
-                while True:
-                    async with timeout(self._timeout if on_all_blocks else None, self._replies):
-                        with reading():
-                            replies = await self._send(calls)
-                    calls = steps.send([Reply.parse(raw) for raw in replies])
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+                each = self._timeout if on_all_blocks else None
+                return await self._run(steps, each, under_way)
         except asyncio.TimeoutError as error:
             # redis-py has closed the connection: what was sent is not answered to the next one.
-            raise self.late() from error
+            raise self._give_up(steps, under_way) from error
         except UnicodeDecodeError:
             # Up to 5.0.3, redis-py with hiredis decodes replies that must stay bytes.
             raise ConfigurationError(
@@ -173,16 +123,75 @@ class AsyncDriver:
             reword(error, self._words)
             raise
 
+    async def _run(self, steps: Operation[T], seconds: float | None, under_way: "_UnderWay") -> T:
+        """Run an operation; bound each round trip if seconds are given."""
+        try:
+            under_way.calls = next(steps)
+            while True:
+                try:
+                    async with timeout(seconds, self._replies):
+                        with reading():
+                            raw = await self._send_or_name(under_way)
+                    replies = [Reply.parse(one) for one in raw]
+                except StorageError as error:
+                    if not error.replies:
+                        raise
+                    under_way.calls = steps.throw(error)
+                else:
+                    under_way.calls = steps.send(replies)
+                under_way.results = []
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _give_up(self, steps: Operation[T], under_way: "_UnderWay") -> StorageError:
+        """Return the error for a time-out, with what has come of the last replies."""
+        late = self.late()
+        results = under_way.results
+        if self._cluster is None or not any(result is not None for result in results):
+            return late
+        failure = self._failure_of(under_way)
+        if failure is None:
+            return late
+        late.slots, late.replies = failure.slots, failure.replies
+        try:
+            steps.throw(late)
+        except StorageError as error:
+            return error
+        return late
+
+    def _failure_of(self, under_way: "_UnderWay") -> StorageError | None:
+        assert self._cluster is not None  # noqa: S101 - it is
+        calls, results = under_way.calls, under_way.results
+        for result in results:
+            if isinstance(result, Failure) and isinstance(result.error, UnicodeDecodeError):
+                raise result.error
+        return failure_of_calls(
+            calls, results, self._cluster.topology, str(self._label), self._words
+        )
+
     def explain(self, error: Exception) -> StorageError:
         """Return an error that says what to do about an error of the client's."""
-        return explain(error, self._label, self._words)
+        if isinstance(error.__cause__, redis.RedisError):
+            error = error.__cause__  # redis-py wraps what connecting raises
+        return explain(error, str(self._label), self._words)
 
     def late(self) -> StorageError:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""
         error = TimeoutError("timed out")
         if self._cluster is None or not self._cluster.silent:
             return self.explain(error)
-        return explain_failure(Failure(error, self._cluster.silent[0]), self._label, self._words)
+        return explain_failure(
+            Failure(error, self._cluster.silent[0]), str(self._label), self._words
+        )
+
+    def _late_nodes(self) -> StorageError:
+        """Return the error for a time-out of a command to all nodes: it names their slots."""
+        if self._cluster is None:
+            return self.late()
+        late = [Failure(TimeoutError("timed out"), address) for address in self._cluster.silent]
+        topology, label = self._cluster.topology, str(self._label)
+        return failure_of_nodes(late, topology, label, self._words) or self.late()
 
     def _count(self) -> None:
         self.round_trips += 1
@@ -203,7 +212,7 @@ class AsyncDriver:
         except redis.ResponseError:
             return ""
         except asyncio.TimeoutError as error:
-            raise self.late() from error
+            raise self._late_nodes() from error
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
 
@@ -221,7 +230,40 @@ class AsyncDriver:
         refused = next(filter(is_refusal, replies), None)
         if refused is not None:
             raise refused.error
-        return self._refuse_failures(replies)
+        refuse_nodes(replies, self._cluster.topology, str(self._label), self._words)
+        return replies
+
+    async def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
+        """Make the calls, and wait until replicas have what was written before: see ``Driver``.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        try:
+            async with timeout(self._timeout, self._replies):
+                with reading():
+                    if self._cluster is None:
+                        calls = calls[:1]
+                        replies = await self._send_and_wait(calls, wait)
+                    else:
+                        replies = await self._cluster.send_and_wait(calls, wait)
+                    replies = refuse_errors(replies, len(calls))
+        except asyncio.TimeoutError as error:
+            raise self._late_nodes() from error
+        except (redis.RedisError, OSError) as error:
+            raise self.explain(error) from showable(error)
+        if self._cluster is not None:
+            refuse_nodes(replies, self._cluster.topology, str(self._label), self._words)
+        return fewest(replies[len(calls) :])
+
+    async def _send_and_wait(self, calls: list[Call], wait: Wait) -> list[Any]:
+        self._count()
+        replies = await self._send_all([*calls, wait])
+        if isinstance(replies[0], NoScriptError):
+            await self._send(_UnderWay(calls))  # both again, because the write comes first
+            self._count()
+            replies = await self._send_all([*calls, wait])
+        return replies
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -232,19 +274,43 @@ class AsyncDriver:
                 if self._pool is not None:
                     await self._pool.disconnect()
 
-    async def _send(self, calls: list[Call]) -> list[Any]:
+    async def _send_or_name(self, under_way: "_UnderWay") -> list[Any]:
+        """Send calls and return their replies.
+
+        Raises:
+            RightsError: names the rights that are missing, as far as that can be found out.
+        """
+        try:
+            return await self._send(under_way)
+        except (redis.ResponseError, RightsError) as error:
+            if not is_of_rights(error):
+                raise
+            missing = None
+            with suppress(redis.RedisError, OSError, BloomError):
+                tests = await self._send(_UnderWay(rights.test_again(under_way.calls)))
+                missing = rights.missing(map(Reply.parse, tests))
+            if missing is None:
+                raise
+            if isinstance(error, StorageError):
+                missing.slots, missing.replies = error.slots, error.replies
+            raise missing from showable(error)
+
+    async def _send(self, under_way: "_UnderWay") -> list[Any]:
+        calls = under_way.calls
         if self._cluster is not None:
-            return self._refuse_failures(await self._cluster.send(calls))
+            patience = patience_of(self._timeout)
+            results = await self._cluster.send(calls, under_way.results, patience)
+            failure = self._failure_of(under_way)
+            if failure is not None:
+                raise failure
+            return results
         self._count()
         replies = await self._send_all(calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            # What was refused has changed nothing: load the scripts, and send those calls again.
-            for text in {calls[place].script.text for place in unknown}:
-                self._count()
-                await self._client.script_load(text)
+            # What was refused has changed nothing: send those calls again, with the scripts.
             self._count()
-            again = await self._send_all([calls[place] for place in unknown])
+            again = await self._send_all(first_by_text(calls[place] for place in unknown))
             for place, reply in zip(unknown, again, strict=True):
                 replies[place] = reply
         for reply in replies:
@@ -252,7 +318,7 @@ class AsyncDriver:
                 raise reply
         return replies
 
-    async def _send_all(self, calls: list[Call]) -> list[Any]:
+    async def _send_all(self, calls: Sequence[Call | CallByText | Wait]) -> list[Any]:
         """Send calls together; return their replies, or errors in their places."""
         # By hand: a pipeline of redis-py's takes five rounds of the event loop, this takes two.
         connection = await self._take()
@@ -261,26 +327,13 @@ class AsyncDriver:
         finally:
             await self._pool.release(connection)
 
-    def _refuse_failures(self, replies: list[Any]) -> list[Any]:
-        """Return the replies of a cluster's nodes, if there are all of them.
 
-        Raises:
-            StorageError: with the first node that failed.
-            UnicodeDecodeError: a client with decode_responses has read a bitmap.
-        """
-        for reply in replies:
-            if isinstance(reply, Failure):
-                if isinstance(reply.error, UnicodeDecodeError):
-                    raise reply.error
-                raise explain_failure(reply, self._label, self._words) from showable(reply.error)
-        return replies
-
-
-async def _converse(connection: Any, calls: list[Call]) -> list[Any]:
+async def _converse(connection: Any, calls: Sequence[Call | CallByText | Wait]) -> list[Any]:
     """Send calls by a connection; return their replies, or errors in their places."""
     replies: list[Any] = []
     try:
-        await connection.send_packed_command(connection.pack_commands(map(Call.command, calls)))
+        packed = connection.pack_commands([call.command() for call in calls])
+        await connection.send_packed_command(packed)
         for call in calls:
             try:
                 replies.append(await connection.read_response(disable_decoding=call.binary))

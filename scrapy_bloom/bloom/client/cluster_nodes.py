@@ -20,9 +20,11 @@ from scrapy_bloom.bloom.client.cluster_routes import (
     Waves,
     ask_primaries,
     dispatch,
+    dispatch_and_wait,
 )
 from scrapy_bloom.bloom.client.exchanger import taking
 from scrapy_bloom.bloom.client.unreadable import UNREADABLE, invalid
+from scrapy_bloom.bloom.protocol.replication import Wait
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 T = TypeVar("T")
@@ -42,17 +44,26 @@ class ClusterNodes:
     def __init__(self, client: RedisCluster, before_wave: Callable[[], None]) -> None:
         self._manager: Any = client.nodes_manager
         self._before_wave = before_wave
-        self._topology = topology_of(self._manager)
+        self.topology = topology_of(self._manager)
         self._takers: dict[Any, Callable[[], Any]] = {}
 
-    def send(self, calls: list[Call]) -> list[Any]:
+    def send(self, calls: list[Call], patience: float) -> list[Any]:
         """Send calls as ``dispatch`` does.
 
         Raises:
             redis.RedisError: as ``dispatch`` does.
             OSError: as ``dispatch`` does.
         """
-        return self._run(dispatch(self._topology, calls))
+        return self._run(dispatch(self.topology, calls, patience=patience))
+
+    def send_and_wait(self, calls: list[Call], wait: Wait) -> list[Any]:
+        """Send calls and WAIT as ``dispatch_and_wait`` does.
+
+        Raises:
+            redis.RedisError: as ``dispatch_and_wait`` does.
+            OSError: as ``dispatch_and_wait`` does.
+        """
+        return self._run(dispatch_and_wait(self.topology, calls, Command(wait.command())))
 
     def info(self, section: str) -> list[Any]:
         """Return the replies of all primaries to INFO as ``ask_primaries`` does.
@@ -61,7 +72,7 @@ class ClusterNodes:
             redis.RedisError: as ``ask_primaries`` does.
             OSError: as ``ask_primaries`` does.
         """
-        return self._run(ask_primaries(self._topology, Command(("INFO", section))))
+        return self._run(ask_primaries(self.topology, Command(("INFO", section))))
 
     def _run(self, waves: Waves[T]) -> T:
         try:
@@ -84,9 +95,10 @@ class ClusterNodes:
                 talk.write(partial(self._take, address))
             is_late = False
             for talk in talks.values():
+                is_sent = talk.error is None
                 talk.read(is_late=is_late)
-                # The nodes after a silent one have had as much time as that.
-                is_late = is_late or isinstance(talk.error, redis.TimeoutError)
+                # The nodes after one that is silent have had as much time as that.
+                is_late = is_late or (is_sent and isinstance(talk.error, redis.TimeoutError))
         finally:
             for talk in talks.values():
                 talk.end()

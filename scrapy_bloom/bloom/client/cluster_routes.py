@@ -3,7 +3,7 @@
 Each function here is a generator: it yields waves of commands, and gets the replies to each wave.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,10 +22,11 @@ from scrapy_bloom.bloom.protocol.scripts import Argument, Call
 T = TypeVar("T")
 
 SLOTS = 16_384
-#: Waves of one dispatch at most: nodes that disagree could send a call in circles.
+#: Waves of one dispatch without a pause at most: nodes that disagree could send a call in circles.
 MAX_WAVES = 16
-#: Before a call is sent again whose keys are on their way to another node.
-PAUSE_SECONDS = 0.05
+#: Before a call is sent again whose keys are on their way to another node, or to a cluster that is
+#: down; and in all, if no other time is given.
+PAUSE_SECONDS, PATIENCE_SECONDS = 0.05, 2.0
 
 
 class Address(NamedTuple):
@@ -74,8 +75,20 @@ class Wave(NamedTuple):
 Replies = Mapping[Address, list[Any]]
 Waves = Generator[Wave, Replies, T]
 
+#: Refusals that may end soon by themselves.
+_PASSING = (TryAgainError, ClusterDownError)
 _READ_SLOTS = Command(("CLUSTER", "SLOTS"))
 _ASKING = Command(("ASKING",))
+
+
+def slot_of(key: str) -> int:
+    """Return the hash slot of a key."""
+    return key_slot(key.encode())
+
+
+def patience_of(timeout: float | None) -> float:
+    """Return the seconds of all pauses in a time-out, so that their reason becomes the error."""
+    return PATIENCE_SECONDS if timeout is None else 0.75 * timeout
 
 
 class Topology:
@@ -101,7 +114,11 @@ class Topology:
 
     def owner(self, call: Call) -> Address | None:
         """Return the node that has the slot of a call's keys; None if there is none."""
-        return self._owners[key_slot(call.keys[0].encode())]
+        return self._owners[slot_of(call.keys[0])]
+
+    def slots_of(self, addresses: Collection[Address]) -> frozenset[int]:
+        """Return the slots that nodes have."""
+        return frozenset(slot for slot, one in enumerate(self._owners) if one in addresses)
 
     def primaries(self) -> list[Address]:
         """Return the nodes that own slots."""
@@ -209,8 +226,9 @@ class _Attempt:
             if not self.is_asking:
                 topology.move(reply.slot_id, address)
             self.address = address
-        elif isinstance(reply, TryAgainError):
-            # Back to the owner: the keys may be all there now, or all on the other node.
+        elif isinstance(reply, _PASSING):
+            # Back to the owner: the keys may be all there now, or all on the other node; or a
+            # replica may have taken over from another node.
             self.address, self.is_asking = topology.owner(self.call) or self.address, False
         elif isinstance(reply, NoScriptError):
             self.by_text = True
@@ -219,10 +237,22 @@ class _Attempt:
         return True
 
 
-def dispatch(topology: Topology, calls: list[Call]) -> Waves[list[Any]]:
+def dispatch(
+    topology: Topology,
+    calls: list[Call],
+    results: list[Any] | None = None,
+    *,
+    patience: float = PATIENCE_SECONDS,
+) -> Waves[list[Any]]:
     """Send calls to the owners of their slots; return replies, or ``Failure`` in their places.
 
-    A call is sent again only if it was refused with MOVED, ASK, TRYAGAIN or NOSCRIPT.
+    A call is sent again only if it was refused with MOVED, ASK, TRYAGAIN, CLUSTERDOWN or NOSCRIPT.
+
+    Args:
+        topology: which node owns which slot.
+        calls: are sent.
+        results: is filled with what is returned, wave by wave.
+        patience: seconds of all pauses.
 
     Raises:
         redis.RedisError: no node is known that owns a slot. None of the calls was sent.
@@ -237,9 +267,12 @@ def dispatch(topology: Topology, calls: list[Call]) -> Waves[list[Any]]:
             topology.is_stale = True
             raise ClusterDownError("CLUSTERDOWN Hash slot not served")
         attempts.append(_Attempt(place, call, owner))
-    results: list[Any] = [None] * len(calls)
-    pause = 0.0
-    for _ in range(MAX_WAVES):
+    results = [] if results is None else results
+    results[:] = [None] * len(calls)
+    pause, waves = 0.0, 0
+    while attempts and waves < MAX_WAVES and patience > 0:
+        patience -= pause
+        waves = 0 if pause else waves + 1
         replies = yield from _wave(topology, attempts, pause)
         refused, pause = [], 0.0
         for attempt, reply in zip(attempts, replies, strict=True):
@@ -247,12 +280,38 @@ def dispatch(topology: Topology, calls: list[Call]) -> Waves[list[Any]]:
             results[attempt.place] = Failure(reply, attempt.address) if is_error else reply
             if attempt.redirect(reply, topology):
                 refused.append(attempt)
-            if isinstance(reply, TryAgainError):
+            if isinstance(reply, _PASSING):
                 pause = PAUSE_SECONDS
+        if any(isinstance(one, Failure) and is_unknown(one.error) for one in results):
+            # The others are down because of the node that failed: its calls fail in any case.
+            refused = [one for one in refused if not _is_down(results[one.place])]
         attempts = refused
-        if not attempts:
-            break
     return results
+
+
+def _is_down(result: Any) -> bool:
+    return isinstance(result, Failure) and isinstance(result.error, ClusterDownError)
+
+
+def unusable_slots(
+    topology: Topology, calls: Sequence[Call], results: Sequence[Any]
+) -> frozenset[int]:
+    """Return the slots of calls that failed, and all slots of nodes that failed; none for all.
+
+    A node has not failed that only refuses calls on a slot which is not all there, or not its own.
+    """
+    failed = [
+        (slot_of(call.keys[0]), failure)
+        for call, failure in zip(calls, results, strict=True)
+        if isinstance(failure, Failure)
+    ]
+    nodes = {
+        failure.address
+        for _, failure in failed
+        if not isinstance(failure.error, AskError | TryAgainError)  # or MovedError
+    }
+    slots = topology.slots_of(nodes).union(slot for slot, _ in failed)
+    return slots if len(slots) < SLOTS else frozenset()
 
 
 def _wave(topology: Topology, attempts: list[_Attempt], pause: float) -> Waves[list[Any]]:
@@ -271,6 +330,30 @@ def _wave(topology: Topology, attempts: list[_Attempt], pause: float) -> Waves[l
     if source:
         topology.learn(answers[source][-1], source)
     return [answers[attempt.address][attempt.index] for attempt in attempts]
+
+
+def dispatch_and_wait(topology: Topology, calls: list[Call], wait: Command) -> Waves[list[Any]]:
+    """Do as ``dispatch``, with WAIT behind the calls of each node; return its replies as well.
+
+    Raises:
+        redis.RedisError: as ``dispatch`` does.
+        OSError: as ``dispatch`` does.
+    """
+    if topology.is_stale:
+        yield from read_topology(topology)
+    waves, waited = dispatch(topology, calls), list[Any]()
+    try:
+        wave = next(waves)
+        while True:
+            batches = {address: [*batch, wait] for address, batch in wave.batches.items()}
+            answers = yield Wave(batches, wave.pause)
+            waited += [
+                Failure(replies[-1], address) if isinstance(replies[-1], Exception) else replies[-1]
+                for address, replies in answers.items()
+            ]
+            wave = waves.send({address: replies[:-1] for address, replies in answers.items()})
+    except StopIteration as stop:
+        return [*stop.value, *waited]
 
 
 def ask_primaries(topology: Topology, command: Command) -> Waves[list[Any]]:

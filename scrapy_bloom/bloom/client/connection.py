@@ -18,17 +18,21 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection
 from redis.exceptions import RedisClusterException
-from redis.retry import Retry
 
-from scrapy_bloom.bloom.client import tls
-from scrapy_bloom.bloom.client.addresses import HOST, MAX_PORT, URL_FORMS, parse, redact
+from scrapy_bloom.bloom.client import clients, tls
+from scrapy_bloom.bloom.client.addresses import (
+    HOST,
+    MAX_PORT,
+    NOT_IN_QUERY,
+    OF_SENTINELS,
+    URL_FORMS,
+    ParsedUrl,
+    parse,
+    redact,
+)
 from scrapy_bloom.bloom.client.addresses import label as label_of
-from scrapy_bloom.bloom.client.connect_guard import this_thread
+from scrapy_bloom.bloom.client.sentinels import Service, bind
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, rewording, showable
 
 if TYPE_CHECKING:
@@ -67,15 +71,21 @@ class Connection:
 
     Attributes:
         client: the client; it connects at its first command.
-        label: the address, safe to print: without user name, password and query.
+        address: its text is safe to print: without user name, password and query. Of a service, it
+            names the primary, as soon as that is known.
         resolves: whether a host name has to be resolved to connect, which may take any time.
     """
 
     client: redis.Redis
-    label: str
+    address: object
     resolves: bool = True
     _make_async: Callable[[], Any] | None = field(default=None, repr=False)
     _server: EmbeddedServer | None = field(default=None, repr=False)
+
+    @property
+    def label(self) -> str:
+        """The address as it is now."""
+        return str(self.address)
 
     def open_async(self) -> Any | None:
         """Return an asyncio client of the same server; None if there is none with its arguments."""
@@ -114,10 +124,13 @@ def connect(
     setting: str = "`url`",
     words: Mapping[str, str] = WORDS,
 ) -> Connection:
-    """Return a connection to the server at a URL; no socket is opened until the first command.
+    """Return a connection to the server at a URL.
+
+    No socket is opened until the first command, but that of a cluster is read at once.
 
     Args:
-        url: ``redis://``, ``rediss://``, ``unix://`` or ``embedded:``, which starts the server.
+        url: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``
+            and these with ``rediss``, or ``embedded:``, which starts the server.
         timeout: seconds a connection attempt or a reply may take, > 0.
         params: further arguments of ``redis.Redis``; they override the URL's.
         data_dir: where ``embedded:`` keeps its data, unless the URL names a directory.
@@ -126,17 +139,17 @@ def connect(
 
     Raises:
         ConfigurationError: the URL or an argument is wrong.
-        StorageError: the embedded server does not start.
+        StorageError: the embedded server does not start, or the cluster cannot be reached.
     """
     with rewording(words):
         if url.startswith("embedded:") and not url.startswith("embedded://"):
             directory = url.removeprefix("embedded:") or data_dir
             return _connect_embedded(directory, timeout, params, words)
-        arguments = parse(url, setting)
-        _refuse_reserved(arguments, f"{setting} {redact(url)!r}")
-        if "host" not in arguments and "unix_socket_path" not in arguments:
+        target = parse(url, setting)
+        _refuse_reserved(target.arguments, f"{setting} {redact(url)!r}")
+        if not (target.nodes or target.arguments.keys() & {"host", "unix_socket_path"}):
             raise ConfigurationError(f"{setting} {redact(url)!r} names no host; use {URL_FORMS}")
-        return _open(arguments, timeout, params, setting, words)
+        return _open(target, timeout, params, setting, words)
 
 
 def connect_scrapy_redis(
@@ -173,12 +186,18 @@ def connect_scrapy_redis(
     source = "REDIS_PARAMS"
     if "url" in given:
         of_url = "REDIS_URL" if settings.get("REDIS_URL") else "REDIS_PARAMS['url']"
-        given.update(parse(str(given["url"]), of_url))
+        target = parse(str(given["url"]), of_url)
+        if target.nodes:
+            raise ConfigurationError(
+                f"{of_url} is for scrapy-redis, which knows no addresses of clusters and sentinels:"
+                " set `url` for the filter"
+            )
+        given.update(target.arguments)
         source = f"{of_url} or REDIS_PARAMS"
     _check_address(given, "REDIS_")
     taken = {k: v for k, v in given.items() if k in SHARED or str(k).startswith("ssl")}
     with rewording(words):
-        return _open(taken, timeout, params, source, words)
+        return _open(ParsedUrl(taken), timeout, params, source, words)
 
 
 def _check_address(given: dict[str, Any], prefix: str) -> None:
@@ -211,8 +230,8 @@ def _connect_embedded(
         ) from None
     server = EmbeddedServer.attach(directory)
     try:
-        address = {"unix_socket_path": str(server.socket_path)}
-        connection = _open(address, timeout, params, "`url`", words)
+        target = ParsedUrl({"unix_socket_path": str(server.socket_path)})
+        connection = _open(target, timeout, params, "`url`", words)
     except BaseException:
         server.detach()
         raise
@@ -221,7 +240,7 @@ def _connect_embedded(
 
 
 def _open(
-    arguments: dict[str, Any],
+    target: ParsedUrl,
     timeout: float,
     params: Mapping[str, Any] | None,
     source: str,
@@ -230,30 +249,74 @@ def _open(
     """Create the client; ``source`` is the setting that most of the arguments come from."""
     if not 0 < timeout < float("inf"):
         raise ConfigurationError(f"`timeout` is {timeout!r}: use a number of seconds above 0")
-    _refuse_reserved(params or {}, "`params`")
-    arguments = {**arguments, **(params or {})}
+    params = params or {}
+    _refuse_reserved(params, "`params`")
+    if target.nodes and (misplaced := NOT_IN_QUERY & params.keys()):
+        raise ConfigurationError(f"`params` sets {sorted(misplaced)}: `url` says that, remove it")
+    arguments = {**target.arguments, **params}
     _check_address(arguments, "`params` ")
-    label = label_of(arguments)
-    context = tls.prepare(arguments, lambda name: "`params`" if name in (params or {}) else source)
+    if target.is_cluster and arguments.pop("db", 0):
+        raise ConfigurationError("`url` or `params` names a database: a cluster has 0 only")
+    source_of = lambda name: "`params`" if name in params else source  # noqa: E731
+    of_sentinels = _take_sentinels(arguments, source_of) if target.service else {}
+    label: object = label_of(arguments, target.nodes, target.service)
+    context = tls.prepare(arguments, source_of)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
     # Later versions of redis-py default to RESP3, which brings longer time-outs along.
     arguments |= {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2}
     try:
-        client = factory(**arguments, retry=Retry(NoBackoff(), 0))
-        _complete(client)
+        if target.is_cluster:
+            client: Any = clients.make_cluster(target.nodes, arguments)
+        else:
+            client = clients.make(factory, arguments)
+        if target.service:
+            label = Service.shared(target.service, target.nodes, of_sentinels, arguments, timeout)
+            bind(client, label)
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
-        # Clients for clusters connect at once.
-        raise explain(error, label, words) from showable(error)
+        # Clients for clusters connect at once; the cause is what the last node answered.
+        cause = error.__cause__ if isinstance(error, RedisClusterException) else None
+        reason = cause if isinstance(cause, Exception) else error
+        raise explain(reason, str(label), words) from showable(reason)
     except (TypeError, ValueError, redis.RedisError) as error:
         raise ConfigurationError(
             f"{source} or `params` holds an argument that the client refuses: {error}"
         ) from error
-    resolves = _is_name(arguments.get("host"))
-    return Connection(client, label, resolves, _async_maker(factory, arguments, context))
+    hosts: list[Any] = [node.host for node in target.nodes] or [arguments.get("host")]
+    resolves = bool(target.service) or any(map(_is_name, hosts))
+    make_async = _async_maker(factory, target, arguments, context, label)
+    return Connection(client, label, resolves, make_async)
+
+
+def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) -> dict[str, Any]:
+    """Take the arguments of clients of sentinels out of those of clients of servers."""
+    names = [name for name in arguments if str(name).startswith(OF_SENTINELS)]
+    given = {name.removeprefix(OF_SENTINELS): arguments.pop(name) for name in names}
+    flag = given.pop("ssl", False)
+    if str(flag).lower() not in tls.FLAGS:
+        raise ConfigurationError(
+            f"{source_of('sentinel_ssl')} sets sentinel_ssl, which is unknown: use true or false"
+        )
+    given["ssl"] = tls.FLAGS[str(flag).lower()]
+    known = ("username", "password", "ssl", *tls.IN_URL)
+    if unknown := given.keys() - set(known):
+        raise ConfigurationError(
+            f"{source_of(OF_SENTINELS + min(unknown))} sets {OF_SENTINELS}{min(unknown)}: "
+            f"there are {', '.join(OF_SENTINELS + name for name in known)}"
+        )
+    try:
+        tls.prepare(given, lambda name: source_of(OF_SENTINELS + name))
+    except ConfigurationError as error:
+        text = re.sub(r"\bssl_", "sentinel_ssl_", str(error))
+        raise ConfigurationError(text.replace("rediss://", "sentinel_ssl=true")) from None
+    return {**given, "protocol": 2}
 
 
 def _async_maker(
-    factory: object, arguments: Mapping[str, Any], context: SSLContext | None
+    factory: object,
+    target: ParsedUrl,
+    arguments: Mapping[str, Any],
+    context: SSLContext | None,
+    label: object,
 ) -> Callable[[], Any] | None:
     """Return a factory of asyncio clients; None for clients that are not redis-py's own.
 
@@ -265,26 +328,25 @@ def _async_maker(
     # The driver bounds an operation as a whole. redis-py's own time-outs are a task for each step,
     # and take a loop that is busy for a server that is silent.
     arguments = {**arguments, "socket_timeout": None, "socket_connect_timeout": None}
-    retry = AsyncRetry(NoBackoff(), 0)
+    if target.is_cluster:
+        return partial(clients.make_async_cluster, target.nodes, arguments, context)
+    if isinstance(label, Service):
+        return partial(_make_async_of, label, arguments, context)
     if factory is redis.Redis:
-        return partial(_make_async, {**arguments, "retry": retry}, context)
+        return partial(clients.make_async, arguments, context)
     if factory is redis.RedisCluster:
-        return lambda: redis.asyncio.RedisCluster(
-            **arguments, retry=retry, cluster_error_retry_attempts=0
-        )
+        return partial(clients.make_async_cluster, (), arguments, context)
     logger.info(
         "redis_cls is %r, for which there is no asyncio client: lookups block the crawl", factory
     )
     return None
 
 
-def _make_async(arguments: Mapping[str, Any], context: SSLContext | None) -> Any:
-    if context is None:
-        return redis.asyncio.Redis(**arguments)
-    plain = {k: v for k, v in arguments.items() if k != "ssl" and k not in tls.IN_URL}
-    client = redis.asyncio.Redis(**plain)
-    client.connection_pool.connection_class = tls.AsyncTLSConnection
-    client.connection_pool.connection_kwargs["tls_context"] = context
+def _make_async_of(
+    service: Service, arguments: Mapping[str, Any], context: SSLContext | None
+) -> Any:
+    client = clients.make_async(arguments, context)
+    bind(client, service)
     return client
 
 
@@ -296,57 +358,6 @@ def _is_name(host: object) -> bool:
         return not ip_address(str(host).strip("[]"))
     except ValueError:
         return True
-
-
-class NotConnectedError(redis.ConnectionError):
-    """There is no connection, and none may be made here."""
-
-
-class _GuardedConnection(AbstractConnection):
-    """A connection that is made only where that is allowed, and that never waits for ever."""
-
-    def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
-        super().__init__(socket_timeout=socket_timeout, **kwargs)
-        # redis-py 5.0.0 forgets both for unix sockets.
-        self.socket_timeout = self.socket_connect_timeout = socket_timeout
-
-    def _connect(self) -> Any:
-        if not this_thread.may_connect:
-            raise NotConnectedError("there is no connection, and none may be made here")
-        return super()._connect()  # type: ignore[safe-super, no-untyped-call]
-
-
-class _TCPConnection(_GuardedConnection, redis.Connection):
-    pass
-
-
-class _TLSConnection(_GuardedConnection, redis.SSLConnection):
-    pass
-
-
-class _UnixConnection(_GuardedConnection, redis.UnixDomainSocketConnection):
-    pass
-
-
-#: redis-py's connections -> ours.
-_GUARDED: dict[type, Any] = {
-    redis.Connection: _TCPConnection,
-    redis.SSLConnection: _TLSConnection,
-    redis.UnixDomainSocketConnection: _UnixConnection,
-}
-
-
-def _complete(client: redis.Redis) -> None:
-    """Set what the constructors of redis-py's clients leave out."""
-    if isinstance(client, redis.RedisCluster):
-        # Before 6.0 a cluster client repeats commands on its own account, whatever ``retry`` says.
-        client.cluster_error_retry_attempts = 0
-    pool = getattr(client, "connection_pool", None)
-    if type(pool) is not redis.ConnectionPool:
-        return
-    pool.connection_class = _GUARDED.get(pool.connection_class, pool.connection_class)
-    # Bad arguments show up only when a connection object is made; this one never connects.
-    pool.connection_class(**pool.connection_kwargs)
 
 
 def _refuse_reserved(names: Iterable[str], source: str) -> None:

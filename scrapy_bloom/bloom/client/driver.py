@@ -1,8 +1,8 @@
 """Sends the calls of an operation to a Redis client, and returns the replies to it."""
 
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, TypeVar
 
@@ -12,27 +12,34 @@ import redis.asyncio.cluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
+from scrapy_bloom.bloom.client.addresses import user_of_client
+from scrapy_bloom.bloom.client.check_client import check_client
+from scrapy_bloom.bloom.client.cluster_errors import failure_of_calls, refuse_nodes
 from scrapy_bloom.bloom.client.cluster_nodes import ClusterNodes
-from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
+from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal, patience_of
 from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
 from scrapy_bloom.bloom.client.exchanger import Exchanger
 from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.client.waiting import fewest, refuse_errors
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
-    ConfigurationError,
+    RightsError,
     StorageError,
     explain,
+    is_of_rights,
     reword,
     showable,
 )
+from scrapy_bloom.bloom.protocol import rights
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Call, CallByText, Reply, first_by_text
 
 T = TypeVar("T")
 
-#: Ends of the names of keys that are hashes; all others are strings.
-HASHES = (":ring", ":header", ":claims", ":workers")
+#: Ends of the names of keys, and their types; all others are strings.
+TYPES = dict.fromkeys((":ring", ":header", ":claims", ":looks"), "hash") | {":heartbeats": "zset"}
 #: Share of the time-out that a round trip counts for at most: more of it may be a delay of this
 #: thread, which could not run when the reply came.
 MAX_SHARE = 1 / 4
@@ -60,14 +67,14 @@ class Driver:
     def __init__(
         self,
         client: Any,
-        label: str = "Redis",
+        label: object = "Redis",
         timeout: float | None = None,
         words: Mapping[str, str] = WORDS,
     ) -> None:
         check_client(client, is_async=False)
         self.client = client
         self.label = label
-        self._words = words
+        self._words = {**words, "user": user_of_client(client), "server": str(label)}
         is_cluster = isinstance(client, RedisCluster)
         self._cluster = ClusterNodes(client, self._count) if is_cluster else None
         self._exchanger = Exchanger(client) if Exchanger.is_plain(client) else None
@@ -95,7 +102,7 @@ class Driver:
             with connecting(allowed=self.may_connect):
                 calls = next(steps)
                 while True:
-                    calls = steps.send([Reply.parse(raw) for raw in self._send(calls)])
+                    calls = self._advance(steps, calls)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -105,11 +112,22 @@ class Driver:
             reword(error, self._words)
             raise
 
+    def _advance(self, steps: Operation[Any], calls: list[Call]) -> list[Call]:
+        """Make calls, and return the next ones of the operation."""
+        try:
+            replies = self._replies(calls)
+        except StorageError as error:
+            if not error.replies:
+                raise
+            return steps.throw(error)
+        return steps.send(replies)
+
     def exchange(self, frame: bytes) -> Reply | None:
         """Send one call as it is, and return its reply.
 
         None if nothing was changed and the call has to be sent by ``run``: by an unusual client, to
-        a server that does not know the script, or to learn which key has a wrong type.
+        a server that does not know the script, or to learn which key has a wrong type, or which
+        rights are missing.
 
         Raises:
             StorageError: as ``run`` does.
@@ -124,6 +142,8 @@ class Driver:
             return Reply.parse(self._exchanger.exchange(frame))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
             if isinstance(error, NoScriptError) or "WRONGTYPE" in str(error):
+                return None
+            if is_of_rights(error):
                 return None
             raise self._explain(error) from showable(error)
         except BloomError as error:
@@ -157,7 +177,8 @@ class Driver:
                     replies = self._cluster.info(section)
                     if any(map(is_refusal, replies)):
                         return ""
-                    return values_of(name, self._refuse_failures(replies))
+                    refuse_nodes(replies, self._cluster.topology, str(self.label), self._words)
+                    return values_of(name, replies)
                 self._count()
                 info: Any = self.client.info(section)
         except redis.ResponseError:
@@ -165,6 +186,35 @@ class Driver:
         except (redis.RedisError, OSError) as error:
             raise self._explain(error) from showable(error)
         return values_of(name, [info])
+
+    def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
+        """Make the calls, and wait until replicas have all that was written before.
+
+        Args:
+            calls: of ``replication.touches``. One is enough for a server that is no cluster.
+            wait: for how many replicas, and how long.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        self._give_back()
+        self._left = inf
+        try:
+            with connecting(allowed=self.may_connect), reading():
+                if self._cluster is not None:
+                    replies = self._cluster.send_and_wait(calls, wait)
+                else:
+                    calls = calls[:1]
+                    replies = self._pipeline([*calls, wait])
+                    if isinstance(replies[0], NoScriptError):
+                        self._send(calls)  # both again, because the write comes first
+                        replies = self._pipeline([*calls, wait])
+                replies = refuse_errors(replies, len(calls))
+        except (redis.RedisError, OSError) as error:
+            raise self._explain(error) from showable(error)
+        if self._cluster is not None:
+            refuse_nodes(replies, self._cluster.topology, str(self.label), self._words)
+        return fewest(replies[len(calls) :])
 
     def keep_connection(self) -> None:
         """Keep the connection of ``exchange`` for the next one; ``run`` gives it back first."""
@@ -179,21 +229,47 @@ class Driver:
         self.round_trips += 1
 
     def _explain(self, error: Exception) -> StorageError:
-        return explain(error, self.label, self._words)
+        return explain(error, str(self.label), self._words)
+
+    def _replies(self, calls: list[Call]) -> list[Reply]:
+        """Send calls and return their replies.
+
+        Raises:
+            RightsError: names the rights that are missing, as far as that can be found out.
+        """
+        try:
+            return [Reply.parse(raw) for raw in self._send(calls)]
+        except (redis.ResponseError, RightsError) as error:
+            if not is_of_rights(error):
+                raise
+            missing = None
+            with suppress(redis.RedisError, OSError, BloomError):
+                tests = self._send(rights.test_again(calls))
+                missing = rights.missing(map(Reply.parse, tests))
+            if missing is None:
+                raise
+            if isinstance(error, StorageError):
+                missing.slots, missing.replies = error.slots, error.replies
+            raise missing from showable(error)
 
     def _send(self, calls: list[Call]) -> list[Any]:
         if self._cluster is not None:
-            return self._refuse_failures(self._in_time(self._cluster.send, calls), calls)
+            results = self._in_time(self._cluster.send, calls, patience_of(self._timeout))
+            for call, result in zip(calls, results, strict=True):
+                if isinstance(result, Failure):
+                    self._refuse_wrong_type(call, result.error)
+            topology = self._cluster.topology
+            failure = failure_of_calls(calls, results, topology, str(self.label), self._words)
+            if failure is not None:
+                raise failure
+            return results
         if len(calls) <= 1:
             return [self._in_time(self._send_one, call) for call in calls]
         replies = self._in_time(self._pipeline, calls)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            # The refused calls have changed nothing: load the scripts and send these calls again.
-            for text in {calls[place].script.text for place in unknown}:
-                self.round_trips += 1
-                self._in_time(self.client.script_load, text)
-            second = self._in_time(self._pipeline, [calls[place] for place in unknown])
+            # The refused calls have changed nothing: send them again, with the scripts.
+            second = self._in_time(self._pipeline, first_by_text(calls[n] for n in unknown))
             for place, reply in zip(unknown, second, strict=True):
                 replies[place] = reply
         for call, reply in zip(calls, replies, strict=True):
@@ -217,7 +293,7 @@ class Driver:
             self._left -= min(time.monotonic() - begin, MAX_SHARE * self._timeout)
         return replies
 
-    def _pipeline(self, calls: list[Call]) -> list[Any]:
+    def _pipeline(self, calls: Sequence[Call | CallByText | Wait]) -> list[Any]:
         self.round_trips += 1
         with self.client.pipeline(transaction=False) as pipeline:
             for call in calls:
@@ -237,19 +313,6 @@ class Driver:
             self._refuse_wrong_type(call, error)
             raise
 
-    def _refuse_failures(self, replies: list[Any], calls: Sequence[Call] = ()) -> list[Any]:
-        """Return the replies of a cluster's nodes, if there are all of them.
-
-        Raises:
-            StorageError: with the first node that failed.
-        """
-        for place, reply in enumerate(replies):
-            if isinstance(reply, Failure):
-                if calls:
-                    self._refuse_wrong_type(calls[place], reply.error)
-                raise explain_failure(reply, self.label, self._words) from showable(reply.error)
-        return replies
-
     def _refuse_wrong_type(self, call: Call, error: Exception) -> None:
         """Raise an error that names the key, if a key of a call has another type than the filter's.
 
@@ -261,21 +324,12 @@ class Driver:
         for key in call.keys:
             kind = self.client.type(key)
             kind = kind.decode() if isinstance(kind, bytes) else kind
-            wanted = "hash" if key.endswith(HASHES) else "string"
+            wanted = next((TYPES[end] for end in TYPES if key.endswith(end)), "string")
             if kind not in (wanted, "none"):
                 raise StorageError(
                     f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "
                     "delete it (DEL) or choose another `key`"
                 ) from error
-
-
-#: Objects that send nothing before ``execute()``.
-_PIPELINES = (
-    redis.client.Pipeline,
-    redis.cluster.ClusterPipeline,
-    redis.asyncio.client.Pipeline,
-    redis.asyncio.cluster.ClusterPipeline,
-)
 
 
 def values_of(name: str, infos: Iterable[Any]) -> str:
@@ -294,47 +348,3 @@ def _parse_info(info: Any) -> Mapping[str, Any]:
     text = info.decode() if isinstance(info, bytes) else info
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value for name, _, value in pairs}
-
-
-def explain_failure(failure: Failure, label: str, words: Mapping[str, str]) -> StorageError:
-    """Return an error that names the node of a cluster, and says what to do."""
-    return explain(failure.error, f"the node {failure.address} of {label}", words)
-
-
-def check_client(client: Any, *, is_async: bool) -> None:
-    """Refuse objects that are no clients, or clients of the other kind.
-
-    Raises:
-        ConfigurationError: says what it is, and what to use.
-    """
-    module = "redis.asyncio" if is_async else "redis"
-    packages = {base.__module__.partition(".")[0] for base in type(client).__mro__}
-    awaits = inspect.iscoroutinefunction(getattr(client, "execute_command", None))
-    if isinstance(client, type):
-        problem = "a class: pass an object of it"
-    elif isinstance(client, _PIPELINES):
-        problem = "a pipeline, which sends nothing before it is executed: use its client"
-    elif "valkey" in packages:
-        problem = "of the package valkey; clients of redis work with Valkey servers too"
-    elif not hasattr(client, "evalsha"):
-        problem = "no client"
-    elif awaits and not is_async:
-        problem = "for asyncio: use AsyncBloomFilter, or another client"
-    elif is_async and not awaits:
-        problem = "not for asyncio: use BloomFilter, or another client"
-    elif not _encodes_as_utf8(client):
-        problem = "of another encoding than UTF-8: make it without the argument encoding"
-    else:
-        return
-    kind = client if isinstance(client, type) else type(client)
-    raise ConfigurationError(
-        f"client is a {module}.Redis or {module}.RedisCluster; got {kind.__module__}."
-        f"{kind.__name__}, which is {problem}"
-    )
-
-
-def _encodes_as_utf8(client: Any) -> bool:
-    if not hasattr(client, "get_encoder"):
-        return True  # a cluster client for asyncio
-    encoding = str(client.get_encoder().encoding)
-    return encoding.lower().replace("-", "").replace("_", "") == "utf8"

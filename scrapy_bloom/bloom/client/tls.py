@@ -39,7 +39,7 @@ _CERT_REQS = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: What an option's file has to be.
 _CERTIFICATES = "give the path of a file with certificates in PEM format"
 _KEY = "give the path of the private key of ssl_certfile, in PEM format"
@@ -133,7 +133,7 @@ class _Options:
 
     def check_hostname(self, mode: ssl.VerifyMode) -> bool:
         given = self._arguments.get("ssl_check_hostname")
-        flag = _FLAGS.get(str(given).lower()) if given is not None else mode != ssl.CERT_NONE
+        flag = FLAGS.get(str(given).lower()) if given is not None else mode != ssl.CERT_NONE
         if flag is None:
             raise self._wrong("ssl_check_hostname", "which is unknown: use true or false")
         if flag and mode == ssl.CERT_NONE:

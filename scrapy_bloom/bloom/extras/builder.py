@@ -55,7 +55,7 @@ def try_block(
         try:
             return (yield from attempt(held))
         except RefusedError as refusal:
-            yield from session.refresh(block, held.version, refusal.reply)
+            yield from session.refresh([(held, refusal.reply)])
     raise session.unstable()
 
 

@@ -27,8 +27,9 @@ from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.protocol.ring_store import STAYS, UNFINISHED, Operation, StoredFilter
+from scrapy_bloom.bloom.protocol.ring_store import UNFINISHED, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
+from scrapy_bloom.bloom.protocol.swaps import STAYS
 
 T = TypeVar("T")
 
@@ -68,9 +69,8 @@ class Installer(StoredFilter):
         """
         header = yield from self.read_header("")
         self._now, self._until = header.now, header.now + UNFINISHED_SECONDS
-        blocks = range(max(self._new.blocks, DEFAULT_BLOCKS))
-        replies = yield [self.read_call(block) for block in blocks]
-        used = [reply for reply in replies if reply.version]
+        replies = yield from self.read_all(range(max(self._new.blocks, DEFAULT_BLOCKS)))
+        used = [reply for reply in replies.values() if reply.version]
         if used or header.status == "header":
             raise _in_use(self.keys, used)
 

@@ -37,6 +37,7 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.swaps import Change
 
 #: Makes a block of the result from the same block of each filter, under the result's header.
 Make = Callable[[Sequence[Contents], Header], Contents]
@@ -211,11 +212,12 @@ def _merge(session: FilterSession, header: Header, other: Contents) -> Operation
         todo = merge((yield from _read_all(held)), other, own)
         if todo.further:
             own.update(todo.further)
-            yield from session.change(
-                held.ring.block,
-                lambda ring, *_: with_layers(ring, todo.further),
-                version=held.version,
-            )
+            further = todo.further
+
+            def decide(ring: Ring, *_: object) -> Ring:
+                return with_layers(ring, further)
+
+            yield from session.change([Change(held.ring.block, decide, held.version)])
             return False
         for layer, (missing, more) in todo.missing.items():
             yield from merge_bits(held, token, layer, missing, more)

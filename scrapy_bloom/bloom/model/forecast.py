@@ -1,11 +1,12 @@
 """What a filter will take and do, before there is one: the formulas of ``sizing``. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import Config, lost_by_discard_from, saturated_in
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.sizing import any_of
 
 #: Loads that are forecast, in sizes of the capacity.
@@ -146,17 +147,29 @@ def load(header: Header, config: Config, urls: int) -> Load:
     )
 
 
+def saved_by_capacity(ring: Ring) -> tuple[int, int]:
+    """Return a capacity with room for all that a generation takes now, and what it would save.
+
+    Returns:
+        The URLs that the layers of the active generation take in all blocks, and the bytes of a
+        generation that one layer of that capacity takes less than they do; 0 if it is impossible.
+    """
+    blocks, layers = ring.header.blocks, ring.active.layers
+    urls = blocks * sum(layer.capacity for layer in layers)
+    try:
+        first = Ring.fresh(ring.header, replace(ring.config, capacity=urls), _START, run="0")
+    except ConfigurationError:
+        return urls, 0
+    return urls, max(0, blocks * (sum(layer.memory for layer in layers) - first.memory))
+
+
 def recrawl(schedule: Schedule | None) -> str:
     """Say when a page is crawled again after it was seen."""
     if schedule is None:
         return "never"
-    window, period = schedule.window, schedule.period
-    if period.unit == RUNS:
-        earliest = window.count - period.count + 1
-        return f"{window} later" if period.count == 1 else f"{earliest} to {window} later"
-    if window == period:
-        return (
-            f"at most {window} later, and at once if the filter rotates in between: set "
-            "`period` to a part of the window to have it remembered longer"
-        )
-    return f"between {Span(window.count - period.count, window.unit)} and {window} later"
+    if schedule.counts_runs or schedule.window != schedule.period:
+        return schedule.age
+    return (
+        f"{schedule.age}, and at once if the filter rotates in between: set `period` to a part of "
+        "the window to have it remembered longer"
+    )

@@ -46,8 +46,12 @@ class Keys:
     @property
     def pattern(self) -> str:
         """What the names of all its keys match, as SCAN takes it; so may some of another filter."""
-        escaped = re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix)
-        return f"{{{escaped}:*}}:*"
+        return f"{{{escape(self.prefix)}:*}}:*"
+
+    def of_block(self, block: int) -> tuple[str, ...]:
+        """Return a key of each kind that a block has."""
+        own = (self.ring(block), self.claims(block), self.layer(block, "0.0"))
+        return own if block else (self.header(), *own, self.heartbeats(), self.looks())
 
     def is_bitmap(self, block: int, key: str) -> bool:
         """Whether a key has the name of a block's bitmap."""
@@ -59,6 +63,15 @@ class Keys:
         """HASH: the block's claims, which are not recorded in its bitmaps yet."""
         return f"{{{self.prefix}:{block}}}:claims"
 
-    def workers(self) -> str:
-        """HASH: who has claims, and until when they count as alive."""
-        return f"{{{self.prefix}:0}}:workers"
+    def heartbeats(self) -> str:
+        """ZSET: who has claims, and until when they count as alive."""
+        return f"{{{self.prefix}:0}}:heartbeats"
+
+    def looks(self) -> str:
+        """HASH: when workers looked at all claims, and the last change of the set of workers."""
+        return f"{{{self.prefix}:0}}:looks"
+
+
+def escape(name: str) -> str:
+    """Return the pattern that a name alone matches, as SCAN and access control lists take it."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", name)

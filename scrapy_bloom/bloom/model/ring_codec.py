@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
@@ -52,7 +53,7 @@ def parse(text: str) -> Ring:
     check(len(text) <= MAX_LENGTH, "number of characters", len(text))
     try:
         state = json.loads(text)
-        header = Header.from_fields(state["header"])
+        header = _header(*state["header"].items())
         config = _config(state["config"])
         counting = header.counting
         generations = tuple(_generation(value, counting) for value in state["generations"])
@@ -74,6 +75,12 @@ def parse(text: str) -> Ring:
     return Ring(header, config, block, generations, since, run, tuple(runs), changed)
 
 
+@lru_cache(maxsize=64)
+def _header(*fields: tuple[str, str]) -> Header:
+    """Read a header, which is the same in all blocks of a filter."""
+    return Header.from_fields(dict(fields))
+
+
 def _config(value: dict[str, Any]) -> Config:
     capacity, error_rate = value["capacity"], value["error_rate"]
     growth, max_memory = value["growth"], value["max_memory"]
@@ -87,6 +94,7 @@ def _config(value: dict[str, Any]) -> Config:
     return Config(capacity, error_rate, schedule, growth, max_memory)
 
 
+@lru_cache(maxsize=64, typed=True)
 def _schedule(window: Any, period: Any) -> Schedule | None:
     if window is None:
         return None

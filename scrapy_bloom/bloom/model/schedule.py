@@ -183,6 +183,20 @@ class Schedule:
         start, end = (self._boundary(number) for number in (index, index + 1))
         return start + (end - start) * part // parts
 
+    @property
+    def age(self) -> str:
+        """When a URL is new again after it was seen, in words: ``between 1 and 2 months later``."""
+        window, period = self.window, self.period
+        if period.unit == RUNS:
+            earliest = window.count - period.count + 1
+            return f"{window} later" if period.count == 1 else f"{earliest} to {window} later"
+        if window == period:
+            return f"at most {window} later"
+        earliest_text, latest = str(Span(window.count - period.count, window.unit)), str(window)
+        number, word = earliest_text.split()
+        is_same = word.removesuffix("s") == latest.split()[1].removesuffix("s")
+        return f"between {number if is_same else earliest_text} and {latest} later"
+
     def __str__(self) -> str:
         return f"{self.window} (rotated every {self.period})"
 

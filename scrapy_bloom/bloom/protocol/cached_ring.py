@@ -1,10 +1,11 @@
 """A ring as one client holds it, and the script calls made of it. No I/O.
 
-What all calls on a ring have in common is computed once, when the ring is taken up.
+What all calls on a ring have in common is computed once, when the first of them is made.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from struct import Struct
 
 from scrapy_bloom.bloom.model.generations import Generation, Layer
@@ -24,13 +25,10 @@ _ROOM = Struct("<IQ")
 
 
 @dataclass(frozen=True, slots=True)
-class CachedRing:
-    """A ring as this client last saw it.
+class _Parts:
+    """What all calls on a ring have in common.
 
     Args:
-        version: nonce under which Redis has the ring.
-        ring: the ring.
-        keys: the filter's keys.
         sizes: the different sizes of its layers in bits; a URL has k offsets for each.
         packer: of k offsets.
         add_script: the script that adds items.
@@ -41,13 +39,9 @@ class CachedRing:
         claim_head: arguments of a claim before its owner, without the offsets.
         add_frame: an addition of one item as it is sent, before its offsets and after them.
         claim_frame: the same of a claim, up to its owner.
-        ends: Unix time at which the ring ends; 0 is never.
         max_urls: URLs in one call.
     """
 
-    version: str
-    ring: Ring
-    keys: Keys
     sizes: tuple[int, ...]
     packer: Struct
     add_script: Script
@@ -58,12 +52,11 @@ class CachedRing:
     claim_head: tuple[Argument, ...]
     add_frame: Frame
     claim_frame: Frame
-    ends: int
     max_urls: int
 
     @classmethod
-    def of(cls, version: str, ring: Ring, keys: Keys) -> "CachedRing":
-        """Take up a ring."""
+    def of(cls, version: str, ring: Ring, keys: Keys) -> "_Parts":
+        """Work the parts out."""
         written = ring.written
         layers = (*written, *(layer for layer in ring.tested if layer not in written))
         sizes = tuple(dict.fromkeys(layer.num_bits for layer in (*layers, *ring.layers)))
@@ -78,9 +71,6 @@ class CachedRing:
         claim_keys, claim_head = _claim_parts(version, ring, keys, sizes, ring.tested)
         width = len(sizes) * packer.size
         return cls(
-            version,
-            ring,
-            keys,
             sizes,
             packer,
             script,
@@ -92,15 +82,44 @@ class CachedRing:
             # A counting filter's addition ends with "nx" or "", a claim with six arguments.
             _frame(Call(script, names, head), width, tail, counting),
             _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 6),
-            ring.ends,
             # To discard a URL takes about twice as long as to add one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
 
+
+@dataclass(frozen=True)
+class CachedRing:
+    """A ring as this client last saw it.
+
+    Args:
+        version: nonce under which Redis has the ring.
+        ring: the ring.
+        keys: the filter's keys.
+    """
+
+    version: str
+    ring: Ring
+    keys: Keys
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        # For the first call on the block: to open a filter of many blocks takes few of them.
+        return _Parts.of(self.version, self.ring, self.keys)
+
+    @cached_property
+    def ends(self) -> int:
+        """Unix time at which the ring ends; 0 is never."""
+        return self.ring.ends
+
+    @property
+    def max_urls(self) -> int:
+        """URLs in one call."""
+        return self._parts.max_urls
+
     def pack(self, hashes: Sequence[int]) -> bytes:
         """Return the offsets of a URL in layers of all sizes."""
-        pack = self.packer.pack
-        return b"".join([pack(*offsets(hashes, num_bits)) for num_bits in self.sizes])
+        pack = self._parts.packer.pack
+        return b"".join([pack(*offsets(hashes, num_bits)) for num_bits in self._parts.sizes])
 
     def add(self, packed: bytes, *, if_absent: bool = True) -> Call:
         """Return the call that tests and sets items.
@@ -109,14 +128,16 @@ class CachedRing:
             packed: their offsets.
             if_absent: whether a counting filter leaves the counters of seen items as they are.
         """
-        tail = self.add_tail
+        tail = self._parts.add_tail
         if self.ring.header.counting:
             tail = (*tail, "nx" if if_absent else "")
-        return Call(self.add_script, self.add_keys, (*self.add_head, packed, *tail))
+        return Call(
+            self._parts.add_script, self._parts.add_keys, (*self._parts.add_head, packed, *tail)
+        )
 
     def add_one(self, packed: bytes, *, if_absent: bool = True) -> bytes:
         """Return the same call on one item as it is sent: each new URL passes here."""
-        before, after = self.add_frame
+        before, after = self._parts.add_frame
         if self.ring.header.counting:
             after += to_resp("nx" if if_absent else "")
         return b"%b%b%b" % (before, packed, after)
@@ -165,9 +186,9 @@ class CachedRing:
             room: bytes that the block's claims take at most with their requests; 0 for no limit.
             tested: whether to leave out URLs that are recorded already.
         """
-        keys, head = self.claim_keys, self.claim_head
+        keys, head = self._parts.claim_keys, self._parts.claim_head
         if not tested:
-            keys, head = _claim_parts(self.version, self.ring, self.keys, self.sizes, ())
+            keys, head = _claim_parts(self.version, self.ring, self.keys, self._parts.sizes, ())
         args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
         return Call(load("claim"), keys, args)
 
@@ -179,7 +200,7 @@ class CachedRing:
             claim: owner, nonce and room as of ``claim``, the field of the claim, that of its page,
                 and its request.
         """
-        before, after = self.claim_frame
+        before, after = self._parts.claim_frame
         return b"%b%b%b%b" % (before, packed, after, to_resp(*claim))
 
     def contains_in(self, generation: Generation, packed: bytes) -> Call:
@@ -191,7 +212,7 @@ class CachedRing:
         return Call(load("contains"), keys, self._test_args(layers, packed))
 
     def _test_args(self, layers: Sequence[Layer], packed: bytes) -> tuple[Argument, ...]:
-        *head, bits, room = _test_head(self.version, self.ring, self.sizes, layers)
+        *head, bits, room = _test_head(self.version, self.ring, self._parts.sizes, layers)
         return (*head, packed, bits, room)
 
 

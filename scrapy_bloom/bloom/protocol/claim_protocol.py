@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.errors import StorageError, shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
@@ -31,8 +30,6 @@ MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
 UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT
 #: Claims ended in one call.
 MAX_ENDED_PER_CALL = 256
-#: Workers read at once, at most: a filter with more is written to by something else.
-MAX_WORKERS = 2_000
 #: Fingerprints of requests that are kept, but not remembered, begin so.
 KEPT = b"kept:"
 
@@ -106,26 +103,6 @@ class ClaimPage:
     claims: tuple[StoredClaim, ...]
     damaged: tuple[str, ...]
     now: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerEntries:
-    """The workers of a filter.
-
-    Args:
-        now: Unix time in seconds on the server.
-        entries: id -> entry; MAX_WORKERS of them, chosen at random, if there are more.
-        total: how many there are.
-    """
-
-    now: int
-    entries: Mapping[str, str]
-    total: int
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether these are not all workers."""
-        return self.total > MAX_WORKERS
 
 
 def claim(
@@ -343,33 +320,3 @@ def _fields_by_block(
 def _parts(fields: Sequence[str]) -> Iterable[Sequence[str]]:
     for start in range(0, len(fields), MAX_ENDED_PER_CALL):
         yield fields[start : start + MAX_ENDED_PER_CALL]
-
-
-def heartbeat(
-    session: FilterSession, worker: str = "", life: int = 0, description: str = ""
-) -> Operation[WorkerEntries]:
-    """Note that a worker is alive; return the workers' entries.
-
-    Args:
-        session: the filter.
-        worker: its id; "" changes nothing.
-        life: seconds until it counts as dead, 0 if it has stopped.
-        description: what is stored of it.
-
-    Raises:
-        StorageError: the reply is not the script's.
-    """
-    yield from session.ensure_open()
-    expiry = session.held[0].ring.expiry if 0 in session.held else 0
-    arguments = (worker, life, description, expiry, MAX_WORKERS)
-    (reply,) = yield [Call(load("heartbeat"), (session.keys.workers(),), arguments)]
-    if not re.fullmatch("[0-9]{1,12}", reply.version):
-        raise StorageError(f"heartbeat.lua counts {shown(reply.version, 40)} workers")
-    return WorkerEntries(reply.now, dict(reply.fields), int(reply.version))
-
-
-def remove_workers(session: FilterSession, entries: Mapping[str, str]) -> Operation[None]:
-    """Delete the entries of workers, by id, unless they have changed; "" stands for any entry."""
-    yield from session.ensure_open()
-    arguments = tuple(text for pair in entries.items() for text in pair)
-    yield [Call(load("remove_workers"), (session.keys.workers(),), arguments)]

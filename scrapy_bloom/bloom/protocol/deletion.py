@@ -1,13 +1,15 @@
 """Deletes a filter and lists its keys, also if parts of it are lost. No I/O."""
 
+from collections.abc import Sequence
+
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.header import parse_blocks
-from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
-from scrapy_bloom.bloom.protocol.scripts import Call, load
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
+from scrapy_bloom.bloom.protocol.swaps import Drop
+from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, in_waves
 
 
 def delete(stored: StoredFilter) -> Operation[bool]:
@@ -15,8 +17,8 @@ def delete(stored: StoredFilter) -> Operation[bool]:
     blocks = yield from stored_blocks(stored)
     walked: dict[str, list[str]] = {}
     # Last the block that the header is with: until then, it can be deleted again.
-    for block in reversed(range(blocks)):
-        yield from _remove(stored, block, walked)
+    for wave in (*in_waves(range(1, blocks)), range(min(blocks, 1))):
+        yield from _remove(stored, wave, walked)
     return blocks > 0
 
 
@@ -32,7 +34,9 @@ def stored_blocks(stored: StoredFilter) -> Operation[int]:
         blocks = 0
     try:
         ring = yield from stored.surviving_ring(reply, unfinished=True)
-    except StorageError:
+    except StorageError as error:
+        if error.replies:
+            raise  # a node of a cluster has failed
         return max(blocks, DEFAULT_BLOCKS)  # there is one, and it cannot be read
     # Where they disagree, what the larger number names is deleted too.
     return max(blocks, ring.header.blocks) if ring else blocks
@@ -43,43 +47,59 @@ def all_keys(stored: StoredFilter) -> Operation[list[str]]:
     header = yield from stored.read_header("")
     keys = [stored.keys.header()] if header.status == "header" else []
     blocks = range((yield from stored_blocks(stored)))
-    replies = (yield [stored.read_call(block) for block in blocks]) if blocks else []
-    for block, reply in zip(blocks, replies, strict=True):
+    for block, reply in (yield from stored.read_all(blocks)).items():
         if reply.state:
             ring = stored.parse(ring_codec.parse, reply.state, stored.keys.ring(block))
-            keys += [stored.keys.ring(block), *_bitmaps(stored.keys, ring)]
+            layers = (stored.keys.layer(ring.block, layer.name) for layer in ring.layers)
+            keys += [stored.keys.ring(block), *layers]
         keys += [stored.keys.claims(block)] * (reply.fields.get("claims", "0") != "0")
     return keys
 
 
-def _remove(stored: StoredFilter, block: int, walked: dict[str, list[str]]) -> Operation[None]:
-    """Delete all keys of a block that exist at one moment, its ring last.
+def _remove(
+    stored: StoredFilter, blocks: Sequence[int], walked: dict[str, list[str]]
+) -> Operation[None]:
+    """Delete all keys of some blocks that exist at one moment, their rings last.
 
-    Clients that have the filter open create it again, empty, at once; that stays.
+    Clients that have the filter open create them again, empty, at once; that stays.
 
     Args:
         stored: the filter.
-        block: the block.
+        blocks: the blocks.
         walked: names of the filter's keys, by node, as far as they were looked for.
     """
-    ring_key = stored.keys.ring(block)
+    left = set(blocks)
     for _ in range(MAX_RACES):
-        (reply,) = yield [stored.read_call(block)]
-        keys = [stored.keys.claims(block)]
-        if block == 0:
-            keys += [stored.keys.workers(), stored.keys.header()]
-        try:
-            kept = _bitmaps(stored.keys, ring_codec.parse(reply.state))
-        except ValueError:  # no ring, or a damaged one: find the bitmaps by their names
-            kept = yield from _find_bitmaps(stored, block, walked)
-        keys = [*kept, *keys]
-        for key in (*keys, ring_key):
-            (done,) = yield [Call(load("drop"), (ring_key, key), (reply.version,))]
-            if done.verdicts != "1":
-                break  # it has changed since
-        else:
+        replies = yield from stored.read_all(sorted(left))
+        parts = list[Drop]()
+        for block, reply in replies.items():
+            parts += yield from _parts(stored, block, reply, walked)
+        left = yield from stored.drop(parts)
+        rings = [Drop(b, stored.keys.ring(b), replies[b].version) for b in replies.keys() - left]
+        left |= yield from stored.drop(rings)
+        if not left:
             return
     raise stored.unstable(MAX_RACES)
+
+
+def _parts(
+    stored: StoredFilter, block: int, reply: Reply, walked: dict[str, list[str]]
+) -> Operation[list[Drop]]:
+    """Return all keys of a block but its ring."""
+    keys, version = stored.keys, reply.version
+    try:
+        ring = ring_codec.parse(reply.state)
+        bitmaps = [
+            Drop(block, keys.layer(ring.block, layer.name), version, layer.memory)
+            for layer in ring.layers
+        ]
+    except ValueError:  # no ring, or a damaged one: find the bitmaps by their names
+        names = yield from _find_bitmaps(stored, block, walked)
+        bitmaps = [Drop(block, name, version, MAX_BYTES) for name in names]
+    others = [keys.claims(block)]
+    if block == 0:
+        others += [keys.heartbeats(), keys.looks(), keys.header()]
+    return [*bitmaps, *(Drop(block, key, version) for key in others)]
 
 
 def _find_bitmaps(
@@ -98,8 +118,3 @@ def _find_bitmaps(
     if node:
         walked[node] = names
     return [name for name in dict.fromkeys(names) if stored.keys.is_bitmap(block, name)]
-
-
-def _bitmaps(keys: Keys, ring: Ring) -> list[str]:
-    """Return the keys of a ring's bitmaps."""
-    return [keys.layer(ring.block, layer.name) for layer in ring.layers]

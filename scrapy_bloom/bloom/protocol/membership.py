@@ -1,7 +1,7 @@
 """Membership: add and contains, as script calls on a filter's rings. No I/O."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.errors import ConfigurationError, RestartedError, StorageError
@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 MAX_URLS_PER_ROUND = 8_192
 
 NEW, SEEN, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNRECORDED
-UNCOUNTED = Verdict.UNCOUNTED
+UNCOUNTED, UNKNOWN = Verdict.UNCOUNTED, Verdict.UNKNOWN.value
 #: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
 VERDICTS = "".join(BY_CODE)
 #: Character in a reply of ``contains`` or ``discard``: the item seems to be there.
@@ -153,56 +153,82 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
             answers = [(generation, next(replies)) for generation in ring.generations]
             refusals = [reply for _, reply in answers if not is_answer(reply, size)]
             if refusals:
-                refused.append((batch, refusals[0]))
+                refused.append((batch.held, refusals[0]))
                 pending += batch.places
                 continue
             for number, place in enumerate(batch.places):
                 there = [g for g, reply in answers if reply.verdicts[number] == PRESENT]
                 found[place] = ring, there[0] if there else None
         _note(races, batches, pending)
-        for batch, reply in refused:
-            yield from session.refresh(batch.held.ring.block, batch.held.version, reply)
+        yield from session.refresh(refused)
     return [found[place] for place in range(len(items))]
 
 
 def ask(session: FilterSession, items: Sequence[bytes], make_call: MakeCall) -> Operation[str]:
-    """Return a character per item: in rounds, and again where a block has changed or is full."""
-    answers = []
-    for start in range(0, len(items), MAX_URLS_PER_ROUND):
-        part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))
-        answers.append((yield from _ask_part(session, items, part, make_call)))
-    return "".join(answers)
+    """Return a character per item: in rounds, and again where a block has changed or is full.
+
+    Raises:
+        StorageError: with the verdicts of the replies that have come.
+    """
+    verdicts = [UNKNOWN] * len(items)
+    try:
+        for start in range(0, len(items), MAX_URLS_PER_ROUND):
+            part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))
+            yield from _ask_part(session, items, part, make_call, verdicts)
+    except StorageError as error:
+        # Whether there is no room is not known either: a block may have grown.
+        error.verdicts = "".join(UNKNOWN if one in NO_ROOM else one for one in verdicts)
+        raise
+    return "".join(verdicts)
 
 
 def _ask_part(
-    session: FilterSession, items: Sequence[bytes], places: Sequence[int], make_call: MakeCall
-) -> Operation[str]:
-    verdicts: dict[int, str] = {}
+    session: FilterSession,
+    items: Sequence[bytes],
+    places: Sequence[int],
+    make_call: MakeCall,
+    verdicts: list[str],
+) -> Operation[None]:
+    """Fill in the characters of the items in some places."""
     pending, races = list(places), RaceCounter(session)
     while pending:
         yield from session.ensure_open()
         batches = _batches(session, items, pending)
-        replies = yield [make_call(batch) for batch in batches]
-        refused, full = [], []
-        for batch, reply in zip(batches, replies, strict=True):
-            if not is_answer(reply, len(batch.places)):
-                refused.append((batch, reply))
-                continue
-            verdicts.update(zip(batch.places, reply.verdicts, strict=True))
-            if reply.mark == FILLING:
-                session.notify(FILLING, batch.held.ring)
-            if not NO_ROOM.isdisjoint(reply.verdicts):
-                full.append(batch)
-        pending = []
-        for batch, reply in refused:
-            yield from session.refresh(batch.held.ring.block, batch.held.version, reply)
-            pending += batch.places
+        try:
+            replies = yield [make_call(batch) for batch in batches]
+        except StorageError as error:
+            known = [
+                pair for pair in zip(batches, error.replies, strict=True) if pair[1] is not None
+            ]
+            _note_answers(session, known, verdicts)
+            raise
+        refused, full = _note_answers(session, zip(batches, replies, strict=True), verdicts)
+        yield from session.refresh((batch.held, reply) for batch, reply in refused)
+        pending = [place for batch, _ in refused for place in batch.places]
+        with_room = yield from session.grow(batch.held for batch in full)
         for batch in full:
-            if (yield from session.grow(batch.held.ring.block, batch.held.version)):
+            if batch.held.ring.block in with_room:
                 pending += [place for place in batch.places if verdicts[place] in NO_ROOM]
         pending.sort()
         _note(races, batches, pending)
-    return "".join(verdicts[place] for place in places)
+
+
+def _note_answers(
+    session: FilterSession, answers: Iterable[tuple[BlockBatch, Reply]], verdicts: list[str]
+) -> tuple[list[tuple[BlockBatch, Reply]], list[BlockBatch]]:
+    """Fill in the characters in replies; return those that hold none, and batches without room."""
+    refused, full = [], []
+    for batch, reply in answers:
+        if not is_answer(reply, len(batch.places)):
+            refused.append((batch, reply))
+            continue
+        for place, verdict in zip(batch.places, reply.verdicts, strict=True):
+            verdicts[place] = verdict
+        if reply.mark == FILLING:
+            session.notify(FILLING, batch.held.ring)
+        if not NO_ROOM.isdisjoint(reply.verdicts):
+            full.append(batch)
+    return refused, full
 
 
 def _note(races: RaceCounter, batches: Sequence[BlockBatch], pending: Sequence[int]) -> None:

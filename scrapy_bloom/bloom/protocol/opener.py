@@ -13,15 +13,19 @@ from scrapy_bloom.bloom.model.hashing import Hasher
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.ring_store import (
     MAX_RACES,
     MAX_ROUNDS,
     Notify,
     Operation,
     RingStore,
+    last_expiry,
 )
 from scrapy_bloom.bloom.protocol.scripts import Reply
+from scrapy_bloom.bloom.protocol.swaps import Change, Swap
 
 
 class FilterOpener(RingStore):
@@ -54,25 +58,26 @@ class FilterOpener(RingStore):
         user's that differ from the stored ones are applied.
 
         Args:
-            writable: make sure that the server accepts writes.
+            writable: make sure that the server accepts writes, and that the user has all rights.
 
         Raises:
             FilterMismatchError: the stored filter is another one than was asked for.
             StorageError: what is stored cannot be read.
+            RightsError: the user lacks rights that a crawl may need.
             ConfigurationError: the filter that was asked for is impossible.
         """
         for _ in range(MAX_RACES):
-            header = yield from self._load_header()
+            header = yield from self._load_header(test_rights=writable)
             missing = yield from self._load_rings(header)
             # Another filter's ring is a leftover, unless the filter was created again since.
-            if any(reply.state for _, reply in missing):
+            if any(reply.state for reply in missing.values()):
                 again = yield from self._load_header()
                 if again != header:
                     continue
-            for block, reply in missing:
-                yield from self._create_ring(header, block, reply)
+            yield from self._create_rings(header, missing)
             if self.complete and (yield from self._settle()):
-                expiry, known = self._last_expiry(), self._header_expiry
+                expiry = last_expiry(held.ring for held in self.held.values())
+                known = self._header_expiry
                 # A header restored from one ring may end before another ring does.
                 if writable or self.replaced_config or known not in (None, expiry):
                     yield from self._touch_header(expiry)
@@ -93,9 +98,12 @@ class FilterOpener(RingStore):
 
     # -- steps --
 
-    def _load_header(self) -> Operation[Header]:
+    def _load_header(self, *, test_rights: bool = False) -> Operation[Header]:
         for _ in range(MAX_ROUNDS):
-            reply = yield from self.read_header("")
+            if test_rights:
+                reply = yield from self._read_header_and_rights()
+            else:
+                reply = yield from self.read_header("")
             self.now = reply.now
             if reply.status == "header":
                 header = self.header_in(reply)
@@ -107,6 +115,15 @@ class FilterOpener(RingStore):
             ring = self._any_ring() or (yield from self.surviving_ring(reply, self.wanted.blocks))
             yield from self._create_header(ring, reply)
         raise self.unstable()
+
+    def _read_header_and_rights(self) -> Operation[Reply]:
+        blocks = min(self.wanted.blocks or DEFAULT_BLOCKS, DEFAULT_BLOCKS)
+        tests = rights.test_open(self.keys, blocks)
+        reply, *tested = yield [self.header_call(""), *tests]
+        error = rights.missing(tested)
+        if error is not None:
+            raise error
+        return reply
 
     def _create_header(self, ring: Ring | None, reply: Reply) -> Operation[None]:
         if ring is None:
@@ -125,20 +142,23 @@ class FilterOpener(RingStore):
             self.hasher = Hasher(header.seeds, header.blocks)
             self.held.clear()
 
-    def _load_rings(self, header: Header) -> Operation[list[tuple[int, Reply]]]:
+    def _load_rings(self, header: Header) -> Operation[dict[int, Reply]]:
         """Hold the rings that exist; return the other blocks with their replies."""
         blocks = [block for block in range(header.blocks) if block not in self.held]
-        if not blocks:
-            return []
-        replies = yield [self.read_call(block) for block in blocks]
-        found = zip(blocks, replies, strict=True)
-        missing = [(block, reply) for block, reply in found if not self._hold(block, reply, header)]
-        # In random order, so that workers that start together share the work; block 0 first, so
-        # that all blocks are created with its configuration.
-        random.shuffle(missing)
-        return sorted(missing, key=lambda pair: pair[0] > 0)
+        replies = yield from self.read_all(blocks)
+        return {b: reply for b, reply in replies.items() if not self._hold(b, reply, header)}
 
-    def _create_ring(self, header: Header, block: int, reply: Reply) -> Operation[None]:
+    def _create_rings(self, header: Header, missing: dict[int, Reply]) -> Operation[None]:
+        """Create rings: that of block 0 first, then the others with its configuration."""
+        if 0 in missing:
+            yield from self._swap([self._creation(header, 0, missing.pop(0))])
+        if 0 in self.held:
+            # In random order, so that workers that start together share the work.
+            order = random.sample(sorted(missing), len(missing))
+            yield from self._swap([self._creation(header, b, missing[b]) for b in order])
+
+    def _creation(self, header: Header, block: int, reply: Reply) -> Swap:
+        """Return the swap that creates a ring."""
         like = self._any_ring()
         if like is not None:
             ring = like.sibling(block, reply.now)
@@ -150,7 +170,7 @@ class FilterOpener(RingStore):
             # The ring of another filter that was here: it counts as lost, and its bitmaps go.
             other = self.parse(ring_codec.parse, reply.state, self.keys.ring(block))
             ring = replace(ring, generations=other.generations).cleared(reply.now)
-        yield from self._swap(block, reply.version, ring, other)
+        return Swap(reply.version, ring, other)
 
     def _settle(self) -> Operation[bool]:
         """Rotate what is due and, the first time, apply the user's settings; whether all went well.
@@ -163,17 +183,13 @@ class FilterOpener(RingStore):
             return False
         config = self.held[0].ring.config
         follow = partial(self._follow, config) if first_time else Ring.advance
-        settled, changed = True, self.replaced_config is not None
-        for block in random.sample(sorted(self.held), len(self.held)):  # workers share the work
-            ring = self.held[block].ring
-            if follow(ring, self.now, NO_COUNTS) is not ring:
-                # After a failure go on: one round finds all rings that are gone.
-                settled = (yield from self.change(block, follow)) and settled
-                changed = True
-        if settled and first_time and changed:
-            blocks = sorted(self.held)
-            replies = yield [self.read_call(block) for block in blocks]
-            for block, reply in zip(blocks, replies, strict=True):
+        rings = [held.ring for held in self.held.values()]
+        due = [ring.block for ring in rings if follow(ring, self.now, NO_COUNTS) is not ring]
+        random.shuffle(due)  # workers that start together share the work
+        settled = not (yield from self.change(Change(block, follow) for block in due))
+        if settled and first_time and (due or self.replaced_config is not None):
+            replies = yield from self.read_all(sorted(self.held))
+            for block, reply in replies.items():
                 held = self._hold(block, reply, self.header)
                 settled = settled and held and self.held[block].ring.config == config
         self._is_configured |= settled
@@ -185,7 +201,7 @@ class FilterOpener(RingStore):
         wanted = stored if self._is_applied else self.wanted.config(stored)
         decide = partial(self._follow, wanted)
         if decide(self.held[0].ring, self.now, NO_COUNTS) is not self.held[0].ring:
-            if not (yield from self.change(0, decide)):
+            if (yield from self.change([Change(0, decide)])):
                 return False
             if wanted != stored:
                 self.replaced_config = stored

@@ -6,7 +6,7 @@ next, and swap that in unless another client was faster.
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,13 +20,13 @@ from scrapy_bloom.bloom.model.ring_state import SLACK_SECONDS
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
+from scrapy_bloom.bloom.protocol.swaps import Change, Drop, Swap
+from scrapy_bloom.bloom.protocol.waves import in_waves
 
 S = TypeVar("S")
 T = TypeVar("T")
 #: An operation: yields calls, receives their replies, returns its result.
 Operation = Generator[list[Call], list[Reply], T]
-#: Decides what becomes of a ring, from the server's clock and counts; the same ring is no change.
-Decide = Callable[[Ring, int, Counts], Ring]
 
 #: Events of a block: a part of it was gone; a generation was opened; a full one got a further
 #: layer; one is full and cannot grow; one is filled to 80%.
@@ -34,10 +34,6 @@ LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filli
 #: Called with an event and the ring (the new one; of a lost block, the old one).
 Notify = Callable[[str, Ring], object]
 
-#: Of a bitmap in a swap: no bytes, no time to expire at.
-GONE = 0, 0
-#: Of a bitmap in a swap: its bytes if it stays as it is.
-STAYS = -1
 #: Digits of a stored count: what a filter may hold has 14.
 MAX_DIGITS = 15
 #: What the nonce of a ring begins with until the filter's header is written: a load or a copy is
@@ -85,9 +81,7 @@ class StoredFilter:
         if reply.status != "header":
             return None
         header = self.header_in(reply)
-        blocks = range(header.blocks)
-        replies = yield [self.read_call(block) for block in blocks]
-        answers = dict(zip(blocks, replies, strict=True))
+        answers = yield from self.read_all(range(header.blocks))
         found = {block: self.ring_in(block, reply, header) for block, reply in answers.items()}
         rings = {block: ring for block, ring in found.items() if ring is not None}
         return self._snapshot(header, answers, rings)
@@ -106,19 +100,40 @@ class StoredFilter:
         def counts(reply: Reply) -> bool:
             return bool(reply.state) and (unfinished or not reply.version.startswith(UNFINISHED))
 
-        replies = [first]
+        replies = {0: first}
         if not counts(first):
-            numbers = range(max(blocks or 0, DEFAULT_BLOCKS))
-            replies = yield [self.read_call(block) for block in numbers]
-        for block, reply in enumerate(replies):
+            replies = yield from self.read_all(range(max(blocks or 0, DEFAULT_BLOCKS)))
+        for block, reply in replies.items():
             if counts(reply):
                 return self.parse(ring_codec.parse, reply.state, self.keys.ring(block))
         return None
 
     # -- calls --
 
+    def read_all(self, blocks: Iterable[int]) -> Operation[dict[int, Reply]]:
+        """Read the rings of some blocks, with their counts."""
+        replies = dict[int, Reply]()
+        for wave in in_waves(blocks):
+            answers = yield [self.read_call(block) for block in wave]
+            replies.update(zip(wave, answers, strict=True))
+        return replies
+
+    def drop(self, drops: Iterable[Drop]) -> Operation[set[int]]:
+        """Delete keys, in this order; return the blocks whose rings have changed since."""
+        changed = set[int]()
+        for wave in in_waves(drops, lambda drop: drop.memory):
+            replies = yield [drop.call(self.keys) for drop in wave]
+            found = zip(wave, replies, strict=True)
+            changed |= {drop.block for drop, reply in found if reply.verdicts != "1"}
+        return changed
+
     def read_header(self, until: int | str) -> Operation[Reply]:
-        """Read the header, with the ring of block 0.
+        """Read the header, with the ring of block 0: see ``header_call``."""
+        (reply,) = yield [self.header_call(until)]
+        return reply
+
+    def header_call(self, until: int | str) -> Call:
+        """Return the call that reads the header, with the ring of block 0.
 
         Args:
             until: Unix time until which the header has to live at least, 0 for ever; "" changes
@@ -126,8 +141,7 @@ class StoredFilter:
         """
         keys = (self.keys.header(), self.keys.ring(0))
         script = load("header") if until == "" else on_full_server(load("header"))
-        (reply,) = yield [Call(script, keys, (until,))]
-        return reply
+        return Call(script, keys, (until,))
 
     def read_call(self, block: int) -> Call:
         """Return the call that reads a ring with its counts."""
@@ -234,95 +248,84 @@ class RingStore(StoredFilter):
         """Whether the header and the rings of all blocks are held."""
         return self.header is not None and len(self.held) == self.header.blocks
 
-    def change(
-        self,
-        block: int,
-        decide: Decide,
-        *,
-        version: str | None = None,
-        lost: Collection[str] = (),
-        quiet: bool = False,
-    ) -> Operation[bool]:
-        """Replace a block's ring by what ``decide`` returns; False if another client was faster.
+    def change(self, changes: Iterable[Change], *, quiet: bool = False) -> Operation[set[int]]:
+        """Replace rings by what is decided; return the blocks where another client was faster.
 
         Args:
-            block: the block.
-            decide: returns the next ring.
-            version: nonce that the ring must have; None for any.
-            lost: names of layers that have to be allocated again if they stay.
-            quiet: do not notify of a new generation.
+            changes: of one block each.
+            quiet: do not notify of new generations.
         """
-        (reply,) = yield [self.read_call(block)]
-        if not self._hold(block, reply, self.header) or version not in (None, reply.version):
-            return False
-        old = self.held[block].ring
-        new = decide(old, reply.now, self.counts_in(old, reply))
-        if new is old:
-            return True
-        new = replace(new, changed=reply.now)
-        if not (yield from self._swap(block, reply.version, new, old, lost)):
-            return False
-        if new.active.number > old.active.number and not quiet:
-            self.notify(ROTATED, new)
-        elif len(new.layers) > len(old.layers):
-            self.notify(GROWN, new)
-        return True
+        lost_races = set[int]()
+        for wave in in_waves(changes):
+            replies = yield [self.read_call(change.block) for change in wave]
+            swaps = []
+            for (block, decide, version, lost), reply in zip(wave, replies, strict=True):
+                if not self._hold(block, reply, self.header) or version not in (
+                    None,
+                    reply.version,
+                ):
+                    lost_races.add(block)
+                    continue
+                old = self.held[block].ring
+                new = decide(old, reply.now, self.counts_in(old, reply))
+                if new is not old:
+                    new = replace(new, changed=reply.now)
+                    swaps.append(Swap(reply.version, new, old, lost))
+            lost_races |= yield from self._swap(swaps)
+            for swap in swaps:
+                if swap.block in lost_races:
+                    continue
+                if swap.is_rotation and not quiet:
+                    self.notify(ROTATED, swap.ring)
+                elif swap.is_growth:
+                    self.notify(GROWN, swap.ring)
+        return lost_races
 
     # -- steps --
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
         """Hold the ring in a reply; not one that is missing or belongs to another filter."""
-        before = self.held.pop(block, None)
+        before = self.held.get(block)
+        if before is not None and reply.state and reply.version == before.version:
+            return True
+        self.held.pop(block, None)
         ring = self.ring_in(block, reply, header)
         if ring is None:
             expired = before is not None and 0 < before.ring.expiry <= reply.now
             if before is not None and not expired:
                 self._note_lost(before.ring)
             return False
-        self.held[block] = CachedRing.of(reply.version, ring, self.keys)
+        self.held[block] = CachedRing(reply.version, ring, self.keys)
         return True
 
     def _any_ring(self) -> Ring | None:
         held = self.held.get(0) or next(iter(self.held.values()), None)
         return None if held is None else held.ring
 
-    def _last_expiry(self) -> int:
-        expiries = [held.ring.expiry for held in self.held.values()]
-        return max(expiries) if all(expiries) else 0
+    def _swap(self, swaps: Sequence[Swap]) -> Operation[set[int]]:
+        """Compare and set; return the blocks where another client was faster.
 
-    def _swap(
-        self, block: int, version: str, ring: Ring, old: Ring | None, lost: Collection[str] = ()
-    ) -> Operation[bool]:
-        """Compare and set: put ``ring`` in place of the one under nonce ``version``.
-
-        Returns whether it worked; if not, the ring of the faster client is held, if it is usable.
+        There its ring is held, if it is usable.
         """
-        expiry = ring.expiry
+        expiry = last_expiry(swap.ring for swap in swaps)
         # Also if less is needed than was once: another client may have restored the header since.
-        if expiry != self._header_expiry:
+        if swaps and expiry != self._header_expiry:
             yield from self._touch_header(expiry)
-        there = {layer for layer in old.layers if layer.name not in lost} if old else set()
-        # What is lost goes too: its count, and whatever lies under its key.
-        bitmaps = {layer.name: GONE for layer in old.layers} if old else {}
-        for generation in ring.generations:
-            time = ring.expires(generation)
-            for layer in generation.layers:
-                bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
-        keys = (self.keys.ring(block), *(self.keys.layer(block, name) for name in bitmaps))
-        triples: list[Argument] = []
-        for name, values in bitmaps.items():
-            triples += [name, *values]
-        new_version = secrets.token_hex(8)
-        arguments = (version, new_version, ring_codec.dump(ring), expiry, *triples)
-        (reply,) = yield [Call(load("swap"), keys, arguments)]
-        if reply.status != "ok":
-            self._hold(block, reply, self.header)
-            return False
-        self.held[block] = CachedRing.of(new_version, ring, self.keys)
-        for name, key in zip(bitmaps, keys[1:], strict=True):
-            if bitmaps[name] == GONE:
-                yield [Call(load("drop"), (keys[0], key), (new_version,))]
-        return True
+        lost_races = set[int]()
+        for wave in in_waves(swaps, lambda swap: swap.memory):
+            versions = [secrets.token_hex(8) for _ in wave]
+            sent = list(zip(wave, versions, strict=True))
+            replies = yield [swap.call(self.keys, version) for swap, version in sent]
+            drops = list[Drop]()
+            for (swap, version), reply in zip(sent, replies, strict=True):
+                if reply.status != "ok":
+                    self._hold(swap.block, reply, self.header)
+                    lost_races.add(swap.block)
+                    continue
+                self.held[swap.block] = CachedRing(version, swap.ring, self.keys)
+                drops += swap.drops(self.keys, version)
+            yield from self.drop(drops)
+        return lost_races
 
     def _touch_header(self, expiry: int) -> Operation[None]:
         """Make sure that the header lives longer than a ring that expires then (0 is never)."""
@@ -332,6 +335,12 @@ class RingStore(StoredFilter):
     def _note_lost(self, ring: Ring) -> None:
         self.lost_blocks += 1
         self.notify(LOST, ring)
+
+
+def last_expiry(rings: Iterable[Ring]) -> int:
+    """Return when the last of some rings expires; 0 for never."""
+    expiries = [ring.expiry for ring in rings]
+    return max(expiries, default=0) if all(expiries) else 0
 
 
 class RaceCounter:

@@ -1,12 +1,13 @@
 """The atomic operations: each Lua file as a script, and the calls made of it.
 
 What the arguments and replies mean is documented at the top of each file in ``lua/``. What scripts
-share is in ``prelude_*.lua``: a script names the one it needs, whose text is put before its own.
+share is in ``prelude_*.lua``: a script names those it needs, whose text is put before its own. What
+tests the rights of a script that writes is put before it in any case.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -24,10 +25,25 @@ BYTES = "bytes"
 RESTARTED = "restarted"
 #: Scripts that a server without memory carries out: they end claims, which gives memory back, or
 #: write a few bytes that keep a worker alive.
-_ON_FULL_SERVER = frozenset({"heartbeat", "reassign", "release"})
+_ON_FULL_SERVER = frozenset({"begin_look", "end_look", "heartbeat", "reassign", "release", "touch"})
 _ALLOW_OOM = "#!lua flags=allow-oom\n"
-#: Where a script names its prelude.
-_NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua$", re.MULTILINE)
+#: Where a script names its preludes.
+_NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua(?: +and (prelude_\w+)\.lua)?$", re.MULTILINE)
+#: Commands that write, of those that scripts may call.
+WRITES = frozenset(
+    (
+        *("BITFIELD", "BITOP", "COPY", "DEL", "EXPIRE", "EXPIREAT", "PERSIST", "RENAME", "UNLINK"),
+        *("GETDEL", "GETEX", "INCR", "INCRBY", "SET", "SETBIT", "SETRANGE"),
+        *("HDEL", "HINCRBY", "HMSET", "HSET", "HSETNX"),
+        *("SADD", "SREM", "ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"),
+    )
+)
+#: How scripts test their rights, unless they name the other prelude for it.
+_GUARD, _OWN_TESTS = "prelude_writes", "prelude_rights"
+#: A call in a script: ``call('HSET', ...)``, or ``redis.pcall('MEMORY', 'USAGE', ...)``.
+_CALL = re.compile(r"\b(p?call)\('([A-Z_]+)'(?:, '([A-Z]+)')?")
+#: Commands whose first argument is a part of their names.
+_WITH_SUBCOMMANDS = frozenset({"MEMORY"})
 #: What a script is called with.
 Argument = str | bytes | int
 
@@ -49,17 +65,23 @@ class Call(NamedTuple):
         keys: its keys.
         args: its arguments.
         binary: whether the reply holds bytes, which a client must not decode.
+        uses_keys: whether the keys are sent; if not, they only say which node the call is for.
     """
 
     script: Script
     keys: tuple[str, ...]
     args: tuple[Argument, ...]
     binary: bool = False
+    uses_keys: bool = True
 
     def command(self, *, by_text: bool = False) -> tuple[Argument, ...]:
         """Return the command that makes the call, by the script's SHA-1 or its text."""
         head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
-        return (*head, len(self.keys), *self.keys, *self.args)
+        return (*head, *self._rest())
+
+    def _rest(self) -> tuple[Argument, ...]:
+        keys = self.keys if self.uses_keys else ()
+        return (len(keys), *keys, *self.args)
 
     def send(self, client: Any, *, by_text: bool = False) -> Any:
         """Send the call by a client of redis-py's, or put it into a pipeline of one.
@@ -68,13 +90,42 @@ class Call(NamedTuple):
             client: the client or the pipeline, also one for asyncio.
             by_text: send the script's text instead of its SHA-1.
         """
-        rest = (len(self.keys), *self.keys, *self.args)
+        rest = self._rest()
         if self.binary:
             head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
             return client.execute_command(*head, *rest, **UNDECODED)
         if by_text:
             return client.eval(self.script.text, *rest)
         return client.evalsha(self.script.sha, *rest)
+
+
+class CallByText(NamedTuple):
+    """A call that is sent with the script's text: the server knows the script from then on."""
+
+    call: Call
+
+    @property
+    def binary(self) -> bool:
+        """Whether the reply holds bytes."""
+        return self.call.binary
+
+    def command(self) -> tuple[Argument, ...]:
+        """Return the command that makes the call."""
+        return self.call.command(by_text=True)
+
+    def send(self, client: Any) -> Any:
+        """Send the call as ``Call.send`` does."""
+        return self.call.send(client, by_text=True)
+
+
+def first_by_text(calls: Iterable[Call]) -> list[Call | CallByText]:
+    """Return the calls, the first one of each script with its text."""
+    known = set[Script]()
+    found: list[Call | CallByText] = []
+    for call in calls:
+        found.append(call if call.script in known else CallByText(call))
+        known.add(call.script)
+    return found
 
 
 def to_resp(*arguments: Argument) -> bytes:
@@ -130,13 +181,36 @@ class Reply(NamedTuple):
             ) from None
 
 
+class Commands(NamedTuple):
+    """Names of commands, sorted, as ``HSET`` or ``MEMORY USAGE``.
+
+    Args:
+        needed: what is refused without them.
+        optional: called by ``pcall``: without them, there are other ways.
+    """
+
+    needed: tuple[str, ...]
+    optional: tuple[str, ...]
+
+
+def commands_in(text: str) -> Commands:
+    """Return the commands that a script's text calls."""
+    found: dict[str, set[str]] = {"call": set(), "pcall": set()}
+    for how, command, word in _CALL.findall(re.sub(r"--.*", "", text)):
+        found[how].add(f"{command} {word}" if command in _WITH_SUBCOMMANDS else command)
+    needed = found["call"]
+    return Commands(tuple(sorted(needed)), tuple(sorted(found["pcall"] - needed)))
+
+
 @cache
 def load(name: str) -> Script:
-    """Load ``lua/<name>.lua`` from the package, behind the prelude that it needs, if any."""
+    """Load ``lua/<name>.lua`` from the package, behind the preludes that it needs, if any."""
     text = _read(name)
     needed = _NEEDS.search(text)
-    if needed:
-        text = _read(needed[1]) + text
+    preludes = [prelude for prelude in needed.groups() if prelude] if needed else []
+    text = "".join([*map(_read, preludes), text])
+    if _OWN_TESTS not in preludes:
+        text = _guard(text) + text
     return on_full_server(_script(name, text)) if name in _ON_FULL_SERVER else _script(name, text)
 
 
@@ -155,6 +229,17 @@ def on_known_server(script: Script) -> Script:
     flags = _ALLOW_OOM if script.text.startswith(_ALLOW_OOM) else ""
     own = script.text.removeprefix(flags)
     return _script(script.name, f"{flags}{_read('prelude_server')}{own}")
+
+
+def _guard(text: str) -> str:
+    """Return what tests the rights of a script before it writes; nothing if it does not write."""
+    commands = commands_in(text).needed
+    writes = ", ".join(f"{command} = true" for command in commands if command in WRITES)
+    if not writes:
+        return ""
+    names = ", ".join(f"'{command}'" for command in commands)
+    guard = _read(_GUARD).replace("--[[ writes ]]", writes)
+    return guard.replace("--[[ commands ]]", names)
 
 
 def _read(name: str) -> str:

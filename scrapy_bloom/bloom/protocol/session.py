@@ -6,22 +6,24 @@ clients share one implementation.
 """
 
 import random
+from collections.abc import Iterable
 
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.opener import FilterOpener
 from scrapy_bloom.bloom.protocol.ring_store import (
     FULL,
     MAX_RACES,
-    Decide,
     Notify,
     Operation,
     RaceCounter,
     Snapshot,
 )
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
+from scrapy_bloom.bloom.protocol.scripts import Reply
+from scrapy_bloom.bloom.protocol.swaps import Change, Decide, Drop
 
 
 class FilterSession(FilterOpener):
@@ -49,19 +51,15 @@ class FilterSession(FilterOpener):
         return twin
 
     def clear(self) -> Operation[None]:
-        """Forget everything, one block at a time; other clients notice at their next call."""
+        """Forget everything; other clients notice at their next call."""
         yield from self._change_all(lambda ring, now, _: ring.cleared(now), quiet=True)
         yield from self.clear_claims()
 
     def clear_claims(self) -> Operation[None]:
         """Delete all claims."""
         yield from self.open()
-        for block, held in self.held.copy().items():
-            yield [
-                Call(
-                    load("drop"), (self.keys.ring(block), self.keys.claims(block)), (held.version,)
-                )
-            ]
+        held = self.held.items()
+        yield from self.drop([Drop(b, self.keys.claims(b), ring.version) for b, ring in held])
 
     def rotate(self) -> Operation[None]:
         """Open a new generation in every block; where there are G, the oldest is forgotten."""
@@ -81,61 +79,74 @@ class FilterSession(FilterOpener):
             asked = {block: held for block, held in self.held.items() if block not in answers}
             if header is not None and not asked:
                 return self._snapshot(header, answers, rings)
-            replies = yield [self.read_call(block) for block in asked]
-            for (block, held), reply in zip(asked.items(), replies, strict=True):
+            replies = yield from self.read_all(asked)
+            refused = []
+            for block, held in asked.items():
+                reply = replies[block]
                 is_current = reply.version == held.version and not _is_due(held.ring, reply)
                 races.note(block, won=is_current)
                 if is_current:
                     answers[block], rings[block] = reply, held.ring
                 else:
-                    yield from self.refresh(block, held.version, reply)
+                    refused.append((held, reply))
+            yield from self.refresh(refused)
 
-    def refresh(self, block: int, version: str, reply: Reply) -> Operation[None]:
-        """Update a block after a script refused ring ``version``."""
-        held = self.held.get(block)
-        if held is None or held.version != version:
-            return  # another reply of the same round was handled first
-        if reply.status == "lost":
-            lost = reply.fields.get("layers", "").split()
-            if not set(lost) <= held.ring.expired(reply.now):
-                self._note_lost(held.ring)
-            yield from self.change(
-                block, lambda ring, *_: ring.without(lost), version=version, lost=lost
-            )
-        elif not self._hold(block, reply, self.header):
-            # The ring is gone, or the filter was deleted and created again: look at the header.
+    def refresh(self, refused: Iterable[tuple[CachedRing, Reply]]) -> Operation[None]:
+        """Update blocks after scripts refused their rings."""
+        changes, is_gone = dict[int, Change](), False
+        for held, reply in refused:
+            block = held.ring.block
+            if block in changes or not self._is_held(held):
+                continue  # another reply of the same round was handled first
+            if reply.status == "lost":
+                changes[block] = self._repair(held, reply)
+            elif not self._hold(block, reply, self.header):
+                is_gone = True
+            elif _is_due(self.held[block].ring, reply):
+                changes[block] = Change(block, Ring.advance)
+        yield from self.change(changes.values())
+        if is_gone:
+            # A ring is gone, or the filter was deleted and created again: look at the header.
             yield from self.open()
-        elif _is_due(self.held[block].ring, reply):
-            yield from self.change(block, Ring.advance)
 
-    def grow(self, block: int, version: str) -> Operation[bool]:
-        """Make room in a block that was full under ``version``; return whether to try again."""
-        held = self.held.get(block)
-        if held is None or held.version != version:
-            return True
-        if self.is_stuck(block):
-            return False
-        yield from self.change(block, Ring.grow)
-        after = self.held.get(block)
-        if after is not None and after.version == version:
-            self._stuck[block] = version
-            self.notify(FULL, held.ring)
-        return not self.is_stuck(block)
+    def grow(self, full: Iterable[CachedRing]) -> Operation[set[int]]:
+        """Make room in blocks whose rings were full; return those in which to try again."""
+        before = {held.ring.block: held for held in full}
+        growing = [b for b, held in before.items() if self._is_held(held) and not self.is_stuck(b)]
+        yield from self.change(Change(block, Ring.grow) for block in growing)
+        for block in growing:
+            held = before[block]
+            if self._is_held(held):
+                self._stuck[block] = held.version
+                self.notify(FULL, held.ring)
+        return {block for block in before if not self.is_stuck(block)}
 
     def is_stuck(self, block: int) -> bool:
         """Whether a block, as it is held, is known to be full and cannot grow."""
         return block in self.held and self._stuck.get(block) == self.held[block].version
 
+    def _is_held(self, held: CachedRing) -> bool:
+        """Whether a ring is the one that is held now."""
+        now = self.held.get(held.ring.block)
+        return now is not None and now.version == held.version
+
+    def _repair(self, held: CachedRing, reply: Reply) -> Change:
+        """Return what becomes of a ring that has lost layers."""
+        lost = reply.fields.get("layers", "").split()
+        if not set(lost) <= held.ring.expired(reply.now):
+            self._note_lost(held.ring)
+        return Change(held.ring.block, lambda ring, *_: ring.without(lost), held.version, lost)
+
     def _change_all(self, decide: Decide, *, quiet: bool = False) -> Operation[None]:
-        header = yield from self.open()
-        for block in random.sample(range(header.blocks), header.blocks):
-            for _ in range(MAX_RACES):
-                if (yield from self.change(block, decide, quiet=quiet)):
-                    break
-                if block not in self.held and block >= (yield from self.open()).blocks:
-                    break  # the filter was created again, with fewer blocks
-            else:
-                raise self.unstable(MAX_RACES)
+        left = set(range((yield from self.open()).blocks))
+        for _ in range(MAX_RACES):
+            order = random.sample(sorted(left), len(left))
+            left = yield from self.change((Change(block, decide) for block in order), quiet=quiet)
+            yield from self.ensure_open()
+            left &= self.held.keys()  # the filter may have been created again, with fewer blocks
+            if not left:
+                return
+        raise self.unstable(MAX_RACES)
 
 
 def _is_due(ring: Ring, reply: Reply) -> bool:

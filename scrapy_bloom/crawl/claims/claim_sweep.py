@@ -12,9 +12,9 @@ from scrapy_bloom.bloom.protocol.claim_protocol import (
     StoredClaim,
     reassign,
     release_fields,
-    remove_workers,
     scan_many,
 )
+from scrapy_bloom.bloom.protocol.worker_protocol import remove_workers
 from scrapy_bloom.crawl.claims.worker_view import REST, WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
@@ -22,6 +22,8 @@ from scrapy_bloom.crawl.runtime import Runtime
 
 #: Claims of a block scanned in one call, about.
 SCAN = 1_000
+#: Claims of a block that are scanned for a worker's own at its end, about.
+SCAN_OWN = 100
 #: Claims taken over in one call at most.
 PAGE = 128
 #: Owners without an entry that are noted one by one; the others are noted together.
@@ -92,8 +94,8 @@ class ClaimSweep:
             # Since before the scan: all their claims were free.
             ended = [worker for worker in self.views[window].dead if worker.id in dead]
             if ended:
-                entries = {worker.id: worker.entry for worker in ended}
-                bloom.run(partial(remove_workers, entries=entries))
+                entries = {worker.member: str(worker.until) for worker in ended}
+                bloom.run(partial(remove_workers, entries=entries, nonce=self._token(4)))
 
     def may_find(self, filters: Filters) -> bool:
         """Whether a look may find claims that are free, damaged, or may be free soon.
@@ -102,17 +104,19 @@ class ClaimSweep:
         """
         for window, bloom in filters.by_window.items():
             view = self.views[window]
-            for _, page in _scan(bloom):
+            for page in _first_pages(bloom, SCAN).values():
                 if page.cursor != "0" or page.damaged:
                     return True
                 if any(view.is_free(one) or view.is_to_be_awaited(one) for one in page.claims):
                     return True
         return False
 
-    def has_own(self, bloom: BloomFilter) -> bool:
-        """Whether this worker has claims in a filter."""
-        me = self._me.id
-        return any(claim.owner == me for _, page in _scan(bloom) for claim in page.claims)
+    def may_have_own(self, bloom: BloomFilter) -> bool:
+        """Whether this worker may have claims in a filter; it scans few claims."""
+        pages, me = _first_pages(bloom, SCAN_OWN).values(), self._me.id
+        if any(claim.owner == me for page in pages for claim in page.claims):
+            return True
+        return any(page.cursor != "0" for page in pages)
 
     def drop_unkept(self, filters: Filters, windows: Collection[str]) -> None:
         """End all free claims without a request, which cannot be crawled.
@@ -170,9 +174,19 @@ class ClaimSweep:
                 yield Reclaimed(window, block, requests, bloom.session.hasher.block)
 
 
+def _blocks(bloom: BloomFilter) -> range:
+    return range(bloom.header.blocks if bloom.header else 0)
+
+
+def _first_pages(bloom: BloomFilter, count: int) -> dict[int, ClaimPage]:
+    """Return the first claims of each block, about ``count``."""
+    cursors = dict.fromkeys(_blocks(bloom), "0")
+    return bloom.run(partial(scan_many, cursors=cursors, count=count)) if cursors else {}
+
+
 def _scan(bloom: BloomFilter) -> Iterator[tuple[int, ClaimPage]]:
     """Yield all claims of a filter, page by page, with their blocks."""
-    cursors = dict.fromkeys(range(bloom.header.blocks if bloom.header else 0), "0")
+    cursors = dict.fromkeys(_blocks(bloom), "0")
     while cursors:
         pages = bloom.run(partial(scan_many, cursors=cursors, count=SCAN))
         yield from pages.items()

@@ -54,8 +54,6 @@ class Policy:
 
     #: Verdicts that may be cached: the URL stays seen after them.
     certain: frozenset[Verdict]
-    #: Whether ``clear`` ends claims only, because recorded URLs were crawled.
-    clears_claims_only = False
     #: Whether callbacks' outputs are followed, even with BLOOM_BATCH = 0.
     follows_outputs = False
     #: Requests of which each page has to know that yields them again: only pages wait for them

@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner, run_blocking
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
@@ -62,7 +62,6 @@ class RecordWhenCrawled(Policy):
     """
 
     follows_outputs = True
-    clears_claims_only = True
 
     def __init__(
         self,
@@ -128,7 +127,10 @@ class RecordWhenCrawled(Policy):
         # Both before the first claim: a restart of the server may lose it, and other workers take
         # over claims of an owner without a heartbeat.
         write_behind.server.identify(opening.run(filters.server_id))
+        if not write_behind.server.id:
+            self._report.restarts_unnoticed("does not show its run_id (INFO server)")
         opening.run(partial(self._reclaimer.begin, filters))
+        opening.run(lambda: run_blocking(write_behind.check_replicas(), filters))
         self._restorer.start(self._reclaimer, self._tracker, self._ledger, write_behind)
         self._engine.listen(self._tracker)
         write_behind.wake()

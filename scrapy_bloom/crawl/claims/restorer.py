@@ -46,8 +46,11 @@ class Restorer:
         self._failover, self._report = failover, report
         self._keeps_headers = keeps_headers
         self._status = ReclaimerStatus()
-        #: How often the spider was idle, and whether it is.
-        self._idle_number, self._is_idle = 0, False
+        #: How often the reclaimer was asked whether the idle spider may close, and whether the
+        #: answer is awaited.
+        self._idle_number, self._is_asked = 0, False
+        #: Whether the spider is idle.
+        self._is_idle = False
         #: Whether the idle spider waits for the reclaimer.
         self._is_awaited = False
 
@@ -73,11 +76,11 @@ class Restorer:
         if not status.is_looking:
             if not status.has_peers:
                 return True
-            if self._is_idle and status.may_end == self._idle_number:
-                self._is_idle = False
+            if self._is_asked and status.may_end == self._idle_number:
+                self._is_asked = False
                 return True
-            if not self._is_idle:
-                self._is_idle = True
+            if not self._is_asked:
+                self._is_asked = self._is_idle = True
                 self._idle_number += 1
                 self._post(partial(self._reclaimer.idle, self._idle_number))
         self._is_awaited = True
@@ -86,7 +89,7 @@ class Restorer:
     def resume(self) -> None:
         """Note that the crawl has something to do: the spider is not idle."""
         if self._is_idle:
-            self._is_idle = False
+            self._is_asked = self._is_idle = False
             self._post(self._reclaimer.resume)
 
     # -- events of the reclaimer --

@@ -1,10 +1,11 @@
 """Decides which claims are free, from the entries of all workers. No I/O but a look at /proc."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Worker
 
@@ -29,6 +30,8 @@ class WorkerView:
         lost: nonces of this worker's calls that may have taken over claims, without a reply.
         is_partial: whether there are more workers than ``others``: nothing is concluded from the
             absence of one.
+        soon: id -> ``until`` of workers that will be dead unless they send a heartbeat; the first
+            MAX_NAMED.
     """
 
     me: Worker
@@ -40,6 +43,7 @@ class WorkerView:
     trusts_silence: bool = True
     lost: Collection[str] = ()
     is_partial: bool = False
+    soon: Mapping[str, int] = field(default_factory=dict)
 
     def is_dead(self, worker: Worker) -> bool:
         """Whether a worker has ended, so that its claims are free."""
@@ -66,6 +70,31 @@ class WorkerView:
     def has_lost_workers(self) -> bool:
         """Whether workers are dead or have stopped."""
         return bool(self.dead) or any(w.until == 0 for w in self.others.values())
+
+    @property
+    def may_lose_workers(self) -> bool:
+        """Whether a worker may soon turn out to be dead: no heartbeat since the crawl is idle."""
+        # A worker with the same heartbeat has shown by then whether it lives.
+        if self.is_partial or self.now - self.idle_since > self.me.life:
+            return False
+        if len(self.soon) >= MAX_NAMED:
+            return True
+        return any(self._may_be_dead(name) for name in self._kin_soon)
+
+    @property
+    def next_death(self) -> int:
+        """When the first worker will be dead unless it sends a heartbeat; 0 if none is known."""
+        return min((self.soon[name] for name in self._kin_soon), default=0)
+
+    @cached_property
+    def _kin_soon(self) -> list[str]:
+        return [name for name in self.soon if name != self.me.id and self._is_kin(name)]
+
+    def _may_be_dead(self, name: str) -> bool:
+        worker = self.others.get(name)
+        if worker is None:  # it is new
+            return True
+        return workers.may_be_dead(replace(worker, until=self.soon[name]), self.idle_since)
 
     def is_free(self, claim: StoredClaim) -> bool:
         """Whether no worker will settle a claim."""

@@ -89,14 +89,14 @@ class Worker:
         return self.queue if self.queue.startswith("dir ") else ""
 
     def describe(self) -> str:
-        """Return its entry on the server, without ``until``."""
+        """Return its description on the server."""
         fields = asdict(self.process) | {"heartbeat": self.heartbeat, "queue": self.queue}
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, name: str, entry: str) -> "Worker | None":
+    def parse(cls, member: str, until: str) -> "Worker | None":
         """Read a stored entry; None if it is damaged, or not as workers write it."""
-        until, _, description = entry.partition(" ")
+        name, _, description = member.partition(" ")
         try:
             fields = json.loads(description)
             heartbeat, queue = float(fields.pop("heartbeat")), str(fields.pop("queue"))
@@ -106,12 +106,14 @@ class Worker:
         process = worker.process
         is_good = in_range(process.pid, 0, _MAX_PID) and 0 < heartbeat <= _MAX_HEARTBEAT
         is_good &= type(process.host) is type(process.place) is str and type(process.started) is int
-        return worker if is_good and worker.entry == entry else None
+        # Only then may it be written as JSON: a damaged value may be nested deeply.
+        is_good = is_good and worker.member == member and str(worker.until) == until
+        return worker if is_good else None
 
     @property
-    def entry(self) -> str:
-        """Its entry on the server."""
-        return f"{self.until} {self.describe()}"
+    def member(self) -> str:
+        """What is stored of it, without ``until``."""
+        return f"{self.id} {self.describe()}"
 
     @property
     def life(self) -> int:
@@ -124,11 +126,12 @@ class Worker:
 
 
 def parse_all(entries: Mapping[str, str]) -> dict[str, Worker]:
-    """Read all entries except the damaged ones."""
-    found = (Worker.parse(name, entry) for name, entry in entries.items())
+    """Read all entries (member -> ``until``) except the damaged ones; return them by id."""
+    found = (Worker.parse(member, until) for member, until in entries.items())
     return {worker.id: worker for worker in found if worker is not None}
 
 
+@cache
 def tag(spider: str) -> str:
     """Return the part that the owners of all claims of a spider have in common."""
     return blake2b(spider.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
@@ -154,16 +157,16 @@ def is_of(owner: str, spider: str) -> bool:
     return owner[1:9] == tag(spider)
 
 
-def may_be_dead(worker: Worker, before: Mapping[str, int]) -> bool:
-    """Whether a worker on another machine has sent no heartbeat since ``before``.
+def may_be_dead(worker: Worker, since: int) -> bool:
+    """Whether a worker on another machine has sent no heartbeat since a moment.
 
     Args:
         worker: the worker.
-        before: id -> ``until`` at that time.
+        since: Unix time in seconds on the server.
     """
     if worker.until == 0 or worker.process.is_near:
         return False
-    return before.get(worker.id) == worker.until
+    return worker.until - worker.life <= since
 
 
 @cache

@@ -21,11 +21,14 @@ def run(data: bytes) -> None:
     url, params = first.decode("utf-8", "surrogateescape"), _params(rest)
     redacted = redact(url)
     try:
-        arguments = parse(url, "`url`")
+        target = parse(url, "`url`")
     except ConfigurationError as error:
         _check(url, str(error))
     else:
-        _check_label(arguments, label(arguments), redacted)
+        text = label(target.arguments, target.nodes, target.service)
+        _check_label(target.arguments, text, redacted)
+        if target.is_cluster:  # a client of it would connect
+            return
     if len(data) % 2:
         _open_scrapy_redis(url, params)
     elif not url.startswith("embedded:"):  # that starts a server
@@ -87,6 +90,8 @@ _URLS = (
     f"redis://a:{SECRET}@h:6379/9999999999999999999",
     f"redis://:{SECRET}%2F%3F%23@h?protocol=3&retry_on_timeout=1",
     f"redis://h?password={SECRET}",
+    f"redis+cluster://u:{SECRET}@h:7000,[::1]:7001,i/0?client_name=x",
+    f"rediss+sentinel://:{SECRET}@h,i:5/main/2?sentinel_password={SECRET}&sentinel_ssl=true",
     f"http://:{SECRET}@h",
     "redis://" + "a" * 5_000,
     "redis://h?" + "db=1&" * 1_000,
@@ -129,6 +134,10 @@ TARGET = Target(
         "redis://",
         "rediss://",
         "unix://",
+        "redis+cluster://",
+        "redis+sentinel://",
+        "?sentinel_ssl=",
+        "/main",
         f":{SECRET}@",
         "?db=",
         "&",

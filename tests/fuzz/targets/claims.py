@@ -28,7 +28,7 @@ OWNERS = (
 )
 
 
-# -- claims and workers: {"claims": {field: head}, "workers": {id: entry}} --
+# -- claims and workers: {"claims": {field: head}, "workers": {member: until}} --
 
 
 def run_claims(data: bytes) -> None:
@@ -40,15 +40,16 @@ def run_claims(data: bytes) -> None:
         return
     others = workers.parse_all(entries)
     for worker in others.values():
-        entry = f"{worker.until} {worker.describe()}"
-        again = Worker.parse(worker.id, entry)
-        assert again is not None
-        assert f"{again.until} {again.describe()}" == entry
+        again = Worker.parse(worker.member, str(worker.until))
+        assert again == worker
         assert worker.silent(NOW) >= 0
         assert worker.life > 0
-        workers.may_be_dead(worker, {worker.id: worker.until})
+        workers.may_be_dead(worker, NOW)
     for idle in (0, NOW - 60):
-        view = WorkerView(ME, NAME, others, NOW, idle, {OWNERS[3]: 100.0})
+        soon = {worker.id: worker.until for worker in others.values()}
+        view = WorkerView(ME, NAME, others, NOW, idle, {OWNERS[3]: 100.0}, soon=soon)
+        assert view.may_lose_workers in (True, False)
+        assert view.next_death in (0, *soon.values())
         assert {worker.id for worker in view.dead} <= others.keys()
         assert view.has_lost_workers in (True, False)
         for field, head in heads.items():
@@ -67,13 +68,14 @@ def _claim_seeds() -> Iterator[bytes]:
     own = replace(ME, process=Process.own())
     stopped = replace(ME, id=OWNERS[3], until=0)
     shared = replace(ME, id=workers.worker_id(NAME), queue=OWNERS[2])
-    entries = {w.id: f"{w.until} {w.describe()}" for w in (ME, own, stopped, shared)}
+    entries = {w.member: str(w.until) for w in (ME, own, stopped, shared)}
     yield json.dumps({"claims": heads, "workers": entries}).encode()
-    for claims, crew in ((heads, {}), ({}, entries), ({"aa": "x" * 100_000}, {"w": "0 " * 9_000})):
+    long: tuple[dict[str, str], ...] = ({"aa": "x" * 100_000}, {"w " + "0 " * 9_000: "0"})
+    for claims, crew in ((heads, {}), ({}, entries), long):
         yield json.dumps({"claims": claims, "workers": crew}).encode()
     for host in ("[" * 900 + "]" * 900, "[" * 90_000, '"' + "h" * 90_000 + '"', "1" * 5_000):
-        entry = f"{NOW} {ME.describe()}".replace('"here"', host)
-        yield json.dumps({"claims": heads, "workers": {OWNERS[3]: entry}}).encode()
+        member = f"{OWNERS[3]} {ME.describe()}".replace('"here"', host)
+        yield json.dumps({"claims": heads, "workers": {member: str(NOW)}}).encode()
 
 
 # -- requests --

@@ -26,6 +26,7 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol as claims
 from scrapy_bloom.bloom.protocol import deletion
+from scrapy_bloom.bloom.protocol import worker_protocol as workers
 from scrapy_bloom.bloom.protocol.measure import probe
 from scrapy_bloom.bloom.protocol.membership import add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -123,10 +124,15 @@ class Server:
         return ["ok", "0", "", str(NOW), FIELD, f"w0 n0 {NOW} 0 2", "aa", "damaged"]
 
     def _heartbeat(self, *_: Any) -> list[Any]:
-        return ["ok", "1", "", str(NOW), "w0", f"{NOW} {{}}"]
+        return ["ok", "1 n", "all", str(NOW), "w0 {}", str(NOW), " w0", str(NOW)]
 
     def _remove_workers(self, *_: Any) -> list[Any]:
         return ["ok", "", "", str(NOW)]
+
+    _end_look = _remove_workers
+
+    def _begin_look(self, *_: Any) -> list[Any]:
+        return ["ok", f"{NOW}000", "look", str(NOW)]
 
     def _walk(self, call: Call, _: Any) -> list[Any]:
         return ["ok", "0", "node", str(NOW), call.keys[0].replace(":ring", ":0.0"), ""]
@@ -243,8 +249,10 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "hold": _protocol(claims.hold, ITEMS, "w1", "n2"),
     "scan": _protocol(claims.scan, 0, "0", 10),
     "windows": _protocol(claims.note_windows, ["a"]),
-    "heartbeat": _protocol(claims.heartbeat, "w1", 60, "{}"),
-    "remove_workers": _protocol(claims.remove_workers, {"w1": ""}),
+    "heartbeat": _protocol(workers.heartbeat, "w1 {}", 60),
+    "remove_workers": _protocol(workers.remove_workers, {"w1 {}": ""}, "n"),
+    "begin_look": _protocol(workers.begin_look, "group", 1, 0.5, clean=True),
+    "end_look": _protocol(workers.end_look, "group", 1, clean=True),
     "reassign": _protocol(
         claims.reassign, 0, [claims.StoredClaim(FIELD, "w0", "n0", NOW, 0, 2)], "w1", "n2"
     ),

@@ -85,7 +85,7 @@ def run_ring(data: bytes) -> None:
 def use(ring: Ring, now: int) -> None:
     """Look at a ring as info, lookups, rotation and growth do, at a time."""
     counts = {layer.name: layer.capacity for layer in ring.layers}
-    held = CachedRing.of("v", ring, KEYS)
+    held = CachedRing("v", ring, KEYS)
     held.add(held.pack([1 << 63] * len(ring.header.seeds))).command()
     assert 0 <= ring.error_rate(counts) <= 1
     assert 0 <= ring.error_bound <= 1

@@ -158,9 +158,10 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_RETRY_AFTER": ["1 day", 60],
     "BLOOM_CRAWLED_STATUSES": ["200-399, 404", [200, "301"], 200],
     "BLOOM_BATCH": [64],
+    "BLOOM_WAIT_REPLICAS": ["0", "2", 1],
     "BLOOM_CACHE_SIZE": [1_000],
     "BLOOM_ON_REDIS_ERROR": ["close"],
-    "BLOOM_FLUSH": ["never", "start"],
+    "BLOOM_ENABLED": ["True", 0],
     "BLOOM_TIMEOUT": [2.5],
 }
 _HOSTILE = (

@@ -11,7 +11,7 @@
 -- ARGV[..]    after the counts, per URL: the field of its claim
 -- ARGV[last]  owners whose claims are confirmed: " a b "
 --
--- Needs    prelude_layers.lua
+-- Needs    prelude_layers.lua and prelude_rights.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen,
 --                                       "2" new but not recorded, because a written layer is full,
 --                                       "8" not recorded, because these owners do not claim it
@@ -45,6 +45,7 @@ end
 
 local before, verdicts = {unpack(count)}, {}
 local claims = keys[layers + 2]
+check_rights('HSET', 'GETBIT', claims and 'HDEL')
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
   local field = claims and ARGV[8 + written + url]

@@ -15,7 +15,7 @@
 -- ARGV[13..]  per URL: field of the claim, that of the page that yielded it, "" for none, and the
 --             request as JSON, "" if it is not kept
 --
--- Needs    prelude_layers.lua
+-- Needs    prelude_layers.lua and prelude_rights.lua
 -- Reply    {"ok", verdicts}          one character per URL: "1" the caller's now, "6" the caller's now
 --                                    without its request, for which there is no room, "0" recorded
 --                                    in a bitmap, "3" the owner's already, "7" the same without its
@@ -59,6 +59,8 @@ local function has_room_for(request)
   return used <= room
 end
 
+local expiry = tonumber(ARGV[9])
+check_rights(unpack(expiry == 0 and {'PERSIST'} or {'EXPIREAT', 'EXPIRETIME'}))
 local verdicts, taken = {}, {}
 for url = 1, urls do
   local field, page, request = ARGV[10 + 3 * url], ARGV[11 + 3 * url], ARGV[12 + 3 * url]
@@ -83,7 +85,6 @@ for url = 1, urls do
   verdicts[url] = verdict
 end
 if next(taken) then
-  local expiry = tonumber(ARGV[9])
   if expiry == 0 then
     redis.call('PERSIST', claims)
   elseif redis.call('EXPIRETIME', claims) ~= expiry then

@@ -12,7 +12,7 @@
 -- With a further key, it confirms pages, as add.lua does: their claims' fields are ARGV[11..], and
 -- the owners ARGV[last].
 --
--- Needs    prelude_layers.lua
+-- Needs    prelude_layers.lua and prelude_rights.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen, "2" new but not
 --                                       recorded, "5" seen but not counted, because the layer is full
 --          {"ok", verdicts, "filling"}  as in add.lua
@@ -50,6 +50,7 @@ end
 
 local before, verdicts = count, {}
 local claims = keys[layers + 2]
+check_rights('HSET', 'BITFIELD_RO', claims and 'HDEL')
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
   local field = claims and ARGV[10 + url]

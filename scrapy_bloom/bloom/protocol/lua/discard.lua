@@ -6,7 +6,7 @@
 -- ARGV[8]     "": no layer takes more URLs
 -- ARGV[9..]   per layer: field of the ring with its count, "n:<layer>"
 --
--- Needs    prelude_layers.lua
+-- Needs    prelude_layers.lua and prelude_rights.lua
 -- Reply    {"ok", verdicts}          one character per URL: "1" discarded (unless all its counters are
 --                                    saturated: then it stays), "0" certainly not there
 --          "stale" and "lost" as in prelude_ring.lua
@@ -31,6 +31,7 @@ local function decrement(i, found)
   if count > 0 then redis.call('HSET', ring, ARGV[i + 8], count - 1) end
 end
 
+check_rights('HGET', 'HSET')
 local verdicts = {}
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}

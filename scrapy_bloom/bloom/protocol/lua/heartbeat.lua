@@ -1,40 +1,71 @@
--- heartbeat: note that a worker is alive, and return the workers.
+-- heartbeat: note that a worker is alive, and return the workers that the caller has to know of.
 --
--- KEYS[1]  HASH  the filter's workers: field = the worker's id, value = "until description"
--- ARGV[1]  id of the worker; "" changes nothing
+-- KEYS[1]  ZSET  the filter's workers: member = "id description", score = Unix time in seconds from
+--                which it counts as dead, 0 if it has stopped
+-- KEYS[2]  HASH  members: nonce of the last change of the set of workers; the rest as in
+--                begin_look.lua. It may be lost at any time
+-- ARGV[1]  the worker's member; "" changes nothing
 -- ARGV[2]  seconds until it counts as dead, 0 for a worker that has stopped
--- ARGV[3]  its description, JSON
--- ARGV[4]  Unix time in seconds at which the workers expire, 0 for never
--- ARGV[5]  workers returned at most; if there are more, those returned are chosen at random
+-- ARGV[3]  Unix time in seconds at which the workers expire, 0 for never
+-- ARGV[4]  workers returned at most; if there are more, those returned are chosen at random
+-- ARGV[5]  nonce of this call
+-- ARGV[6]  nonce of the last change that the caller knows: unless there was another, only the dead
+--          are returned; "" for all in any case, "*" for only the dead in any case
+-- ARGV[7]  what the ids of the workers returned have in common after their first character; "" for
+--          all workers
+-- ARGV[8]  Unix time in seconds, or "+" and seconds from now: those dead by then are named
+-- ARGV[9]  workers named at most
 --
--- Reply    {"ok", number of all workers, "", now, id, "until description", ...}  without the workers
---          whose id or entry is too long, which no worker has written
--- Cost     O(workers returned)
+-- Reply    {"ok", "count nonce", "all" or "dead", now, member, until, ..., " id", until, ...}  without
+--          the workers whose member is too long, which no worker has written. The named are last,
+--          and are alive
+-- Cost     O(workers returned), O(log workers) without any
 local LONGEST = 4096
+local LASTS = 3600  -- seconds
 local now = redis.call('TIME')[1]
+local nonce = redis.call('HGET', KEYS[2], 'members')
 if ARGV[1] ~= '' then
   local dead = ARGV[2] == '0' and '0' or string.format('%d', now + ARGV[2])
-  redis.call('HSET', KEYS[1], ARGV[1], dead .. ' ' .. ARGV[3])
-  if ARGV[4] == '0' then
+  local is_new = redis.call('ZADD', KEYS[1], dead, ARGV[1]) == 1
+  if is_new or not nonce then
+    nonce = ARGV[5]
+    redis.call('HSET', KEYS[2], 'members', nonce)
+  end
+  redis.call('EXPIRE', KEYS[2], LASTS)
+  if ARGV[3] == '0' then
     redis.call('PERSIST', KEYS[1])
   else
-    redis.call('EXPIREAT', KEYS[1], ARGV[4])
+    redis.call('EXPIREAT', KEYS[1], ARGV[3])
   end
 end
-local count = redis.call('HLEN', KEYS[1])
+local count = redis.call('ZCARD', KEYS[1])
+local is_all = ARGV[6] == '' or (ARGV[6] ~= '*' and ARGV[6] ~= nonce)
+local is_many = count > tonumber(ARGV[4])
 local found
-if count <= tonumber(ARGV[5]) then
-  found = redis.call('HGETALL', KEYS[1])
+if not is_all then
+  found = redis.call('ZRANGEBYSCORE', KEYS[1], 0, now, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
+elseif is_many then
+  found = redis.call('ZRANDMEMBER', KEYS[1], ARGV[4], 'WITHSCORES')
 else
-  found = redis.call('HRANDFIELD', KEYS[1], ARGV[5], 'WITHVALUES')
+  found = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 end
-local reply = {'ok', count .. '', '', now}
+local reply = {'ok', count .. ' ' .. (nonce or ''), is_all and 'all' or 'dead', now}
 for i = 1, #found, 2 do
-  if #found[i] + #found[i + 1] <= LONGEST then
-    reply[#reply + 1] = found[i]
+  local member = found[i]
+  if #member > LONGEST then
+    if ARGV[1] ~= '' then
+      redis.call('ZREM', KEYS[1], member)
+    end
+  elseif (is_all and is_many) or ARGV[7] == '' or string.sub(member, 2, #ARGV[7] + 1) == ARGV[7] then
+    reply[#reply + 1] = member
     reply[#reply + 1] = found[i + 1]
-  elseif ARGV[1] ~= '' then
-    redis.call('HDEL', KEYS[1], found[i])
   end
+end
+local seconds = string.match(ARGV[8], '^+(%d+)$')
+local by = seconds and string.format('%d', now + seconds) or ARGV[8]
+local soon = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, by, 'WITHSCORES', 'LIMIT', 0, ARGV[9])
+for i = 1, #soon, 2 do
+  reply[#reply + 1] = ' ' .. string.sub(string.match(soon[i], '^%S*'), 1, LONGEST)
+  reply[#reply + 1] = soon[i + 1]
 end
 return reply

@@ -1,13 +1,18 @@
 -- remove_workers: delete the entries of workers.
 --
--- KEYS[1]  HASH  the filter's workers, as in heartbeat.lua
--- ARGV     per worker: its id, and its entry; another entry is left alone, "" stands for any
+-- KEYS[1]  ZSET  the filter's workers, as in heartbeat.lua
+-- KEYS[2]  HASH  members, as in heartbeat.lua
+-- ARGV[1]  nonce of this call
+-- ARGV     then, per worker: its member, and its score; another one is left alone, "" stands for any
 --
 -- Reply    {"ok", "", "", now}
 -- Cost     O(workers)
-for i = 1, #ARGV, 2 do
-  if ARGV[i + 1] == '' or redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
-    redis.call('HDEL', KEYS[1], ARGV[i])
+for i = 2, #ARGV, 2 do
+  local score = ARGV[i + 1]
+  if score == '' or redis.call('ZSCORE', KEYS[1], ARGV[i]) == score then
+    if redis.call('ZREM', KEYS[1], ARGV[i]) == 1 and redis.call('EXISTS', KEYS[2]) == 1 then
+      redis.call('HSET', KEYS[2], 'members', ARGV[1])
+    end
   end
 end
 return {'ok', '', '', redis.call('TIME')[1]}

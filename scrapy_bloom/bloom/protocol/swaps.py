@@ -1,0 +1,128 @@
+"""A block's next ring, and the script calls that put it in place of the one before. No I/O."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Counts
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, load
+
+#: Decides what becomes of a ring, from the server's clock and counts; the same ring is no change.
+Decide = Callable[[Ring, int, Counts], Ring]
+
+#: Of a bitmap in a swap: no bytes, no time to expire at.
+GONE = 0, 0
+#: Of a bitmap in a swap: its bytes if it stays as it is.
+STAYS = -1
+
+
+class Change(NamedTuple):
+    """What becomes of a block's ring.
+
+    Args:
+        block: the block.
+        decide: returns the next ring.
+        version: nonce that the ring must have; None for any.
+        lost: names of layers that have to be allocated again if they stay.
+    """
+
+    block: int
+    decide: Decide
+    version: str | None = None
+    lost: Collection[str] = ()
+
+
+class Drop(NamedTuple):
+    """A key that is deleted if its block's ring is still the one that the caller knows.
+
+    Args:
+        block: the block.
+        key: the key.
+        version: nonce of the ring.
+        memory: bytes that the server frees at once.
+    """
+
+    block: int
+    key: str
+    version: str
+    memory: int = 0
+
+    def call(self, keys: Keys) -> Call:
+        """Return the call that deletes it."""
+        return Call(load("drop"), (keys.ring(self.block), self.key), (self.version,))
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A ring that takes the place of another one, if that is still there.
+
+    Args:
+        version: nonce of the ring that goes, "" if there is none.
+        ring: the ring that comes.
+        old: the ring that goes.
+        lost: names of its layers that have to be allocated again if they stay.
+    """
+
+    version: str
+    ring: Ring
+    old: Ring | None = None
+    lost: Collection[str] = ()
+
+    @property
+    def block(self) -> int:
+        """The block."""
+        return self.ring.block
+
+    @property
+    def is_rotation(self) -> bool:
+        """Whether it opens a generation."""
+        return self.old is not None and self.ring.active.number > self.old.active.number
+
+    @property
+    def is_growth(self) -> bool:
+        """Whether it adds a layer."""
+        return self.old is not None and len(self.ring.layers) > len(self.old.layers)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the bitmaps that it allocates."""
+        there = self._there
+        return sum(layer.memory for layer in self.ring.layers if layer not in there)
+
+    def call(self, keys: Keys, version: str) -> Call:
+        """Return the call that compares and sets.
+
+        Args:
+            keys: the filter's keys.
+            version: nonce of the ring that comes.
+        """
+        there = self._there
+        # What is lost goes too: its count, and whatever lies under its key.
+        bitmaps = {layer.name: GONE for layer in self.old.layers} if self.old else {}
+        for generation in self.ring.generations:
+            time = self.ring.expires(generation)
+            for layer in generation.layers:
+                bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
+        triples: list[Argument] = []
+        for name, values in bitmaps.items():
+            triples += [name, *values]
+        arguments = (self.version, version, ring_codec.dump(self.ring), self.ring.expiry, *triples)
+        names = (keys.layer(self.block, name) for name in bitmaps)
+        return Call(load("swap"), (keys.ring(self.block), *names), arguments)
+
+    def drops(self, keys: Keys, version: str) -> list[Drop]:
+        """Return the bitmaps that are no longer needed under the new ring's nonce."""
+        names = {layer.name for layer in self.ring.layers}
+        return [
+            Drop(self.block, keys.layer(self.block, layer.name), version, layer.memory)
+            for layer in (self.old.layers if self.old else ())
+            if layer.name not in names
+        ]
+
+    @property
+    def _there(self) -> set[object]:
+        layers = self.old.layers if self.old else ()
+        return {layer for layer in layers if layer.name not in self.lost}

@@ -1,0 +1,67 @@
+"""Reads claims with their requests, for subcommands that show them."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+
+import redis
+
+from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.errors import explain, showable
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.cli.session import Server
+
+
+def claims_of(
+    server: Server, bloom: BloomFilter, items: Sequence[bytes]
+) -> list[StoredClaim | None]:
+    """Return the claims of items, which the filter has looked up before; None for no claim.
+
+    Raises:
+        StorageError: the server did not answer.
+    """
+    fields = defaultdict(list)
+    for item in items:
+        fields[bloom.session.hasher.block(item)].append(field_of(item))
+    found = dict[str, StoredClaim | None]()
+    for block, part in fields.items():
+        stored = stored_claims(server, bloom, block, part)
+        found |= {field: _parse(field, text) for field, text in zip(part, stored, strict=True)}
+    return [found[field_of(item)] for item in items]
+
+
+def stored_claims(
+    server: Server, bloom: BloomFilter, block: int, fields: Sequence[str]
+) -> list[bytes | None]:
+    """Return claims of a block as they are stored.
+
+    Raises:
+        StorageError: the server did not answer.
+    """
+    if not fields:
+        return []
+    try:
+        with reading():
+            stored = server.client.hmget(Keys(bloom.key).claims(block), list(fields))
+    except (redis.RedisError, OSError) as error:
+        raise explain(error, server.address) from showable(error)
+    return [text if isinstance(text, bytes) else None for text in stored]
+
+
+def url_of(stored: bytes | None) -> str | None:
+    """Return the URL of a stored claim; None if its request is not kept."""
+    try:
+        url = json.loads((stored or b"").split(b" ", 4)[4])["url"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return url if isinstance(url, str) else None
+
+
+def _parse(field: str, stored: bytes | None) -> StoredClaim | None:
+    if stored is None:
+        return None
+    *head, request = stored.decode(errors="replace").split(" ", 4)
+    return StoredClaim.parse(field, " ".join([*head, str(len(request))]))

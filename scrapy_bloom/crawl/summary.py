@@ -1,0 +1,49 @@
+"""The last log lines of a crawl: what was new, and why nothing was. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from scrapy_bloom.bloom.protocol.info import FilterInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one process has counted in one window.
+
+    Args:
+        new: requests that were new.
+        seen: requests that were duplicates.
+        failed: pages that failed.
+    """
+
+    new: int
+    seen: int
+    failed: int
+
+
+def summary(tally: Tally, info: FilterInfo) -> str:
+    """Return what a crawl did with a filter, and what the filter holds now."""
+    done = f"{tally.new:,} new, {tally.seen:,} seen, {tally.failed:,} failed in this process"
+    text = f"{done}; {info.count:,} URLs are remembered"
+    if info.claims:
+        text += f", {info.claims:,} are not crawled yet or have failed (scrapy bloom pending)"
+    closes = info.generations[0].closes
+    return f"{text}; the next rotation is on {day(closes)}" if closes else text
+
+
+def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
+    """Return why a crawl found nothing new, and what to do; None if it found something."""
+    if tally.new or not tally.seen:
+        return None
+    since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
+    again = f", and is crawled again from {day(due)} on" if due else ""
+    return (
+        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
+        f"since {since}{again}. If some of these pages list others that are new, read them in "
+        'every run: Request(url, meta={"bloom_window": "run"}), or BLOOM_WINDOW_RULES'
+    )
+
+
+def day(time: int) -> str:
+    """Return a Unix time as text."""
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,237 @@
+"""Where the filter of a trial is: on one server, on a cluster, or under Sentinel."""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from random import Random
+
+from support.polling import until
+from support.proxy import Proxy
+from support.replicated import (
+    Cluster,
+    Node,
+    SentinelGroup,
+    Shard,
+    start_replicated_cluster,
+    start_sentinels,
+)
+from support.sentinels import SERVICE, Sentinel
+from support.servers import Server
+
+from chaos.schedule import CLUSTER, SENTINEL, SINGLE
+
+#: Milliseconds of silence that no server reaches.
+NEVER = 300_000
+
+
+class Stand:
+    """One server.
+
+    Args:
+        binary: of the server.
+        options: of each server.
+        proxied: whether the crawlers go through proxies.
+        seed: of what the proxies do.
+
+    Attributes:
+        server: what the next fault harms.
+        proxy: before that server, if there is one.
+    """
+
+    def __init__(self, binary: str, options: Sequence[str], *, proxied: bool, seed: int) -> None:
+        self._stack = ExitStack()
+        self._seed = seed
+        try:
+            self._start(binary, options, proxied=proxied)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _start(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
+        self.server = self._stack.enter_context(Server(binary, *options))
+        self.proxy: Proxy | None = None
+        if proxied:
+            self.proxy = self._stack.enter_context(Proxy(self.server.port, rng=Random(self._seed)))
+
+    def __enter__(self) -> "Stand":  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The crawlers' settings that name the stand."""
+        return {"BLOOM_REDIS_URL": self.proxy.url if self.proxy else self.server.url}
+
+    @property
+    def servers(self) -> list[Server]:
+        """All servers, with those that only watch."""
+        return [self.server]
+
+    @property
+    def primaries(self) -> list[Server]:
+        """The servers that take writes."""
+        return [self.server]
+
+    def aim(self, level: float) -> None:
+        """Choose what the next fault harms, by its level."""
+
+    def settle(self) -> None:
+        """Wait until all is well again."""
+
+    def calm(self) -> None:
+        """Wait until all is well, and let no server be replaced from now on, on a busy machine."""
+        self.settle()
+
+    def promotions(self) -> int:
+        """Return how often a replica has become a primary."""
+        return 0
+
+    def save_logs(self, directory: Path) -> None:
+        """Copy the servers' logs."""
+        for number, server in enumerate(self.servers):
+            shutil.copy(server.directory / "log", directory / f"server-{number}.log")
+
+
+class ReplicatedStand(Stand):
+    """Servers with replicas; a fault harms one primary.
+
+    Attributes:
+        shard: that primary and its replica.
+    """
+
+    shard: Shard
+    #: The server that is harmed, and the one that replaces it.
+    _primary: Node
+
+    def _seed_proxies(self, nodes: Sequence[Node]) -> None:
+        for number, node in enumerate(nodes):
+            if node.proxy:
+                node.proxy.rng = Random(f"{self._seed}:{number}")
+
+    def aim_at(self, shard: Shard) -> None:
+        """Aim at the primary of a shard."""
+        self.shard, self._primary = shard, shard.primary()
+        self.server, self.proxy = self._primary.server, self._primary.proxy
+
+    def await_replacement(self) -> None:
+        """Wait until the other server of the shard has become the primary."""
+        (other,) = (node for node in self.shard.nodes if node is not self._primary)
+        until(lambda: other.role == "master", "a server is replaced")
+
+    def follow(self) -> None:
+        """Make the server, which was started again, the replica of what has replaced it."""
+
+    def command_failover(self, *words: str) -> None:
+        """Command the replica to replace the server.
+
+        Args:
+            words: of the command.
+        """
+        raise NotImplementedError
+
+
+class ClusterStand(ReplicatedStand):
+    """A cluster of three primaries with a replica each; a fault harms one of the primaries."""
+
+    def _start(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
+        start: AbstractContextManager[Cluster]
+        start = start_replicated_cluster(binary, *options, proxied=proxied)
+        self.cluster = self._stack.enter_context(start)
+        self._seed_proxies(self.cluster.nodes)
+        self.aim(0)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.cluster.nodes[:3])
+        return {"BLOOM_REDIS_URL": f"redis+cluster://{hosts}"}
+
+    @property
+    def servers(self) -> list[Server]:
+        return [node.server for node in self.cluster.nodes]
+
+    @property
+    def primaries(self) -> list[Server]:
+        return self.cluster.primaries()
+
+    def aim(self, level: float) -> None:
+        shards = self.cluster.shards
+        self.aim_at(shards[int(level * 1_000) % len(shards)])
+
+    def command_failover(self, *words: str) -> None:
+        with self.shard.replica().server.client() as client:
+            client.execute_command("CLUSTER", "FAILOVER", *words)
+
+    def settle(self) -> None:
+        self.cluster.await_whole()
+
+    def calm(self) -> None:
+        super().calm()
+        for node in self.cluster.nodes:
+            node.configure("cluster-node-timeout", NEVER)
+        self.settle()
+
+    def promotions(self) -> int:
+        return sum(node.promotions() for node in self.cluster.nodes)
+
+
+class SentinelStand(ReplicatedStand):
+    """A primary and its replica, and three sentinels."""
+
+    def _start(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
+        start: AbstractContextManager[SentinelGroup]
+        start = start_sentinels(binary, *options, proxied=proxied)
+        self.group = self._stack.enter_context(start)
+        self._seed_proxies(self.group.shard.nodes)
+        self.aim(0)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return {"BLOOM_REDIS_URL": f"redis+sentinel://{hosts}/{SERVICE}"}
+
+    @property
+    def sentinels(self) -> list[Sentinel]:
+        return self.group.sentinels
+
+    @property
+    def servers(self) -> list[Server]:
+        return [*(node.server for node in self.group.shard.nodes), *self.sentinels]
+
+    @property
+    def primaries(self) -> list[Server]:
+        return [self.group.shard.primary().server]
+
+    def aim(self, level: float) -> None:
+        self.aim_at(self.group.shard)
+
+    def follow(self) -> None:
+        (other,) = (node for node in self.shard.nodes if node is not self._primary)
+        with self.server.client() as client:
+            client.replicaof("127.0.0.1", str(other.port))
+
+    def command_failover(self, *words: str) -> None:
+        with self.sentinels[0].client() as client:
+            client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+
+    def settle(self) -> None:
+        self.group.await_whole()
+
+    def calm(self) -> None:
+        super().calm()
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.sentinel_set(SERVICE, "down-after-milliseconds", NEVER)
+        self.settle()
+
+    def promotions(self) -> int:
+        return sum(node.promotions() for node in self.group.shard.nodes)
+
+
+STANDS: dict[str, type[Stand]] = {
+    SINGLE: Stand,
+    CLUSTER: ClusterStand,
+    SENTINEL: SentinelStand,
+}

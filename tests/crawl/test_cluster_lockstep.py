@@ -1,0 +1,113 @@
+"""Workers find the same links at the same time, while slots move or a primary is killed."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.lockstep import PAGE, Lockstep, look_up, slots_of_pages, worker_on
+from support.loops import eventually, in_loop
+from support.polling import until
+from support.replicas import is_primary, with_replicas
+from support.servers import Server, start_cluster
+from support.slots import SlotMove, slots_on
+
+PROCESSES, PAGES = 4, 100
+SETTINGS = {"BLOOM_TIMEOUT": 5.0, "BLOOM_REMEMBER": "scheduled"}
+#: Milliseconds after which the nodes of a cluster take a silent one for failed.
+NODE_TIMEOUT = "3000"
+
+
+@contextmanager
+def lockstep(node: Server, **settings: object) -> Iterator[Lockstep]:
+    processes = Lockstep(node.port, PROCESSES, PAGES, **{**SETTINGS, **settings})
+    try:
+        yield processes
+    finally:
+        processes.end()
+
+
+@in_loop
+async def fill_slots(node: Server, slots: dict[int, int]) -> None:
+    with worker_on(node.port, **SETTINGS) as worker:
+        slots.update(slots_of_pages(worker, range(PAGES * PAGE)))
+
+
+def find_slots(node: Server) -> dict[int, int]:
+    """Create the filter; return the slots of pages."""
+    slots: dict[int, int] = {}
+    fill_slots(node, slots)
+    return slots
+
+
+def test_slots_that_move_cost_nothing(nodes: list[Server], cluster: object) -> None:
+    with lockstep(nodes[0]) as processes:
+        moved = 0
+        while processes.is_running:
+            block = moved % 16
+            SlotMove(nodes, f"{{shop:bloom:{block}}}").finish()
+            moved += 1
+        outcome = processes.outcome()
+    assert moved > 16
+    assert [number for number, count in outcome.new.items() if not count] == []
+    assert outcome.duplicates == set()
+    assert outcome.outages == [0] * PROCESSES
+
+
+@pytest.fixture
+def own_cluster(any_binary: str) -> Iterator[tuple[list[Server], list[Server]]]:
+    """Primaries, and a replica of each."""
+    # Else all of them refuse all calls until a replica has taken over.
+    options = ("--cluster-node-timeout", NODE_TIMEOUT, "--cluster-require-full-coverage", "no")
+    with start_cluster(any_binary, *options) as nodes, with_replicas(nodes, *options) as replicas:
+        yield nodes, replicas
+
+
+def test_a_primary_that_is_killed_costs_its_slots_only(
+    own_cluster: tuple[list[Server], list[Server]],
+) -> None:
+    nodes, replicas = own_cluster
+    own = slots_on(nodes[1])
+    slots = find_slots(nodes[0])
+    with lockstep(nodes[0]) as processes:
+        time.sleep(1)
+        nodes[1].kill()
+        until(lambda: is_primary(replicas[1]), "its replica takes over")
+        outcome = processes.outcome()
+    assert [number for number, count in outcome.new.items() if not count] == []
+    assert {slots[number] for number in outcome.duplicates} <= own
+    assert outcome.outages == [1] * PROCESSES
+
+
+@in_loop
+async def lose_last_writes(nodes: list[Server], replicas: list[Server]) -> None:
+    with (
+        worker_on(nodes[0].port, **SETTINGS) as one,
+        worker_on(nodes[0].port, **SETTINGS) as two,
+    ):
+        lost = {
+            n for n, slot in slots_of_pages(one, range(200)).items() if slot in slots_on(nodes[1])
+        }
+        replicas[1].process.send_signal(signal.SIGSTOP)
+        with nodes[1].client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        assert not await look_up(one, range(200))
+        assert await look_up(two, range(200)) == {*range(200)}
+        nodes[1].kill()
+        replicas[1].process.send_signal(signal.SIGCONT)
+        assert not await look_up(one, range(200, 300))
+        assert await look_up(two, range(200, 300)) < {*range(200, 300)}
+        await eventually(lambda: is_primary(replicas[1]), "its replica takes over")
+        await one.back()
+        await two.back()
+        # New to the first that looks, and no page of the other nodes.
+        assert await look_up(two, range(200)) == {*range(200)} - lost
+        assert await look_up(one, range(200)) == {*range(200)}
+        assert one.stat("outages") == two.stat("outages") == 1
+
+
+def test_what_a_replica_has_not_got_is_looked_up_again(
+    own_cluster: tuple[list[Server], list[Server]],
+) -> None:
+    lose_last_writes(*own_cluster)

@@ -1,0 +1,250 @@
+"""BLOOM_WAIT_REPLICAS: the claims on a page's links are on replicas before the page is recorded."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+import redis
+from redis.crc import key_slot
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.loops import eventually, in_loop
+from support.nursery import Nursery
+from support.odd_site import Lab, page, serve
+from support.outages import killed, stalled
+from support.polling import until
+from support.replicas import take_over, with_replica, with_replicas
+from support.servers import Server, start_cluster
+from support.workers import Worker, claimed, recorded
+from support.workers import page as request
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol.membership import locate
+from scrapy_bloom.crawl.jobs import Job, JobKind
+
+CHILDREN = [f"/child-{number}" for number in range(30)]
+PAGES = {"/": page("/parent"), "/parent": page(*CHILDREN), **dict.fromkeys(CHILDREN, page())}
+#: Seconds: half of it is as long as a page waits for replicas.
+TIMEOUT = 60
+SETTINGS: dict[str, Any] = {
+    "BLOOM_REDIS_PARAMS": '{"redis_cls": "redis.RedisCluster"}',
+    "BLOOM_HEARTBEAT": 1,
+    "BLOOM_TIMEOUT": TIMEOUT,
+}
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+class ClusterLab(Lab):
+    """A lab whose server is a cluster; the node of /parent's block will not fail."""
+
+    @contextmanager
+    def connected(self, primaries: list[Server]) -> Iterator[None]:
+        self.client.close()
+        with redis.RedisCluster(host="127.0.0.1", port=primaries[0].port) as client:
+            self.client = client
+            yield
+
+    def node_of(self, path: str, primaries: list[Server]) -> Server:
+        """Return the primary that has the block of a page."""
+        bloom = BloomFilter(self.client, "odd:bloom")
+        bloom.open()
+        held, _ = locate(bloom.session, fingerprint(Request(urljoin(self.site.url, path))))
+        assert held is not None
+        slot = key_slot(bloom.session.keys.ring(held.ring.block).encode())
+        return primaries[slot * len(primaries) // 16_384]
+
+
+def address(node: Server) -> str:
+    """Return the address of a node for a client for clusters, which has no databases."""
+    return f"redis://127.0.0.1:{node.port}"
+
+
+@contextmanager
+def cluster_lab(
+    binary: str, directory: Path, nursery: Nursery
+) -> Iterator[tuple[ClusterLab, list[Server], list[Server]]]:
+    with ExitStack() as stack:
+        primaries = stack.enter_context(start_cluster(binary))
+        replicas = stack.enter_context(with_replicas(primaries))
+        site = stack.enter_context(serve(PAGES))
+        lab = ClusterLab(site, address(primaries[0]), directory, nursery)
+        stack.enter_context(lab)
+        stack.enter_context(lab.connected(primaries))
+        yield lab, primaries, replicas
+
+
+def is_recorded(lab: Lab) -> bool:
+    return "/parent" in lab.recorded()
+
+
+def has_claims_on_all_links(lab: Lab) -> bool:
+    return set(CHILDREN) <= lab.claims().keys()
+
+
+@pytest.mark.parametrize(
+    ("replicas_wanted", "is_ready"),
+    [(0, is_recorded), (1, has_claims_on_all_links)],
+    ids=["without", "with"],
+)
+def test_a_primary_that_fails_with_the_crawler_hides_no_page(
+    any_binary: str,
+    tmp_path: Path,
+    nursery: Nursery,
+    replicas_wanted: int,
+    is_ready: Callable[[Lab], bool],
+) -> None:
+    """A primary fails whose replica is behind: claims on links of a page on another primary.
+
+    Without waiting, that page is recorded, and the links on the primary that failed are lost.
+    """
+    with cluster_lab(any_binary, tmp_path, nursery) as (lab, primaries, replicas):
+        steady = lab.node_of("/parent", primaries)
+        number = next(n for n, node in enumerate(primaries) if node is not steady)
+        failing, behind = primaries[number], replicas[number]
+        lab.site.hold_after(1)
+        with lab.start(**SETTINGS, BLOOM_WAIT_REPLICAS=replicas_wanted) as crawl:
+            until(lambda: lab.site.held or crawl.is_over, "/parent is under way")
+            assert not crawl.is_over, crawl.log
+            with behind.client() as client:
+                client.save()
+            behind.kill()
+            lab.site.hold_after(0)
+            until(lambda: is_ready(lab) or crawl.is_over, "its links are claimed")
+            assert not crawl.is_over, crawl.log
+            assert is_recorded(lab) is (replicas_wanted == 0)
+            crawl.kill()
+            failing.kill()
+        behind.start()
+        take_over(behind, [node for node in primaries if node is not failing])
+        lab.redis_url = address(steady)
+        lab.client.nodes_manager.initialize()  # type: ignore[attr-defined]
+        settings = {**SETTINGS, "BLOOM_TIMEOUT": 2}
+        for _ in range(2):
+            lab.crawl(**settings)
+        missed = set(CHILDREN) - set(lab.site.hits())
+        failing.start()
+    if replicas_wanted:
+        assert not missed
+    else:
+        assert missed
+
+
+# -- one primary --
+
+TEXT = "fewer than BLOOM_WAIT_REPLICAS"
+
+
+@pytest.fixture
+def pair(any_binary: str) -> Iterator[tuple[Server, Server]]:
+    """A server and its replica."""
+    with with_replica(any_binary) as pair:
+        yield pair
+
+
+def waiting(server: Server, **settings: object) -> Worker:
+    return Worker(server.url, BLOOM_WAIT_REPLICAS=1, BLOOM_REMEMBER="crawled", **settings)
+
+
+def crawl(worker: Worker, *numbers: int) -> None:
+    """Claim pages and queue that they are crawled."""
+    for number in numbers:
+        assert not worker.sees(number)
+        worker.thread.put(Job(JobKind.CONFIRM, "lasting", fingerprint(request(number))))
+
+
+@in_loop
+async def test_with_its_replica_nothing_is_counted(
+    pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, _ = pair
+    with waiting(primary) as worker:
+        crawl(worker, *range(10))
+        await eventually(lambda: recorded(primary) == 10)
+        assert worker.stat("unreplicated") == 0
+    assert TEXT not in caplog.text
+
+
+@in_loop
+async def test_a_replica_that_is_late_is_counted_and_does_not_hold_up_the_crawl(
+    pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, replica = pair
+    with waiting(primary, BLOOM_TIMEOUT=2) as worker:
+        with stalled(replica):
+            crawl(worker, *range(3))
+            assert worker.sees(0)  # while pages wait
+            await eventually(lambda: recorded(primary) == 3)
+            crawl(worker, *range(3, 6))
+            await eventually(lambda: worker.stat("unreplicated") == 6)
+        assert recorded(primary) == 6
+        assert claimed(primary) == 0
+        assert caplog.text.count(TEXT) == 1
+        assert "a primary had 0 replicas in time" in caplog.text
+        assert worker.stat("outages") == 0
+
+        async def is_noticed(number: int) -> bool:
+            before = worker.stat("unreplicated")
+            crawl(worker, number)
+            await eventually(lambda: recorded(primary) == number + 1)
+            await eventually(lambda: not worker.thread.queue)
+            return worker.stat("unreplicated") == before
+
+        noticed = [await is_noticed(number) for number in range(6, 30)]
+        assert noticed[-1]  # that it is back
+
+
+@in_loop
+async def test_a_server_without_replicas_is_warned_about_when_the_filter_is_opened(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with waiting(own_server):
+        await eventually(lambda: TEXT in caplog.text)
+
+
+@in_loop
+async def test_a_user_who_may_not_wait_gets_the_remedy(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_server.client() as client:
+        client.acl_setuser(
+            "hasty", enabled=True, passwords=["+s"], keys="*", commands=["+@all", "-wait"]
+        )
+    params = {"username": "hasty", "password": "s"}
+    with waiting(own_server, BLOOM_REDIS_PARAMS=params) as worker:
+        await eventually(lambda: "refuses WAIT" in caplog.text)
+        crawl(worker, 1, 2)
+        await eventually(lambda: worker.stat("unreplicated") == 2)
+        assert worker.stat("outages") == 0
+    assert caplog.text.count("refuses WAIT") == 1
+    assert "Allow it to this user" in caplog.text
+    assert recorded(own_server) == 2
+
+
+@in_loop
+async def test_min_replicas_to_write_holds_pages_back(
+    any_binary: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's own setting is for those who prefer that."""
+    with (
+        with_replica(any_binary, "--min-replicas-to-write", "1") as (primary, replica),
+        waiting(primary) as worker,
+    ):
+        crawl(worker, 1)
+        await eventually(lambda: recorded(primary) == 1)
+        with killed(replica):
+            worker.thread.put(Job(JobKind.CONFIRM, "lasting", fingerprint(request(1))))
+            await eventually(lambda: worker.stat("outages"))
+            assert "too few of its replicas are connected" in caplog.text
+            crawl(worker, 2)
+            assert recorded(primary) == 1
+        await worker.back()
+        await eventually(lambda: recorded(primary) == 2)
+        assert worker.stat("unreplicated") <= 1

@@ -1,0 +1,129 @@
+"""``scrapy bloom acl``: what it prints is enough for each subcommand, and is in the docs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from support.cli import KEY, URLS, Call, fingerprints
+from support.paths import ROOT
+from support.rights import PASSWORD, USER, denials
+from support.servers import Server, contents
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.cli.acl import PASSWORD as PLACEHOLDER
+
+#: A subcommand, and what it needs.
+NEEDS = [
+    ("info --measure 100", "read"),
+    (f"check {URLS[0]}", "read"),
+    ("pending", "read"),
+    ("pending --release --owner w1 --yes", "crawl"),
+    ("rotate --yes", "crawl"),
+    ("export file", "crawl,export"),
+    ("clear --yes", "crawl"),
+    ("delete --yes", "crawl,delete"),
+    ("import file", "crawl,import"),
+]
+
+
+@pytest.fixture
+def user(client: redis.Redis) -> Iterator[None]:
+    """The user is removed in the end."""
+    yield
+    client.acl_deluser(USER)
+
+
+def grant(shop: Call, client: redis.Redis, *options: str) -> None:
+    """Run what the command prints, with a password."""
+    line = shop("acl", "--user", USER, *options, "--json").json["setuser"]
+    client.execute_command(*line.replace(PLACEHOLDER, PASSWORD).split())
+    denials(client)
+
+
+def as_user(shop: Call, server: Server, arguments: str) -> int:
+    url = f"unix://{USER}:{PASSWORD}@{server.socket}"
+    done = shop(*arguments.split(), BLOOM_REDIS_URL=url)
+    assert PASSWORD not in done.out + done.err
+    return done.code
+
+
+@pytest.mark.each_server
+@pytest.mark.usefixtures("user")
+def test_each_subcommand_works_with_the_rights_that_are_printed_for_it(
+    server: Server, client: redis.Redis, shop: Call
+) -> None:
+    bloom = BloomFilter(client, KEY, window="2 days", period="1 day")
+    bloom.add_many(fingerprints(URLS))
+    for arguments, uses in NEEDS:
+        grant(shop, client, "--for", uses)
+        assert as_user(shop, server, arguments) == 0, arguments
+        assert denials(client) == [], arguments
+
+
+@pytest.mark.usefixtures("user")
+def test_what_is_not_granted_is_refused_with_the_remedy(
+    server: Server, client: redis.Redis, shop: Call
+) -> None:
+    BloomFilter(client, KEY).add_many(fingerprints(URLS))
+    before = contents(client)
+    grant(shop, client, "--for", "read")
+    url = f"unix://{USER}:{PASSWORD}@{server.socket}"
+    done = shop("clear", "--yes", BLOOM_REDIS_URL=url)
+    assert done.code == 2
+    assert f"the user {USER!r} may not run " in done.err
+    assert "scrapy bloom acl prints the rules" in done.err
+    assert contents(client) == before
+
+
+@pytest.mark.usefixtures("user")
+def test_a_migration_reads_the_set(
+    server: Server, client: redis.Redis, shop: Call, move: Call
+) -> None:
+    client.sadd("shop:dupefilter", *[fingerprint.hex() for fingerprint in fingerprints(URLS)])
+    grant(shop, client, "--from-set")
+    url = f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
+    done = move("--from-set", BLOOM_REDIS_URL=url, REDIS_URL=url)
+    assert done.code == 0, done.err
+    assert denials(client) == []
+
+
+def test_wrong_options_are_refused(shop: Call) -> None:
+    for options, text in (
+        (
+            ("--for", "crawl,fly"),
+            "--for 'fly' is none of crawl, read, delete, export, import, sets",
+        ),
+        (("--user", "a b"), "--user 'a b' has spaces or quotes"),
+    ):
+        done = shop("acl", *options)
+        assert (done.code, text in done.err) == (2, True)
+
+
+def test_it_needs_no_server(call: Call) -> None:
+    done = call("acl", "--key", "k", BLOOM_REDIS_URL="redis://127.0.0.1:1")
+    assert done.code == 0
+    assert "ACL SETUSER scrapy-bloom reset on >PASSWORD resetchannels ~{k:*}:* +" in done.out
+    assert "user scrapy-bloom on >PASSWORD resetchannels ~{k:*}:* +" in done.out
+    assert "cluster" not in done.out
+    assert "+cluster|slots" in call("acl", "--key", "k", "--cluster").out
+    assert "+client|setinfo" in call("acl", "--key", "k", "--setinfo").out
+
+
+def test_the_page_has_what_the_command_prints(call: Call) -> None:
+    page = (ROOT / "docs" / "acl.md").read_text()
+    examples = re.findall(r"```console\n\$ scrapy bloom (acl.*)\n((?s:.*?))```", page)
+    assert len(examples) > 1
+    for arguments, text in examples:
+        assert call(*arguments.split()).out == text
+
+
+def test_a_file_of_users_can_have_the_line(any_binary: str, call: Call, tmp_path: Path) -> None:
+    line = call("acl", "--key", "two words", "--user", USER, "--json").json["line"]
+    (tmp_path / "users.acl").write_text(f"{line.replace(PLACEHOLDER, PASSWORD)}\n")
+    with (
+        Server(any_binary, "--aclfile", str(tmp_path / "users.acl")) as server,
+        server.client(username=USER, password=PASSWORD) as client,
+    ):
+        BloomFilter(client, "two words").open()

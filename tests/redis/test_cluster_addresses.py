@@ -1,0 +1,136 @@
+"""Addresses of clusters: redis+cluster:// and rediss+cluster://, for clients of both kinds."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+from support.certificates import Authority, TLSServer
+from support.polling import until
+from support.servers import SLOTS, Server, free_port
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client import tls
+from scrapy_bloom.bloom.client.connect_guard import connecting
+from scrapy_bloom.bloom.client.connection import connect
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+
+SECRET = "S3CRET"
+#: Seconds that are enough on a busy machine.
+PATIENCE = 10.0
+
+
+def use(url: str, **params: Any) -> list[bool]:
+    """Add an item by a client of each kind, twice."""
+
+    async def add(connection: Any) -> list[bool]:
+        client = connection.open_async()
+        try:
+            bloom = AsyncBloomFilter(client, "k", timeout=PATIENCE)
+            return [await bloom.add("b"), await bloom.add("a")]
+        finally:
+            await getattr(client, "aclose", client.close)()  # redis-py 5.0.0 calls it close
+
+    with closing(connect(url, timeout=PATIENCE, params=params)) as connection:
+        bloom = BloomFilter(connection.client, "k")
+        return [bloom.add("a"), *asyncio.run(add(connection)), bloom.add("b")]
+
+
+NEW = [True, True, False, False]
+
+
+def test_any_node_that_answers_is_enough(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
+    first, second, third = (node.port for node in nodes)
+    assert use(f"redis+cluster://127.0.0.1:{first},127.0.0.1:{second}") == NEW
+    assert not any(use(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{third}/0"))
+
+
+def test_no_node_can_be_reached() -> None:
+    with pytest.raises(StorageError, match=r"^redis\+cluster://127.0.0.1:\d+ .*start"):
+        connect(f"redis+cluster://u:{SECRET}@127.0.0.1:{free_port()}")
+
+
+def test_a_server_that_is_no_cluster(server: Server) -> None:
+    with pytest.raises(StorageError, match="luster mode is not enabled"):
+        connect(f"redis+cluster://127.0.0.1:{server.port}")
+
+
+def test_labels_and_databases(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    with closing(connect(f"{url}/0?client_name=mine")) as connection:
+        assert connection.label == url
+        assert not connection.resolves
+        BloomFilter(connection.client, "k").open()
+        with nodes[0].client() as client:
+            assert "mine" in [one["name"] for one in client.client_list()]
+    for wrong, params in [(f"{url}/1", {}), (f"{url}?db=2", {}), (url, {"db": 3})]:
+        with pytest.raises(ConfigurationError, match="database"):
+            connect(wrong, params=params)
+    for name in ("host", "redis_cls", "startup_nodes"):
+        with pytest.raises(ConfigurationError, match=name):
+            connect(url, params={name: "x"})
+
+
+def test_connections_are_made_only_where_that_is_allowed(
+    cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    """Its nodes may have names, and resolving knows no time-out."""
+    with closing(connect(f"redis+cluster://127.0.0.1:{nodes[0].port}")) as connection:
+        bloom = BloomFilter(connection.client, "k", label=connection.address)
+        with connecting(allowed=False), pytest.raises(StorageError, match="is not connected"):
+            bloom.open()
+        bloom.open()
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSServer]:
+    """A cluster of one node, whose clients use TLS."""
+    options = ("--cluster-enabled", "yes", "--tls-cluster", "yes")
+    node = TLSServer(tmp_path_factory.mktemp("tls"), *options)
+    with node.server, node.server.client() as client:
+        client.execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+        until(lambda: client.cluster("INFO")["cluster_state"] == "ok", "the cluster is up")
+        yield node
+
+
+def url_of(node: TLSServer, **options: object) -> str:
+    return node.url(**options).replace("rediss", "rediss+cluster")  # type: ignore[arg-type]
+
+
+def test_tls(secure: TLSServer) -> None:
+    with secure.server.client() as client:
+        client.flushall()
+    assert use(url_of(secure)) == NEW
+    own = secure.client
+    with secure.requiring():
+        assert not any(use(url_of(secure, ssl_certfile=own.certificate, ssl_keyfile=own.key)))
+        with pytest.raises(StorageError, match="set ssl_certfile and ssl_keyfile"):
+            use(url_of(secure))
+
+
+def test_the_certificate_is_checked(secure: TLSServer, tmp_path: Any) -> None:
+    other = Authority(tmp_path).file
+    with pytest.raises(StorageError, match="set ssl_ca_certs to"):
+        use(url_of(secure, trusting=False, ssl_ca_certs=other))
+    with secure.presenting(secure.authority.issue("elsewhere", address="192.0.2.1")):
+        with pytest.raises(StorageError, match="for another host name"):
+            use(url_of(secure))
+        assert not any(use(url_of(secure, ssl_check_hostname="false")))
+
+
+@pytest.mark.skipif("ssl_ciphers" not in tls.IN_URL, reason="redis-py is too old")
+def test_options_that_redis_pys_clients_for_clusters_drop(secure: TLSServer) -> None:
+    """A server that has no cipher in common refuses the client."""
+    with secure.server.client() as client:
+        client.execute_command("CONFIG SET", "tls-protocols", "TLSv1.2")
+        client.execute_command("CONFIG SET", "tls-ciphers", "ECDHE-ECDSA-AES256-GCM-SHA384")
+        try:
+            ciphers = "ECDHE-ECDSA-AES128-GCM-SHA256"
+            with pytest.raises(StorageError, match="TLS"):
+                use(url_of(secure, ssl_ciphers=ciphers))
+            assert not any(use(url_of(secure, ssl_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")))
+        finally:
+            client.execute_command("CONFIG SET", "tls-ciphers", "DEFAULT")
+            client.execute_command("CONFIG SET", "tls-protocols", "")

@@ -1,0 +1,331 @@
+"""Users who lack rights: refused before anything changes, and by name when a filter is opened."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from support.rights import PASSWORD, USER, Prober, denials, set_user, user_of, without
+from support.servers import Server, contents
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.errors import RightsError
+from scrapy_bloom.bloom.protocol import claim_protocol, replication, rights, worker_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.rights import CALLS, CRAWL, Rules, commands_for
+from scrapy_bloom.bloom.protocol.scripts import WRITES, Call, commands_in, load
+
+pytestmark = pytest.mark.each_server
+
+KEY = "k"
+OWNER, OTHER = "w1", "w2"
+FAILURE = RetryPolicy("-1", 0, 5)
+SCRIPTS = {
+    file.name.removesuffix(".lua")
+    for file in resources.files("scrapy_bloom.bloom.protocol").joinpath("lua").iterdir()
+    if not file.name.startswith("prelude_")
+}
+
+
+def items(count: int, first: int = 0) -> list[bytes]:
+    return [number.to_bytes(20, "big") for number in range(first, first + count)]
+
+
+def make_claims(bloom: BloomFilter, found: list[bytes]) -> None:
+    requests = ['{"url":"https://example.com"}'] * len(found)
+    claim = claim_protocol.claim
+    bloom.run(lambda session: claim(session, found, requests, OWNER, "1", memory=300_000))
+
+
+def crawl(bloom: BloomFilter) -> None:
+    """Do what a crawl does."""
+    bloom.open()
+    bloom.add_many(items(3))
+    bloom.add_many(items(4))
+    make_claims(bloom, items(8, 100))
+    bloom.run(lambda s: claim_protocol.confirm(s, items(2, 100), (OWNER,)))
+    bloom.run(lambda s: claim_protocol.release(s, items(2, 102), OWNER))
+    bloom.run(lambda s: claim_protocol.release(s, items(2, 104), OWNER, FAILURE))
+    bloom.run(lambda s: claim_protocol.hold(s, items(1, 106), OTHER, "2"))
+    page = bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 100))
+    bloom.run(lambda s: claim_protocol.reassign(s, 0, page.claims, OTHER, "3"))
+    bloom.run(lambda s: claim_protocol.note_windows(s, ["listing"]))
+    bloom._driver._send(replication.touches([bloom.session]))
+    for worker in (OWNER, OTHER):
+        bloom.run(
+            partial(worker_protocol.heartbeat, member=f"{worker} {{}}", life=60, nonce=worker)
+        )
+    found = bloom.run(worker_protocol.read_workers)
+    turn = bloom.run(partial(worker_protocol.begin_look, group="g", since=0, pause=0, clean=False))
+    bloom.run(partial(worker_protocol.end_look, group="g", begun=turn.now, clean=True))
+    bloom.run(partial(worker_protocol.remove_workers, entries=found.entries, nonce="n"))
+    assert bloom.contains(items(5)) == [True] * 4 + [False]
+    bloom.info()
+
+
+def library(bloom: BloomFilter, tmp_path: Path) -> None:
+    """Do what else there is."""
+    other = BloomFilter(bloom._driver.client, "other", like=bloom)
+    other.add_many(items(3, 200))
+    bloom.update(other)
+    bloom.copy("copy").approx_len()
+    bloom.save(tmp_path / "file")
+    BloomFilter.load(bloom._driver.client, "loaded", tmp_path / "file")
+    for key in ("copy", "loaded", "other"):
+        BloomFilter(bloom._driver.client, key).delete()
+
+
+@pytest.fixture
+def prober(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Prober]:
+    """Tries all calls that filters make; each is made in the end."""
+    with user_of(server) as user:
+        prober, send = Prober(client, user), Driver._send
+
+        def probing(self: Driver, calls: list[Call]) -> list[Any]:
+            for call in calls:
+                prober.probe(call)
+            return send(self, calls)
+
+        monkeypatch.setattr(Driver, "_send", probing)
+        monkeypatch.setattr(Driver, "exchange", lambda *_: None)
+        monkeypatch.setattr(worker_protocol, "MAX_WORKERS", 1)
+        yield prober
+
+
+def test_a_refused_script_leaves_no_half_of_its_writes(
+    client: redis.Redis, prober: Prober, tmp_path: Path
+) -> None:
+    make = partial(BloomFilter, client, KEY, capacity=100, blocks=1)
+    lasting = make()
+    crawl(lasting)
+    library(lasting, tmp_path)
+    lasting.add_many(items(150, 1_000))  # it grows
+    lasting.clear()
+    client.delete("{k:0}:ring")  # its bitmaps are found by their names
+    lasting.delete()
+    windows = make(window="2 days", period="1 day")
+    crawl(windows)
+    windows.rotate()
+    windows.rotate()
+    crawl(windows)
+    client.flushall()
+    crawl(make(window="2 days", period="1 day", ring="write-all"))
+    client.flushall()
+    counting = make(counting=True)
+    crawl(counting)
+    counting.add_many(items(150, 1_000))
+    counting.discard(items(1)[0])
+    assert prober.tried.keys() == SCRIPTS
+    for name in SCRIPTS:
+        writes = WRITES & {*commands_in(load(name).text).needed}
+        assert writes <= prober.refused[name], f"{name} is not tried with all that it writes"
+
+
+def make_user(admin: Any, *uses: str, key: str = KEY, more: tuple[str, ...] = ()) -> None:
+    """Make the user with exactly the rights that are generated."""
+    admin.execute_command(
+        *Rules.of([key], uses or (CRAWL,), more=more).setuser(USER, PASSWORD).split()
+    )
+    denials(admin)
+
+
+def test_the_commands_that_write_are_known(client: redis.Redis) -> None:
+    known = client.execute_command("COMMAND")
+    writes = {name.upper() for name, about in known.items() if "write" in about["flags"]}
+    called = {name for script in SCRIPTS for name in commands_in(load(script).text).needed}
+    assert called & writes == called & WRITES
+    assert writes >= WRITES
+
+
+@pytest.mark.parametrize("command", [*CALLS, *commands_for(CRAWL).needed])
+def test_a_missing_command_is_named_when_a_filter_is_opened(
+    server: Server, client: redis.Redis, command: str
+) -> None:
+    def assert_is_named() -> None:
+        with pytest.raises(RightsError) as error:
+            BloomFilter(user, KEY).open()
+        assert command.lower().replace(" ", "|") in str(error.value).lower().replace(" ", "|")
+
+    with user_of(server, "~*", "+@all", without(command)) as user:
+        assert_is_named()
+        assert not client.keys("*")
+        make_user(client)
+        BloomFilter(user, KEY).open()
+        # Now there is a filter, and the scripts are loaded.
+        set_user(client, "~*", "+@all", without(command))
+        assert_is_named()
+
+
+@pytest.mark.parametrize("command", [*commands_for(CRAWL).optional, *rights.CLIENT])
+def test_an_optional_command_is_not_needed(
+    server: Server, client: redis.Redis, command: str
+) -> None:
+    with user_of(server, "~*", "+@all", without(command)) as user:
+        bloom = BloomFilter(user, KEY, capacity=1_000, blocks=1)
+        crawl(bloom)
+        assert bloom.eviction_policy() == ("" if command == "INFO" else "noeviction")
+        assert without(command)[1:] in denials(client) or command in ("TYPE", "SELECT")
+
+
+@pytest.mark.parametrize(
+    ("rules", "texts"),
+    [
+        (
+            "~{k:*}:ring ~{k:*}:0.* +@all -hset -expireat",
+            [
+                "the user 'crawler' may not run EXPIREAT, HSET, nor read and write the keys ",
+                " '{k:0}:header', '{k:0}:claims', '{k:0}:heartbeats', '{k:0}:looks' on unix:///",
+                "/s: grant the filter's keys and the commands it needs (docs/acl.md)",
+            ],
+        ),
+        (
+            "%R~{k:*}:* ~{k:*}:claims +@all",
+            ["may not read and write the keys '{k:0}:header', '{k:0}:ring', "],
+        ),
+        (
+            "~k:* +@all",
+            [
+                "keys '{k:0}:header', '{k:0}:ring', '{k:0}:claims', '{k:0}:0.0', ",
+                "'{k:0}:heartbeats' and 1 more on ",
+            ],
+        ),
+    ],
+)
+def test_all_that_is_missing_is_named_with_the_user_and_the_remedy(
+    server: Server, client: redis.Redis, rules: str, texts: list[str]
+) -> None:
+    with user_of(server, *rules.split()) as user, pytest.raises(RightsError) as error:
+        BloomFilter(user, KEY, blocks=1).open()
+    assert [text for text in texts if text not in str(error.value)] == []
+    assert not client.keys("*")
+
+
+CALL = Callable[[BloomFilter], object]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bloom: bloom.add(b"new"),
+        lambda bloom: bloom.add_many([b"new", b"newer"]),
+        lambda bloom: make_claims(bloom, items(3)),
+        lambda bloom: bloom.info(),
+    ],
+)
+def test_rights_that_are_taken_away_are_named(
+    server: Server, client: redis.Redis, call: CALL
+) -> None:
+    make_user(client)
+    with server.client(username=USER, password=PASSWORD) as user:
+        bloom = BloomFilter(user, KEY, blocks=1)
+        crawl(bloom)
+        before = contents(client)
+        for rule, name in (("-hget -hmget -hgetall", "HM?GET"), ("resetkeys", "'{k:0}:ring'")):
+            client.execute_command("ACL", "SETUSER", USER, *rule.split())
+            with pytest.raises(RightsError, match=name) as error:
+                call(bloom)
+            assert "the user 'crawler' may not" in str(error.value)
+            assert PASSWORD not in str(error.value)
+            make_user(client)
+        client.execute_command("ACL", "SETUSER", USER, "-evalsha")
+        with pytest.raises(RightsError, match="'evalsha' command"):
+            call(bloom)
+        assert contents(client) == before
+    client.acl_deluser(USER)
+
+
+@pytest.mark.parametrize(
+    "key", ["k", "a*b?[c]\\d", "two words", "q\"u'o", "tab\there", "k:\u00e9\u4e2d", "^-,;$"]
+)
+def test_the_generated_rights_are_enough_and_for_this_filter_only(
+    server: Server, client: redis.Redis, key: str
+) -> None:
+    make_user(client, key=key)
+    with server.client(username=USER, password=PASSWORD) as user:
+        for options in ({}, {"window": "2 days", "period": "1 day"}, {"counting": True}):
+            bloom = BloomFilter(user, key, capacity=100, blocks=2, **options)
+            crawl(bloom)
+            bloom.add_many(items(500, 1_000))
+            if options.get("window"):
+                bloom.rotate()
+            bloom.clear()
+            client.flushall()
+        crawl(BloomFilter(user, f"{key}:listing", blocks=1))
+        assert bloom.eviction_policy()
+        assert denials(client) == []
+        for other in ("x", "xk", f"x{key}", f"{key}x", "aXbYcd", "a*b?c\\d"):
+            with pytest.raises(RightsError):
+                BloomFilter(user, other).open()
+    client.acl_deluser(USER)
+
+
+def test_reading_needs_commands_that_read_only(server: Server, client: redis.Redis) -> None:
+    crawl(BloomFilter(client, KEY, blocks=2))
+    before = contents(client)
+    assert not WRITES & {*commands_for(rights.READ).needed}
+    make_user(client, rights.READ)
+    with server.client(username=USER, password=PASSWORD) as user:
+        assert BloomFilter(user, KEY).look()
+        assert BloomFilter(user, KEY).info().count == 6
+        assert BloomFilter(user, KEY).find(items(1)[0]).seen
+        assert BloomFilter(user, KEY).measure(100).seen == 0
+        assert denials(client) == []
+        with pytest.raises(RightsError, match="HSET"):
+            BloomFilter(user, KEY).add(b"new")
+        assert contents(client) == before
+    client.acl_deluser(USER)
+
+
+def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    crawl(BloomFilter(client, KEY, capacity=1_000, blocks=2))
+    with server.client(username=USER, password=PASSWORD) as user:
+        bloom, file = BloomFilter(user, KEY), tmp_path / "file"
+        for use, call in (
+            (rights.EXPORT, lambda: bloom.save(file)),
+            (rights.SETS, lambda: bloom.update(BloomFilter(user, KEY))),
+            (rights.DELETE, bloom.delete),
+            (rights.IMPORT, lambda: BloomFilter.load(user, KEY, file)),
+            (rights.SETS, lambda: bloom.copy(f"{KEY}:copy")),
+        ):
+            if use == rights.DELETE:
+                client.delete("{k:1}:ring")  # its bitmaps have to be looked for
+            make_user(client)
+            with pytest.raises(RightsError):
+                call()
+            make_user(client, CRAWL, use)
+            call()
+            assert denials(client) == []
+    client.acl_deluser(USER)
+
+
+def test_missing_rights_are_named_with_asyncio(server: Server, client: redis.Redis) -> None:
+    async def refused(*rules: str) -> str:
+        set_user(client, *rules)
+        url = f"unix://{USER}:{PASSWORD}@{server.socket}"
+        async with redis.asyncio.Redis.from_url(url) as user:
+            opened = AsyncBloomFilter(user, KEY, blocks=1)
+            set_user(client, "~*", "+@all")
+            await opened.open()
+            set_user(client, *rules)
+            with pytest.raises(RightsError) as late:
+                await opened.add_many(items(3, 10))
+            with pytest.raises(RightsError) as early:
+                await AsyncBloomFilter(user, KEY).open()
+        assert PASSWORD not in f"{late.value}{early.value}"
+        return f"{late.value} | {early.value}"
+
+    assert (
+        asyncio.run(refused("~*", "+@all", "-hset")).count("the user 'crawler' may not run HSET")
+        == 2
+    )
+    assert asyncio.run(refused("~x", "+@all")).count("read and write the keys '{k:0}:") == 2
+    assert asyncio.run(refused("~*", "+@all", "-evalsha")).count("'evalsha' command") == 2
+    client.acl_deluser(USER)

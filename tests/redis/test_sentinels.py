@@ -1,0 +1,309 @@
+"""Addresses of services of Sentinel: the primary is found, checked, and never another server."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+from support.certificates import TLSServer
+from support.polling import until_it_works
+from support.proxy import Fault, Kind, Proxy
+from support.sentinels import SERVICE, ScriptedSentinel, Sentinel, Watched, start_sentinels
+from support.servers import Server, free_port
+
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
+from scrapy_bloom.bloom.client.connection import Connection, connect
+
+SECRET = "S3CRET"
+#: Seconds that are enough on a busy machine.
+PATIENCE = 10.0
+
+
+@pytest.fixture(scope="module")
+def watched(any_binary: str) -> Iterator[Watched]:
+    with start_sentinels(any_binary) as watched:
+        yield watched
+
+
+@pytest.fixture
+def own_watched(any_binary: str) -> Iterator[Watched]:
+    """For one test, which ends some."""
+    with start_sentinels(any_binary) as watched:
+        yield watched
+
+
+@pytest.fixture
+def pair(any_binary: str) -> Iterator[tuple[Server, Server]]:
+    """Two servers that know nothing of each other."""
+    with Server(any_binary) as one, Server(any_binary) as two:
+        yield one, two
+
+
+class Both:
+    """A synchronous and an asyncio client of one address, each with a filter."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.bloom = BloomFilter(connection.client, "k")
+        client = connection.open_async()
+        self.other = AsyncBloomFilter(client, "k", timeout=PATIENCE)
+        self.close = getattr(client, "aclose", client.close)  # redis-py 5.0.0 calls it close
+
+
+def use(url: str, steps: Callable[[Both], Awaitable[object]], timeout: float = PATIENCE) -> None:
+    """Await a test's steps with clients of an address, in one event loop."""
+
+    async def run() -> None:
+        with closing(connect(url, timeout=timeout)) as connection:
+            both = Both(connection)
+            try:
+                await steps(both)
+            finally:
+                await both.close()
+                await both.other._driver.close()
+
+    asyncio.run(run())
+
+
+async def add_by_both(both: Both) -> None:
+    assert both.bloom.add("a")
+    assert not await both.other.add("a")
+    assert await both.other.add("b")
+    assert not both.bloom.add("b")
+
+
+def url_of(*sentinels: ScriptedSentinel | int) -> str:
+    ports = [one if isinstance(one, int) else one.port for one in sentinels]
+    return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/{SERVICE}"
+
+
+@contextmanager
+def refused(*parts: str) -> Iterator[None]:
+    """What is done fails with a message that has these parts, and no secret."""
+    with pytest.raises(StorageError) as caught:
+        yield
+    for part in parts:
+        assert part in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def ping(url: str, timeout: float = PATIENCE) -> None:
+    with closing(connect(url, timeout=timeout)) as connection:
+        BloomFilter(connection.client, "k").open()
+
+
+# -- real sentinels --
+
+
+def test_both_clients_use_the_primary(watched: Watched) -> None:
+    with watched.servers[0].client() as client:
+        client.flushall()
+    use(watched.url(), add_by_both)
+    with closing(connect(watched.url())) as connection:
+        assert connection.label == watched.url().removesuffix("/0")
+        connection.client.ping()
+        assert connection.label == f"{SERVICE} at 127.0.0.1:{watched.servers[0].port}"
+        bloom = BloomFilter(connection.client, "k")
+        assert repr(bloom) == f"<BloomFilter 'k' on {connection.label}>"
+
+
+def test_the_database_is_the_one_in_the_address(watched: Watched) -> None:
+    with closing(connect(f"{watched.url().removesuffix('/0')}/3")) as connection:
+        connection.client.set("here", 1)
+    with watched.servers[0].client(db=3) as client:
+        assert client.get("here") == b"1"
+        client.flushall()
+
+
+def test_a_service_that_no_sentinel_knows(watched: Watched) -> None:
+    with refused(
+        "cannot be found: the sentinel", "knows no service 'other'", "name of the service"
+    ):
+        ping(watched.url().replace(SERVICE, "other"))
+
+
+def test_no_sentinel_can_be_reached() -> None:
+    ports = [free_port(), free_port()]
+    parts = [f"the sentinel 127.0.0.1:{port} is not there" for port in ports]
+    with refused("cannot be found: ", *parts):
+        ping(url_of(*ports))
+
+
+def test_a_sentinel_that_is_a_server(watched: Watched) -> None:
+    port = watched.servers[0].port
+    with refused(f"the sentinel 127.0.0.1:{port}", "it is a server, and no sentinel"):
+        ping(url_of(port))
+
+
+def test_a_silent_sentinel_leaves_time_for_the_others(watched: Watched) -> None:
+    """Its port accepts connections, and nobody answers."""
+    with watched.servers[0].client() as client:
+        client.flushall()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = watched.url().replace("://", f"://127.0.0.1:{port},", 1)
+        use(url, add_by_both)
+        with refused(f"the sentinel 127.0.0.1:{port} did not answer in time"):
+            ping(url_of(port), timeout=0.2)
+
+
+def test_the_next_connection_goes_to_the_new_primary(own_watched: Watched) -> None:
+    primary, replica = own_watched.servers
+
+    async def steps(both: Both) -> None:
+        await add_by_both(both)
+        with primary.client() as client:
+            client.wait(1, 10_000)
+        primary.kill()
+        with pytest.raises(StorageError):
+            both.bloom.add("c")
+        until_it_works(both.bloom.open, StorageError)
+        assert both.connection.label == f"{SERVICE} at 127.0.0.1:{replica.port}"
+        both.bloom.add("c")
+        assert not await both.other.add("c")
+        assert not both.bloom.add("a")
+
+    use(own_watched.url(), steps)
+
+
+def test_passwords_of_sentinels_and_of_servers_are_apart(any_binary: str) -> None:
+    server, sentinel = f"{SECRET}-server", f"{SECRET}-sentinel"
+    with start_sentinels(any_binary, password=server, sentinel_password=sentinel) as watched:
+        who, query = f":{server}@", f"sentinel_password={sentinel}"
+        use(watched.url(who=who, query=query), add_by_both)
+        with refused("requires a password: give it as sentinel_username and sentinel_password"):
+            ping(watched.url(who=who))
+        with refused("the sentinel", "refuses the user name or the password"):
+            ping(watched.url(who=who, query=f"{query}x"))
+        port = watched.servers[0].port
+        with refused(
+            f"{SERVICE} at 127.0.0.1:{port} requires a password: give it in the arguments"
+        ):
+            ping(watched.url(query=query))
+        with refused(f"{SERVICE} at 127.0.0.1:{port} refuses the user name or the password"):
+            ping(watched.url(who=f":{server}x@", query=query))
+
+
+def test_tls_of_sentinels_and_of_servers_is_apart(tls_server: TLSServer) -> None:
+    with tls_server.server.client() as client:
+        client.flushall()
+    files = (
+        *("--tls-auth-clients", "no", "--tls-ca-cert-file", str(tls_server.authority.file)),
+        *("--tls-cert-file", str(tls_server.issued.certificate)),
+        *("--tls-key-file", str(tls_server.issued.key)),
+    )
+    port = free_port()
+    binary = tls_server.server.binary
+    with Sentinel(binary, tls_server.server, "--tls-port", str(port), *files):
+        trusting = f"sentinel_ssl=true&sentinel_ssl_ca_certs={tls_server.authority.file}"
+        use(f"{url_of(port)}?{trusting}", add_by_both)
+        with refused("no known authority has signed", "set sentinel_ssl_ca_certs"):
+            ping(f"{url_of(port)}?sentinel_ssl=true")
+        with refused(f"the sentinel 127.0.0.1:{port} closed the connection"):
+            ping(url_of(port))
+    with ScriptedSentinel(tls_server.port) as sentinel:
+        url = url_of(sentinel).replace("redis+", "rediss+")
+        with tls_server.server.client() as client:
+            client.flushall()
+        use(f"{url}?ssl_ca_certs={tls_server.authority.file}", add_by_both)
+        with refused(f"{SERVICE} at 127.0.0.1:{tls_server.port}", "no known authority has signed"):
+            ping(url)
+
+
+# -- what sentinels do for moments only --
+
+
+def test_both_clients_leave_a_server_that_is_not_the_primary_any_more(
+    pair: tuple[Server, Server],
+) -> None:
+    old, new = pair
+
+    async def steps(both: Both) -> None:
+        await add_by_both(both)
+        sentinel.names = new.port
+        assert not both.bloom.add("a"), "its connection is good, and no other was made"
+        await both.other._driver._pool.disconnect()
+        assert await both.other.add("a"), "this one is new"
+        assert not both.bloom.add("a")
+        with old.client() as client:
+            assert len(BloomFilter(client, "k")) == 2
+            client.flushall()
+        both.bloom.add_many(["c", "d"])
+        await both.other.add_many(["e", "f"])
+        with old.client() as client:
+            assert not client.keys("*")
+
+    with ScriptedSentinel(old.port) as sentinel:
+        use(url_of(sentinel), steps)
+
+
+def test_a_replica_is_not_used(pair: tuple[Server, Server]) -> None:
+    primary, other = pair
+    with ExitStack() as stack, other.client() as admin:
+        admin.replicaof("127.0.0.1", str(primary.port))
+        behind = stack.enter_context(ScriptedSentinel(other.port))
+        with refused("cannot be reached now: ", f"the server 127.0.0.1:{other.port} is a replica"):
+            ping(url_of(behind))
+        use(url_of(behind, stack.enter_context(ScriptedSentinel(primary.port))), add_by_both)
+        admin.replicaof("NO", "ONE")
+
+
+def test_a_primary_that_becomes_a_replica_is_left(pair: tuple[Server, Server]) -> None:
+    old, new = pair
+
+    async def steps(both: Both) -> None:
+        await add_by_both(both)
+        with old.client() as admin:
+            admin.replicaof("127.0.0.1", str(new.port))
+        sentinel.names = new.port
+        with refused(f"127.0.0.1:{old.port} is a read-only replica"):
+            await both.other.add("c")
+        assert await both.other.add("c")
+        assert both.bloom.add("d"), "its connection was not closed, and leads to the replica"
+        assert both.connection.label.endswith(str(new.port))
+
+    with ScriptedSentinel(old.port) as sentinel:
+        use(url_of(sentinel), steps)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_whose_reply_is_lost_is_not_repeated(
+    is_async: bool, pair: tuple[Server, Server]
+) -> None:
+    async def steps(both: Both) -> None:
+        await add_by_both(both)
+        proxy.fault = Fault(Kind.RESET_REPLY, times=1)
+        with refused("closed the connection"):
+            if is_async:
+                await both.other.add("c")
+            else:
+                both.bloom.add("c")
+        assert proxy.struck == 1
+        assert not both.bloom.add("c"), "it was carried out"
+        assert not await both.other.add("c")
+
+    with Proxy(pair[0].port) as proxy, ScriptedSentinel(proxy.port) as sentinel:
+        use(url_of(sentinel), steps)
+
+
+def test_a_server_that_forbids_role_is_used(pair: tuple[Server, Server]) -> None:
+    with pair[0].client() as admin:
+        rules = ("on", f">{SECRET}", "~*", "+@all", "-role")
+        admin.execute_command("ACL", "SETUSER", "worker", *rules)
+    with ScriptedSentinel(pair[0].port) as sentinel:
+        url = url_of(sentinel).replace("://", f"://worker:{SECRET}@")
+        use(url, add_by_both)
+
+
+def test_an_unknown_database_is_named(pair: tuple[Server, Server]) -> None:
+    with ScriptedSentinel(pair[0].port) as sentinel, refused("has no database of that number"):
+        ping(f"{url_of(sentinel)}/99")
+
+
+def test_options_in_params(pair: tuple[Server, Server]) -> None:
+    with ScriptedSentinel(pair[0].port) as sentinel:
+        params = {"sentinel_password": SECRET, "client_name": "mine"}
+        with closing(connect(url_of(sentinel), params=params)) as connection:
+            assert connection.client.client_getname() == "mine"
+        assert sentinel.received[0] == [b"AUTH", SECRET.encode()]

@@ -1,0 +1,267 @@
+"""What concerns all blocks of a filter, or many of them, takes few round trips."""
+
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from support.clock import MovedServer
+from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, stored_rings
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.protocol.ring_store import GROWN, LOST, ROTATED
+from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, MAX_CALLS
+
+pytestmark = pytest.mark.each_server(others="slow")
+
+#: Three waves, of which two are full.
+BLOCKS, PARTS = 2 * MAX_CALLS + 8, 3
+#: Links enough that each of 16 blocks has some, and those of a page.
+LINKS = [f"https://example.com/{number}" for number in range(400)]
+PAGE = LINKS[:64]
+
+
+@pytest.fixture
+def many(moved: MovedServer) -> Iterator[redis.Redis]:
+    with moved.client() as client:
+        yield client
+        assert_keys(client)
+        assert_ttls(client)
+
+
+def waves(bloom: BloomFilter, action: Callable[[], object]) -> int:
+    before = bloom.round_trips
+    action()
+    return bloom.round_trips - before
+
+
+def windows(client: redis.Redis) -> set[str | None]:
+    return {ring.config.window for ring in stored_rings(client).values()}
+
+
+def some(client: redis.Redis, **options: Any) -> BloomFilter:
+    # Of other options than in most tests: 1,024 blocks of tiny bitmaps.
+    return connect(
+        client, **{"blocks": BLOCKS, "capacity": 100_000, "window": "5 months"} | options
+    )
+
+
+# -- how many --
+
+
+def test_a_filter_of_1024_blocks_is_created_and_opened_in_few_waves(many: redis.Redis) -> None:
+    first, second = some(many, blocks=1_024), some(many, blocks=None)
+    assert waves(first, first.open) <= 25
+    assert waves(second, second.open) <= 8
+    assert sorted(stored_rings(many)) == list(range(1_024))
+    assert len({ring.header for ring in stored_rings(many).values()}) == 1
+
+
+def test_changes_of_all_blocks_take_few_waves(many: redis.Redis) -> None:
+    bloom = some(many)
+    bloom.open()
+    assert waves(bloom, bloom.info) == PARTS
+    # Looked at; then read and swapped, and the fifth time what is forgotten is dropped. And the
+    # header is read, it is made to live longer, and a script is loaded.
+    for _ in range(4):
+        assert waves(bloom, bloom.rotate) <= 3 * PARTS + 2
+    assert waves(bloom, bloom.rotate) <= 4 * PARTS + 4
+    assert {len(ring.generations) for ring in stored_rings(many).values()} == {5}
+    # Five bitmaps of each block go, and its claims.
+    assert waves(bloom, bloom.clear) <= (2 + 5 + 1) * PARTS + 3
+    assert {len(ring.generations) for ring in stored_rings(many).values()} == {1}
+    other = some(many, window="2 months")
+    assert waves(other, other.open) <= 4 * PARTS + 6
+    assert windows(many) == {"2 months"}
+    assert waves(other, lambda: other.clear(claims_only=True)) <= PARTS + 2
+    assert waves(other, other.delete) <= 5 * PARTS
+    assert many.dbsize() == 0
+
+
+def test_what_is_due_at_open_is_rotated_in_few_waves(moved: MovedServer, many: redis.Redis) -> None:
+    some(many).open()
+    moved.set_time(at(2027, 2, 1))
+    told: list[str] = []
+    bloom = some(many, notify=lambda what, _: told.append(what))
+    assert waves(bloom, bloom.open) <= 4 * PARTS + 6
+    assert told == [ROTATED] * BLOCKS
+    again = some(many)
+    assert waves(again, again.open) <= 8
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_a_lookup_rotates_all_its_blocks_at_once(
+    moved: MovedServer, many: redis.Redis, stagger: bool
+) -> None:
+    bloom = connect(many, blocks=16, window="2 months", stagger=stagger)
+    bloom.add_many(PAGE)
+    # The links, and again; rings read, the header's expiry, swapped, dropped; scripts loaded.
+    for year in (2028, 2029):
+        moved.set_time(at(year, 2, 1))
+        assert waves(bloom, lambda: bloom.add_many(PAGE)) <= 6 + 2
+
+
+def test_a_lookup_grows_all_its_blocks_at_once(many: redis.Redis) -> None:
+    told: list[str] = []
+    bloom = connect(
+        many, blocks=16, capacity=16, window="2 months", notify=lambda what, _: told.append(what)
+    )
+    bloom.open()
+    assert waves(bloom, lambda: bloom.add_many(LINKS)) <= 20
+    assert told.count(GROWN) >= 16
+
+
+def test_lost_bitmaps_of_many_blocks_are_replaced_at_once(many: redis.Redis) -> None:
+    told: list[str] = []
+    bloom = connect(many, blocks=16, window="2 months", notify=lambda what, _: told.append(what))
+    bloom.add_many(LINKS)
+    many.delete(*(KEYS.layer(block, "0.0") for block in range(16)))
+    assert waves(bloom, lambda: bloom.add_many(LINKS)) <= 6
+    assert told == [LOST] * 16
+    many.delete(*(KEYS.ring(block) for block in range(16)))
+    assert waves(bloom, lambda: bloom.add_many(LINKS)) <= 10
+    assert told == [LOST] * 32
+
+
+# -- how large --
+
+
+@contextmanager
+def noted(bloom: BloomFilter) -> Iterator[list[list[Call]]]:
+    """Note what is sent together."""
+    sent: list[list[Call]] = []
+    driver: Driver = bloom._driver
+    real = driver._send
+
+    def send(calls: list[Call]) -> Any:
+        sent.append(calls)
+        return real(calls)
+
+    vars(driver)["_send"] = send
+    yield sent
+
+
+@pytest.mark.parametrize(
+    ("blocks", "capacity", "most"),
+    [(40, 400_000, 2), (3, 4_000_000, 1), (300, 100, 256)],
+    ids=["several in a wave", "each larger than a wave", "many in a wave"],
+)
+def test_a_wave_allocates_and_deletes_no_more_than_it_may(
+    many: redis.Redis, blocks: int, capacity: int, most: int
+) -> None:
+    bloom = connect(many, blocks=blocks, capacity=capacity * blocks, window="1 month")
+    with noted(bloom) as sent:
+        bloom.open()
+        bloom.rotate()
+        bloom.delete()
+    assert many.dbsize() == 0
+    sizes, longest = dict[str, int](), dict.fromkeys(("swap", "drop"), 0)
+    for calls in sent:
+        assert len(calls) <= MAX_CALLS
+        bitmaps = []
+        for call in calls:
+            if call.script.name == "swap":
+                for key, size in zip(call.keys[1:], map(int, call.args[5::3]), strict=True):
+                    if size > 0:
+                        sizes[key] = size
+                        bitmaps.append(size)
+            elif call.script.name == "drop" and call.keys[1] in sizes:
+                bitmaps.append(sizes[call.keys[1]])
+        assert len(bitmaps) <= 1 or sum(bitmaps) <= MAX_BYTES
+        if bitmaps:
+            name = calls[0].script.name
+            longest[name] = max(longest[name], len(bitmaps))
+    assert longest == {"swap": most, "drop": most}
+    assert max(sizes.values()) > MAX_BYTES or most > 1
+
+
+# -- several at once --
+
+PROCESSES = 8
+#: Processes are forked from one without connections, which a child would share.
+clean = multiprocessing.get_context("forkserver")
+clean.set_forkserver_preload(["scrapy_bloom"])
+
+
+def create(url: str, number: int, barrier: Any) -> tuple[str, int]:
+    with redis.Redis.from_url(url) as client:
+        bloom = BloomFilter(
+            client, "shop", blocks=BLOCKS, window=f"{number % 3 + 2} months", capacity=100_000
+        )
+        barrier.wait()
+        header_id = bloom.open().id
+        return header_id, bloom.round_trips
+
+
+def script_calls(client: redis.Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+
+
+def test_processes_that_create_a_filter_at_once_leave_one(
+    server: Server, client: redis.Redis
+) -> None:
+    """With settings that differ; the calls of each are bounded."""
+    client.config_resetstat()
+    with clean.Manager() as manager, clean.Pool(PROCESSES) as pool:
+        barrier = manager.Barrier(PROCESSES)
+        arguments = [(server.url, number, barrier) for number in range(PROCESSES)]
+        results = pool.starmap(create, arguments)
+    rings = stored_rings(client)
+    assert sorted(rings) == list(range(BLOCKS))
+    assert {ring.header.id for ring in rings.values()} == {header_id for header_id, _ in results}
+    assert len({ring.header for ring in rings.values()}) == 1
+    assert len({ring.config for ring in rings.values()}) == 1
+    assert_keys(client, going=True)
+    # Each looks for a ring, reads, creates, changes (a read and a swap) and looks again, and once
+    # more where another process has changed the configuration.
+    assert script_calls(client) <= PROCESSES * 12 * BLOCKS
+    assert max(trips for _, trips in results) <= 100
+
+
+def die_creating(url: str, calls: int) -> None:
+    """Create a filter, and be killed when so many calls were carried out."""
+    with redis.Redis.from_url(url) as client:
+        bloom = some(client)
+        driver: Driver = bloom._driver
+        real = driver._pipeline
+
+        def pipeline(sent: list[Call]) -> list[Any]:
+            nonlocal calls
+            if calls < len(sent):
+                real(sent[:calls])
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls -= len(sent)
+            return real(sent)
+
+        vars(driver)["_pipeline"] = pipeline
+        bloom.open()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_next_client_completes_what_a_killed_one_has_begun(
+    moved: MovedServer, many: redis.Redis, share: float
+) -> None:
+    # Before any ring is there, all blocks are looked at twice.
+    calls = 2 * BLOCKS + round(share * BLOCKS) + random.randrange(50)
+    process = clean.Process(target=die_creating, args=(moved.unix_url, calls))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    begun = stored_rings(many)
+    assert 0 < len(begun) < BLOCKS
+    bloom = some(many, window="3 months")
+    assert waves(bloom, bloom.open) <= 50
+    rings = stored_rings(many)
+    assert sorted(rings) == list(range(BLOCKS))
+    assert {ring.header for ring in rings.values()} == {begun[0].header}
+    assert windows(many) == {"3 months"}
+    assert bloom.lost_blocks == 0

@@ -1,0 +1,222 @@
+"""Heartbeats, and whose turn it is to look at all claims, on a real server."""
+
+import time
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol import worker_protocol
+from scrapy_bloom.bloom.protocol.worker_protocol import (
+    MAX_NAMED,
+    MAX_WORKERS,
+    ONLY_DEAD,
+    Turn,
+    WorkerEntries,
+)
+
+KEYS = Keys("k")
+LIFE = 60
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, "k", blocks=1, capacity=1_000)
+    bloom.open()
+    return bloom
+
+
+def beat(
+    bloom: BloomFilter,
+    member: str = "",
+    life: int = LIFE,
+    *,
+    nonce: str = "",
+    known: str = "",
+    tag: str = "",
+    by: str = "0",
+) -> WorkerEntries:
+    return bloom.run(
+        lambda session: worker_protocol.heartbeat(
+            session, member, life, nonce=nonce, known=known, tag=tag, by=by
+        )
+    )
+
+
+def remove(bloom: BloomFilter, entries: dict[str, str], nonce: str) -> None:
+    bloom.run(lambda session: worker_protocol.remove_workers(session, entries, nonce))
+
+
+def test_a_heartbeat_notes_until_when_a_worker_is_alive(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    assert beat(bloom).entries == {}
+    found = beat(bloom, "one {}", nonce="n1")
+    assert abs(found.now - client.time()[0]) <= 1
+    assert found.entries == {"one {}": str(found.now + LIFE)}
+    again = beat(bloom, "two []", 0, nonce="n2")
+    assert again.entries == {**found.entries, "two []": "0"}
+    assert (again.total, again.is_all, again.is_partial) == (2, True, False)
+
+
+def test_a_worker_is_removed_unless_it_has_changed(bloom: BloomFilter) -> None:
+    beat(bloom, "one {}", nonce="n1")
+    beat(bloom, "two {}", 0, nonce="n2")
+    remove(bloom, {"two {}": "7"}, "n3")
+    assert beat(bloom).entries.keys() == {"one {}", "two {}"}
+    remove(bloom, {"two {}": "0", "three {}": ""}, "n4")
+    assert beat(bloom).entries.keys() == {"one {}"}
+    remove(bloom, {"one {}": ""}, "n5")
+    assert beat(bloom).entries == {}
+
+
+def test_the_version_changes_when_a_worker_comes_or_goes_and_not_with_heartbeats(
+    bloom: BloomFilter,
+) -> None:
+    versions = [
+        beat(bloom, "one {}", nonce="n1").version,
+        beat(bloom, "one {}", nonce="n2").version,
+        beat(bloom, "two {}", nonce="n3").version,
+        beat(bloom, "two {}", 0, nonce="n4").version,  # it stops: the reply shows that in any case
+    ]
+    assert versions == ["n1", "n1", "n3", "n3"]
+    remove(bloom, {"three {}": ""}, "n5")
+    assert beat(bloom).version == "n3"
+    remove(bloom, {"two {}": ""}, "n6")
+    assert beat(bloom).version == "n6"
+
+
+def test_a_reply_leaves_out_the_living_if_no_worker_came_or_went(bloom: BloomFilter) -> None:
+    beat(bloom, "one {}", nonce="n1")
+    beat(bloom, "stopped {}", 0, nonce="n2")
+    known = beat(bloom, "one {}", nonce="n3").version
+    for version in (known, ONLY_DEAD):
+        found = beat(bloom, "one {}", known=version)
+        assert (found.is_all, found.entries) == (False, {"stopped {}": "0"})
+    assert beat(bloom, "two {}", nonce="n4", known=known).entries.keys() == {
+        *("one {}", "two {}", "stopped {}")
+    }
+    assert beat(bloom, "three {}", nonce="n5", known=ONLY_DEAD).entries == {"stopped {}": "0"}
+
+
+def test_without_what_is_noted_of_the_set_of_workers_all_are_read(
+    bloom: BloomFilter, client: redis.Redis
+) -> None:
+    known = beat(bloom, "one {}", nonce="n1").version
+    assert 0 < client.ttl(KEYS.looks()) <= 3_600
+    client.delete(KEYS.looks())
+    assert beat(bloom, known=known).is_all
+    found = beat(bloom, "one {}", nonce="n2", known=known)
+    assert (found.is_all, found.version) == (True, "n2")
+
+
+def test_the_silent_are_dead_and_returned(bloom: BloomFilter, client: redis.Redis) -> None:
+    known = beat(bloom, "one {}", nonce="n1").version
+    client.zadd(KEYS.heartbeats(), {"one {}": client.time()[0]})
+    assert beat(bloom, known=known).entries.keys() == {"one {}"}
+    assert beat(bloom, "one {}", known=known).entries == {}
+
+
+def test_those_are_named_that_may_soon_be_dead(bloom: BloomFilter, client: redis.Redis) -> None:
+    now = client.time()[0]
+    members = {"dead {}": now - 1, "first {}": now + 10, "w2 {}": now + 20, "late {}": now + 99}
+    client.zadd(KEYS.heartbeats(), members)
+    for by in ("+30", str(now + 30)):
+        assert beat(bloom, by=by, known=ONLY_DEAD).soon == {"first": now + 10, "w2": now + 20}
+    assert beat(bloom, by="0").soon == {}
+    client.zadd(KEYS.heartbeats(), {f"w{number} {{}}": now + 30 for number in range(999)})
+    assert len(beat(bloom, by="+40").soon) == MAX_NAMED
+
+
+def test_other_spiders_workers_are_left_out_and_counted(bloom: BloomFilter) -> None:
+    for name in ("wshop1", "wshop2", "wlist1"):
+        beat(bloom, f"{name} {{}}", nonce=name)
+        beat(bloom, f"{name}x {{}}", 0, nonce=f"{name}x")
+    found = beat(bloom, tag="shop")
+    assert found.total == 6
+    assert found.entries.keys() == {f"wshop{name} {{}}" for name in ("1", "1x", "2", "2x")}
+    dead = beat(bloom, tag="shop", known=ONLY_DEAD)
+    assert dead.entries.keys() == {"wshop1x {}", "wshop2x {}"}
+
+
+def test_of_too_many_workers_some_are_returned(bloom: BloomFilter, client: redis.Redis) -> None:
+    client.zadd(KEYS.heartbeats(), {f"w{number} {{}}": 1 for number in range(MAX_WORKERS + 1)})
+    for known in ("", ONLY_DEAD):
+        found = beat(bloom, known=known)
+        assert (found.is_partial, len(found.entries)) == (True, MAX_WORKERS)
+
+
+def test_entries_that_are_too_long_go(bloom: BloomFilter, client: redis.Redis) -> None:
+    client.zadd(KEYS.heartbeats(), {"w " + "x" * 5_000: 1, "x" * 5_000: 10**10})
+    assert beat(bloom, by=str(10**11)).entries == {}
+    assert client.zcard(KEYS.heartbeats()) == 2
+    assert beat(bloom, "one {}").entries.keys() == {"one {}"}
+    assert client.zcard(KEYS.heartbeats()) == 1
+
+
+# -- looks --
+
+
+def begin(
+    bloom: BloomFilter, since: int = 0, pause: float = 60, *, group: str = "g", clean: bool = False
+) -> Turn:
+    return bloom.run(
+        lambda session: worker_protocol.begin_look(session, group, since, pause, clean=clean)
+    )
+
+
+def end(bloom: BloomFilter, begun: int, *, clean: bool) -> None:
+    bloom.run(lambda session: worker_protocol.end_look(session, "g", begun, clean=clean))
+    time.sleep(0.002)  # so that the next look begins in another millisecond
+
+
+def test_one_worker_looks_and_the_others_wait(bloom: BloomFilter, client: redis.Redis) -> None:
+    first = begin(bloom)
+    assert abs(first.now / 1_000 - client.time()[0]) <= 1
+    assert (first.is_mine, first.is_done) == (True, False)
+    second = begin(bloom)
+    assert (second.is_mine, second.is_done) == (False, False)
+    assert begin(bloom, group="other").is_mine
+    assert begin(bloom, pause=0).is_mine
+
+
+def test_a_look_counts_for_those_that_wanted_one_before_it_began(bloom: BloomFilter) -> None:
+    before = begin(bloom).now - 1
+    begun = before + 1
+    assert not begin(bloom, before).is_done
+    end(bloom, begun, clean=False)
+    assert begin(bloom, before).is_done
+    assert not begin(bloom, begun).is_done, "it began before"
+    assert not begin(bloom).is_done
+    assert not begin(bloom, before, clean=True).is_done
+    end(bloom, begun, clean=True)
+    assert begin(bloom, before, clean=True).is_done
+
+
+def test_a_look_that_ends_late_does_not_undo_a_later_one(bloom: BloomFilter) -> None:
+    first = begin(bloom).now
+    time.sleep(0.002)
+    second = begin(bloom, pause=0).now
+    end(bloom, second, clean=True)
+    end(bloom, first, clean=True)
+    assert begin(bloom, first, clean=True).is_done
+
+
+def test_a_clock_that_goes_back_holds_up_no_look(bloom: BloomFilter, client: redis.Redis) -> None:
+    now = begin(bloom).now
+    later = now + 3_600_000
+    client.hset(KEYS.looks(), "g", f"{later} {later} {later}")
+    turn = begin(bloom, now - 1, clean=True)
+    assert (turn.is_mine, turn.is_done) == (True, False)
+    end(bloom, later, clean=True)
+    assert not begin(bloom, now - 1, clean=True).is_done
+
+
+@pytest.mark.parametrize("stored", ["", "x", "1 2", "-1 2 3", "1 2 3 4", "1" * 400 + " 1 1"])
+def test_what_is_stored_of_looks_may_be_anything(
+    bloom: BloomFilter, client: redis.Redis, stored: str
+) -> None:
+    client.hset(KEYS.looks(), "g", stored)
+    end(bloom, 1, clean=True)
+    assert begin(bloom).is_mine

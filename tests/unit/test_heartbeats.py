@@ -1,0 +1,167 @@
+"""What a worker knows of the others, which of them it waits for, and how often it asks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, MAX_WORKERS, WorkerEntries
+from scrapy_bloom.crawl.claims import pace, workers
+from scrapy_bloom.crawl.claims.heartbeats import KnownWorkers
+from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+NOW = 1_000_000
+FAR = Process("far", 7, "another machine", 99)
+
+
+def worker(until: int, spider: str = "shop", process: Process = FAR) -> Worker:
+    return Worker(workers.worker_id(spider), until, 30.0, process)
+
+
+ONE, TWO, THREE = worker(NOW + 40), worker(NOW + 50), worker(NOW + 60)
+
+
+def reply(
+    *listed: Worker, now: int = NOW, version: str = "v1", is_all: bool = False
+) -> WorkerEntries:
+    entries = {one.member: str(one.until) for one in listed}
+    return WorkerEntries(now, entries, is_all, {}, 3, version)
+
+
+def known() -> KnownWorkers:
+    known = KnownWorkers()
+    known.update(reply(ONE, TWO, THREE, is_all=True))
+    return known
+
+
+# -- what is known of the others --
+
+
+def test_who_is_left_out_of_a_reply_is_alive() -> None:
+    one = known()
+    later = TWO.until + 5
+    one.update(reply(now=later))
+    assert one.by_id.keys() == {ONE.id, TWO.id, THREE.id}
+    assert all(worker.until > later for worker in one.by_id.values())
+
+
+def test_who_is_listed_is_as_it_is_listed() -> None:
+    one = known()
+    one.update(reply(replace(ONE, until=0), TWO, worker(0), now=TWO.until))
+    assert one.by_id[ONE.id].until == 0
+    assert one.by_id[TWO.id] == TWO
+    assert len(one.by_id) == 4
+
+
+def test_who_was_dead_and_is_left_out_lives_again() -> None:
+    one = known()
+    one.update(reply(ONE, now=ONE.until))
+    one.update(reply(now=ONE.until + 1))
+    assert one.by_id[ONE.id].until > ONE.until + 1
+
+
+def test_a_version_counts_as_known_when_all_workers_were_read() -> None:
+    one = known()
+    assert (one.version, one.latest) == ("v1", "v1")
+    one.update(reply(version="v2"))
+    assert (one.version, one.latest) == ("v1", "v2")
+    one.update(reply(TWO, version="v3", is_all=True))
+    assert (one.version, one.latest) == ("v3", "v3")
+    assert one.by_id == {TWO.id: TWO}
+
+
+# -- whom an idle worker waits for --
+
+ME = worker(NOW + 61)
+#: Since when it is idle: 10 seconds.
+SINCE = NOW - 10
+#: ``until`` of a worker that has sent its last heartbeat just before.
+SILENT = SINCE + ME.life
+
+
+def waits(others: Mapping[str, Worker], soon: Mapping[str, int], **fields: bool) -> bool:
+    view = WorkerView(ME, "shop", others, NOW, idle_since=SINCE, soon=soon, **fields)  # type: ignore[arg-type]
+    return view.may_lose_workers
+
+
+@pytest.mark.parametrize(("until", "is_awaited"), [(SILENT, True), (SILENT + 1, False)])
+def test_a_heartbeat_since_the_crawl_is_idle_is_enough(until: int, is_awaited: bool) -> None:
+    assert waits({ONE.id: ONE}, {ONE.id: until}) is is_awaited
+
+
+def test_a_worker_with_short_heartbeats_proves_sooner_that_it_lives() -> None:
+    short = replace(ONE, heartbeat=1.0)
+    assert waits({ONE.id: short}, {ONE.id: SINCE + short.life})
+    assert not waits({ONE.id: short}, {ONE.id: SINCE + short.life + 1})
+
+
+def test_other_spiders_this_worker_and_processes_that_can_be_seen_are_not_awaited() -> None:
+    other, near = worker(0, "other"), worker(0, process=Process.own())
+    if not near.process.is_near:
+        pytest.skip("nothing can be seen of other processes here")
+    soon = {other.id: SILENT, near.id: SILENT, ME.id: SILENT}
+    assert not waits({one.id: one for one in (other, near)}, soon)
+
+
+def test_a_worker_that_is_new_and_many_that_are_not_named_are_awaited() -> None:
+    assert waits({}, {ONE.id: SILENT})
+    others = {f"{ONE.id}{number}": SILENT + 1 for number in range(MAX_NAMED)}
+    known = dict.fromkeys(others, ONE)
+    assert waits(known, others)
+    others.popitem()
+    assert not waits(known, others)
+
+
+def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
+    slow, soon = replace(ONE, heartbeat=60.0), {ONE.id: NOW + 1}
+    for idle_for, is_awaited in ((ME.life - 1, True), (ME.life + 1, False)):
+        view = WorkerView(ME, "shop", {ONE.id: slow}, NOW, idle_since=NOW - idle_for, soon=soon)
+        assert view.may_lose_workers is is_awaited
+    assert not waits({ONE.id: ONE}, {ONE.id: SILENT}, is_partial=True)
+
+
+def test_the_next_death_is_that_of_a_worker_of_the_spider() -> None:
+    other = worker(0, "other")
+    soon = {TWO.id: NOW + 7, ONE.id: NOW + 5, other.id: NOW + 1, ME.id: NOW + 2}
+    assert WorkerView(ME, "shop", {}, NOW, soon=soon).next_death == NOW + 5
+    assert WorkerView(ME, "shop", {}, NOW).next_death == 0
+
+
+# -- how often --
+
+COUNTS = st.integers(1, MAX_WORKERS)
+
+
+@given(COUNTS, st.floats(30, 3_600))
+def test_all_idle_workers_together_look_at_each_other_a_bounded_number_of_times(
+    count: int, heartbeat: float
+) -> None:
+    seconds = pace.idle_seconds(count, heartbeat)
+    assert pace.IDLE_SECONDS <= seconds <= heartbeat
+    most = max(pace.IDLE_LOOKS_PER_SECOND, count / heartbeat)
+    assert count <= 20 or count / seconds <= most * 1.001
+
+
+@given(COUNTS, st.booleans())
+def test_looks_at_all_claims_are_at_most_ten_a_second(count: int, is_urgent: bool) -> None:
+    pause = pace.pause_seconds(count, is_urgent=is_urgent)
+    assert 0 <= pause <= 10
+    alone = count / pace.idle_seconds(count, 30)
+    assert min(alone, 1 / pause if pause else alone) <= 10.01
+
+
+@given(COUNTS)
+def test_all_workers_together_read_a_bounded_number_of_entries(count: int) -> None:
+    seconds = pace.read_seconds(count)
+    assert seconds <= pace.LOOK_SECONDS
+    assert count * count <= max(1, seconds * pace.READ_PER_SECOND * 1.34)
+
+
+def test_a_few_workers_are_as_quick_as_one() -> None:
+    assert pace.idle_seconds(2, 30) == pace.idle_seconds(1, 30) == pace.IDLE_SECONDS
+    assert pace.pause_seconds(pace.FEW, is_urgent=False) == 0
+    assert ceil(pace.read_seconds(2)) <= 1

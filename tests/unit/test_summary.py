@@ -1,0 +1,70 @@
+"""The last log lines of a crawl."""
+
+from dataclasses import replace
+
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
+from scrapy_bloom.crawl.summary import Tally, nothing_new, summary
+
+NOW, MONTH = 1_800_000_000, 30 * 86_400
+GENERATION = GenerationInfo(
+    opened=NOW,
+    closes=NOW + MONTH,
+    forgotten=NOW + 2 * MONTH,
+    run=0,
+    layers=1,
+    capacity=1_000,
+    count=335,
+    estimated_error_rate=0,
+    memory=1,
+)
+INFO = FilterInfo(
+    key="shop:bloom",
+    capacity=1_000,
+    error_rate=1e-5,
+    window="2 months",
+    period="1 month",
+    ring="write-newest",
+    stagger=False,
+    counting=False,
+    growth=2,
+    max_memory=None,
+    blocks=1,
+    num_hashes=1,
+    num_bits=1,
+    count=335,
+    estimated_error_rate=0,
+    error_bound=0,
+    lost_by_discard=0,
+    saturated=0,
+    claims=0,
+    memory=1,
+    lost_blocks=0,
+    generations=(GENERATION,),
+    now=NOW,
+)
+
+
+def test_a_summary_counts_the_run_and_what_is_left() -> None:
+    assert summary(Tally(12, 3_400, 1), INFO) == (
+        "12 new, 3,400 seen, 1 failed in this process; 335 URLs are remembered; the next rotation "
+        "is on 2027-02-14 08:00 UTC"
+    )
+    pending = replace(INFO, claims=3, generations=(replace(GENERATION, closes=0),))
+    assert summary(Tally(0, 0, 0), pending).endswith(
+        "335 URLs are remembered, 3 are not crawled yet or have failed (scrapy bloom pending)"
+    )
+
+
+def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
+    text = nothing_new(Tally(0, 5, 0), INFO)
+    assert text is not None
+    assert "each link that was found (5) is remembered, the oldest since 2027-01-15" in text
+    assert "crawled again from 2027-03-16" in text
+    assert 'meta={"bloom_window": "run"}' in text
+    for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
+    assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
+
+
+def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> None:
+    assert nothing_new(Tally(1, 5, 0), INFO) is None
+    assert nothing_new(Tally(0, 0, 0), INFO) is None
