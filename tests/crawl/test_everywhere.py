@@ -57,10 +57,12 @@ class ShopSpider(CrawlSpider):
         yield Request(self.settings["SITE_URL"] + "/")
 
     def parse_page(self, response):
-        yield {"url": response.url, "path": response.meta["path"]}
+        # An old address leads to a story that is linked too: the first of the two wins.
+        requested = response.meta.get("redirect_urls", [response.url])[0]
+        yield {"url": response.url, "kept_meta": response.meta["path"] == path_of(requested)}
 
     def parse_topic(self, response):
-        yield {"url": response.url, "path": path_of(response.url)}
+        yield {"url": response.url, "kept_meta": True}
         for link in self.links.extract_links(response):
             meta = {"path": path_of(link.url)}
             yield Request(link.url, callback=lambda page: self.parse_topic(page), meta=meta)
@@ -132,7 +134,7 @@ class Found:
     """What a crawl has fetched and scraped, and how often."""
 
     pages: Counter[str]
-    items: Counter[tuple[str, str]]
+    items: Counter[tuple[str, bool]]
 
 
 class Magazine:
@@ -157,7 +159,7 @@ class Magazine:
         assert done.returncode == 0, done.stderr
         assert "ERROR" not in done.stderr, done.stderr
         lines = [json.loads(line) for line in items.read_text().splitlines()]
-        found = Counter((line["url"], line["path"]) for line in lines)
+        found = Counter((line["url"], line["kept_meta"]) for line in lines)
         return Found(self._web.hits() - before, found)
 
 
