@@ -76,13 +76,14 @@ def crawl_and_act(
 ) -> dict[str, Any]:
     """Crawl, and act when so many pages are asked for, before they are sent; return the stats.
 
-    The log is left in the directory.
+    The log is in the directory, also while the crawl runs.
     """
     count, lock = web.count, threading.Lock()
-    stats = directory / "stats.json"
+    stats, log = directory / "stats.json", directory / "log"
+    log.unlink(missing_ok=True)
     # One by one, so that something is asked all the time; for batches, see test_outputs_server.py.
     settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
-    line = options(web, {"STATS_FILE": stats, **settings})
+    line = options(web, {"STATS_FILE": stats, "LOG_FILE": log, **settings})
 
     def count_and_act(url: str) -> None:
         with lock:
@@ -91,9 +92,8 @@ def crawl_and_act(
 
     with mock.patch.object(web, "count", count_and_act):
         done = run("-m", "scrapy", "crawl", "links", *line)
-    (directory / "log").write_text(done.stderr)
-    assert done.returncode == 0, done.stderr
-    assert "] ERROR: " not in done.stderr
+    assert done.returncode == 0, done.stderr + log.read_text()
+    assert "] ERROR: " not in log.read_text()
     result: dict[str, Any] = json.loads(stats.read_text())
     return result
 

@@ -43,7 +43,7 @@ def failure_of_calls(
     is_whole = all(isinstance(result, Failure) for result in results)
     if isinstance(first.error, redis.ConnectionError | OSError) and not is_whole:
         # The other nodes answer: a replica may take over, which opening a filter waits for.
-        error = _not_ready(error)
+        error = not_ready(error)
     error.slots = unusable_slots(topology, calls, results)
     error.replies = [
         None if isinstance(result, Failure) else Reply.parse(result) for result in results
@@ -51,7 +51,8 @@ def failure_of_calls(
     return error
 
 
-def _not_ready(error: StorageError) -> NotReadyError:
+def not_ready(error: StorageError) -> NotReadyError:
+    """Return an error of the same text after which opening a filter waits and tries again."""
     other = NotReadyError(str(error))
     other.__cause__ = error.__cause__
     return other

@@ -32,6 +32,7 @@ from scrapy_bloom.bloom.client.addresses import (
     redact,
 )
 from scrapy_bloom.bloom.client.addresses import label as label_of
+from scrapy_bloom.bloom.client.cluster_errors import not_ready
 from scrapy_bloom.bloom.client.sentinels import Service, bind
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, rewording, showable
 
@@ -276,7 +277,11 @@ def _open(
         # Clients for clusters connect at once; the cause is what the last node answered.
         cause = error.__cause__ if isinstance(error, RedisClusterException) else None
         reason = cause if isinstance(cause, Exception) else error
-        raise explain(reason, str(label), words) from showable(reason)
+        explained = explain(reason, str(label), words)
+        if target.is_cluster and not isinstance(error, RedisClusterException):
+            # A node has answered, but not the first primary: a replica may take its place.
+            explained = not_ready(explained)
+        raise explained from showable(reason)
     except (TypeError, ValueError, redis.RedisError) as error:
         raise ConfigurationError(
             f"{source} or `params` holds an argument that the client refuses: {error}"
