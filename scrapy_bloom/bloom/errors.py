@@ -80,6 +80,8 @@ _START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _NO_PRIMARY = r"^NoPrimaryError: (?P<problem>cannot be reached now: .*)"
 _LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
+#: Of a cluster that has lost a node; redis-py 5 has no class of its own in pipelines.
+_CLUSTER_DOWN = r"^ClusterDownError|: CLUSTERDOWN\b"
 #: In a script, Redis 7 and Valkey have other texts for it.
 _NO_RIGHTS = (
     r"^NoPermissionError|NOPERM|can't run this command|ACL failure|can't access at least one"
@@ -171,12 +173,16 @@ _REMEDIES = (
     ),
     (r"BUSY ", "is busy with a long script: wait, or end it with SCRIPT KILL"),
     (
+        _CLUSTER_DOWN,
+        "is a node of a cluster that is down: wait until a replica has taken over, or repair it",
+    ),
+    (
         r"^TryAgainError",
         "is moving a slot of the filter to another node: wait until that has ended",
     ),
     (
         # redis-py 5 has no classes of its own for these.
-        r"^(Moved|Ask|ClusterDown|ClusterCrossSlot)Error|: (MOVED|ASK|CLUSTERDOWN|CROSSSLOT)\b",
+        r"^(Moved|Ask|ClusterCrossSlot)Error|: (MOVED|ASK|CROSSSLOT)\b",
         "is a node of a cluster that cannot serve this: use a client for clusters, or repair it",
     ),
     (
@@ -220,7 +226,7 @@ _REMEDIES = (
 _KINDS = {
     _OUT_OF_MEMORY: ServerFullError,
     _NO_RIGHTS: RightsError,
-    **dict.fromkeys((_LOADING, _LATE, _NO_PRIMARY), NotReadyError),
+    **dict.fromkeys((_LOADING, _LATE, _NO_PRIMARY, _CLUSTER_DOWN), NotReadyError),
 }
 #: What a server adds to an error in a script.
 _IN_SCRIPT = re.compile(r" script: .*")

@@ -126,7 +126,7 @@ TROUBLES = [
     Trouble(loading, "is still loading its data: wait", is_slow=True),
     Trouble(replica, "is a read-only replica: use the address of its primary"),
     Trouble(full, "is out of memory: raise its maxmemory"),
-    Trouble(unplugged, "node of a cluster that cannot serve this", CLUSTER, is_slow=True),
+    Trouble(unplugged, "node of a cluster that is down", CLUSTER, is_slow=True),
     Trouble(locked, "requires a password: give it in BLOOM_REDIS_URL"),
     Trouble(
         other_password,

@@ -165,7 +165,7 @@ async def test_with_its_replica_nothing_is_counted(
     pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     primary, _ = pair
-    with waiting(primary) as worker:
+    with waiting(primary, BLOOM_TIMEOUT=TIMEOUT) as worker:
         crawl(worker, *range(10))
         await eventually(lambda: recorded(primary) == 10)
         assert worker.stat("unreplicated") == 0
