@@ -41,7 +41,7 @@ ORDER = [
         bloom.protocol
         bloom.client bloom.extras
         bloom
-        settings fingerprinter
+        settings fingerprinter messages
         crawl
         dupefilter migrate
         addon cli
