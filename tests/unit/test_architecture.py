@@ -41,6 +41,7 @@ ORDER = [
         bloom.protocol
         bloom.client bloom.extras
         bloom
+        setting_parsers
         settings fingerprinter messages
         crawl
         dupefilter migrate
