@@ -44,11 +44,11 @@ ERRORS: Mapping[str, Message] = {
     ),
     "mismatch": Message(
         "The stored filter was created with other blocks, seeds, ring order, stagger or "
-        "counting than the settings give, or another version wrote it. The crawl does not "
-        "begin.",
+        "counting than the settings give: the crawl does not begin. Or two filters differ that a "
+        "set operation of the library uses together.",
         "What is stored depends on these options, so they cannot change while a filter lives.",
         "Remove the setting, to use the filter as it is; or set another `BLOOM_KEY`, for a new "
-        "filter.",
+        "filter. For set operations, create one filter with `like=` the other.",
     ),
     "storage": Message(
         "The server cannot be used. The crawl does not begin.",
@@ -74,8 +74,9 @@ ERRORS: Mapping[str, Message] = {
     ),
     "restarted": Message(
         "The server is another process than before, and may have lost its last writes.",
-        "It was restarted, or a replica has taken over, while the crawl used it.",
-        "None is needed: the crawl looks up again what may be lost.",
+        "It was restarted, or a replica has taken over, while the filter was in use.",
+        "In a crawl, none: it looks up again what may be lost. In the library, open the filter "
+        "again.",
     ),
     "archive": Message(
         "A file is no saved filter, is damaged or too large, or cannot be read or written.",
@@ -171,7 +172,7 @@ _FILTER: Mapping[str, Message] = {
         "A generation holds 80% of the URLs that it is made for. INFO if it can grow then; a "
         "WARNING if it cannot: the oldest generation is then forgotten early, or further URLs "
         "are remembered for the run only.",
-        "There are more URLs than `BLOOM_CAPACITY` in one period.",
+        "Nearly `BLOOM_CAPACITY` URLs were found in one period.",
         "With `BLOOM_GROWTH = 0`: set a larger `BLOOM_CAPACITY`, or `BLOOM_GROWTH = 2`.",
     ),
     "grown": Message(

@@ -49,9 +49,16 @@ def page() -> str:
     rows = [(f"[`{name}`](#{name})", module.HELP) for name, module in SUBCOMMANDS.items()]
     sections = [_section(name, parser) for name, parser in parsers().items()]
     overview = table(("subcommand", "what it does"), rows)
-    return document(
-        "Commands", "the parsers of scrapy_bloom/cli", INTRODUCTION, overview, *sections, EXIT_CODES
-    )
+    exit_codes = table(("exit code", "meaning"), _exit_codes())
+    blocks = (INTRODUCTION, overview, exit_codes, *sections)
+    return document("Commands", "the parsers of scrapy_bloom/cli", *blocks)
+
+
+def _exit_codes() -> Iterable[tuple[str, str]]:
+    _, _, text = EXIT_CODES.rstrip(".").partition(": ")
+    for part in text.split("; "):
+        number, _, meaning = part.partition(" ")
+        yield number, meaning
 
 
 def _section(name: str, parser: argparse.ArgumentParser) -> str:

@@ -8,8 +8,8 @@ Each warning and each error of a crawl ends with a code, as `[bloom-outage]`. Se
 for the code. Texts may change from version to version, codes do not. Errors of the library have
 their code without `bloom-` in the attribute `code`.
 
-Messages are warnings unless their text here says otherwise. A warning is logged once, or once
-for each thing that it is about, and stats count the rest."""
+Messages are warnings unless their text here says otherwise. Most are logged once, or once for
+each thing that they are about; stats count the rest."""
 
 
 def page() -> str:
