@@ -7,17 +7,20 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import redis
 from support.paths import ROOT
 
 import scrapy_bloom
+from scrapy_bloom.bloom.errors import explain
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.command import SUBCOMMANDS
 from scrapy_bloom.crawl.meta_keys import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.messages import MESSAGES
-from scrapy_bloom.settings import REMOVED, SETTINGS, BloomSettings
+from scrapy_bloom.settings import REMOVED, SETTINGS, WORDS, BloomSettings
 from tools.reference import keys, scripts
 from tools.reference.commands import own_actions, parsers
+from tools.reference.messages import problems
 from tools.reference.pages import DIRECTORY, PAGES
 from tools.reference.settings import GROUPS, takes
 
@@ -101,6 +104,15 @@ def test_each_setting_says_what_it_accepts(name: str) -> None:
 def test_a_parser_that_accepts_anything_is_refused() -> None:
     with pytest.raises(ValueError, match="does not say what it accepts"):
         takes("BLOOM_ANY", lambda name, value: value)
+
+
+def test_the_problems_of_servers_are_those_of_the_errors() -> None:
+    text = TEXTS["docs/reference/messages.md"]
+    for error in (redis.AuthenticationError("WRONGPASS"), redis.ResponseError("MISCONF")):
+        explained = explain(error, "the server", WORDS)
+        said = str(explained).removeprefix("the server ")
+        assert f"| {said} | [bloom-{explained.code}](#bloom-{explained.code}) |" in text
+    assert "{" not in "".join(said for said, _ in problems())
 
 
 def test_the_head_of_a_script_ends_where_the_code_begins() -> None:
