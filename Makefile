@@ -94,9 +94,10 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Any warning fails: a link that leads nowhere, a page that nothing lists.
+# Any warning fails: a link that leads nowhere, a page that nothing lists. All pages are read each time,
+# because Sphinx does not repeat the warnings of pages that have not changed.
 docs: $(VENV)/docs
-	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build
+	$(BIN)/python -m sphinx -W --keep-going --quiet --fresh-env --write-all -b html docs docs/_build
 	@echo "The site is in docs/_build/index.html"
 
 reference: $(VENV)/dev
