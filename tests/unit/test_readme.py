@@ -14,8 +14,9 @@ def test_the_numbers_are_those_of_the_default_plan() -> None:
     """Names of settings, stats and commands: test_docs_reference.py."""
     planned = plan(1_000_000, 1e-5)
     bits = round(planned.memory * 8 / 1_000_000 + 0.5)
-    assert set(re.findall(r"are ([\d.]+) MiB", README)) <= {f"{planned.memory / 2**20:.1f}"}
-    assert set(re.findall(r"about (\d+) bits a URL", README)) == {str(bits)}
+    texts = README + (ROOT / "docs" / "index.md").read_text()
+    assert set(re.findall(r"are ([\d.]+) MiB", texts)) <= {f"{planned.memory / 2**20:.1f}"}
+    assert set(re.findall(r"about (\d+) bits a URL", texts)) == {str(bits)}
 
 
 def test_the_commands_exist() -> None:
