@@ -1,4 +1,4 @@
-"""Recognises ``scrapy parse``, ``scrapy shell`` and the like, which do not use the filter."""
+"""Commands of Scrapy's that run a spider and are no crawl."""
 
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES
