@@ -13,7 +13,7 @@ LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream fuzz soak lint lint-lua format dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream fuzz soak lint lint-lua format docs reference dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -27,6 +27,8 @@ help:
 	@echo "make fuzz         fuzz all parsers, guided by coverage (15 minutes; FUZZ=options)"
 	@echo "make soak         a crawl with faults and rotations, and what grows in it (1 hour; SOAK=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
+	@echo "make docs         build the documentation's site in docs/_build, and check its links"
+	@echo "make reference    write the pages of docs/reference that come from the code"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
@@ -92,6 +94,15 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Any warning fails: a link that leads nowhere, a page that nothing lists. All pages are read each time,
+# because Sphinx does not repeat the warnings of pages that have not changed.
+docs: $(VENV)/docs
+	$(BIN)/python -m sphinx -W --keep-going --quiet --fresh-env --write-all -b html docs docs/_build
+	@echo "The site is in docs/_build/index.html"
+
+reference: $(VENV)/dev
+	$(BIN)/python -m tools.reference
+
 dist: $(VENV)/dist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
@@ -106,7 +117,7 @@ bench-full: $(VENV)/bench
 	$(BIN)/python -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest dist .*_cache .coverage .fuzz .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest dist docs/_build .*_cache .coverage .fuzz .hypothesis
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV) ..."
@@ -120,6 +131,11 @@ $(VENV)/demo: $(BIN)/python pyproject.toml
 $(VENV)/dev: $(BIN)/python pyproject.toml
 	@echo "Installing scrapy-bloom and what its tests need (a minute or two) ..."
 	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/docs: $(BIN)/python pyproject.toml
+	@echo "Installing Sphinx ..."
+	@$(PIP) -e ".[docs]"
 	@touch $@
 
 $(VENV)/dist: $(BIN)/python pyproject.toml

@@ -6,6 +6,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +24,12 @@ class Addon:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
         elif not _is_ours(current):
             logger.warning(
-                "scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS = %r is set as well: "
-                "remove that line (from settings.py, the spider's custom_settings, the command "
-                "line or another add-on) to filter duplicates with BloomDupeFilter",
+                tagged(
+                    "addon-unused",
+                    "scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS = %r is set as "
+                    "well: remove that line (from settings.py, the spider's custom_settings, the "
+                    "command line or another add-on) to filter duplicates with BloomDupeFilter",
+                ),
                 current,
             )
 

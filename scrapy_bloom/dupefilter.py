@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
+from scrapy_bloom.crawl.developer_commands import is_developer_command, is_shell
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.lifecycle import Lifecycle
@@ -21,7 +22,7 @@ from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.settings import BloomSettings, is_developer_command, is_shell
+from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 

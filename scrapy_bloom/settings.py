@@ -1,18 +1,17 @@
 """Every ``BLOOM_*`` setting: its name, default and parser."""
 
 import difflib
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from scrapy.crawler import Crawler
-from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.settings import BaseSettings
 
+from scrapy_bloom import setting_parsers
 from scrapy_bloom.bloom import errors, validators
-from scrapy_bloom.bloom.errors import ConfigurationError, reword, rewording, shown
+from scrapy_bloom.bloom.errors import ConfigurationError, in_words, reword, rewording, shown
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.options import OPTIONS
@@ -98,72 +97,42 @@ def _window(name: str, window: str, value: Any) -> NamedWindow:
     return NamedWindow(span, period, capacity)
 
 
-def _rules(name: str, value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
-    if isinstance(value, Mapping) or not isinstance(value, Sequence):
-        raise ConfigurationError(
-            f'{name} is a list of pairs like (r"/page/\\d+", "listing"), or its JSON'
-        )
-    return tuple(_rule(name, pair) for pair in value)
+def _setting(
+    default: Any,
+    parse: Callable[[str, Any], Any],
+    text: str,
+    about: str = "",
+    *,
+    shown_default: str = "",
+    **options: Any,
+) -> Any:
+    """Declare a setting.
 
-
-def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
-    try:
-        pattern, window = pair
-        compiled = re.compile(pattern)
-        if isinstance(compiled.pattern, str) and isinstance(window, str):
-            return compiled, window
-        reason = ""
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        reason = ""
-    except re.error as error:
-        reason = f" ({error})"
-    raise ConfigurationError(
-        f"{name} is a list of pairs of a regular expression and the name of a window; "
-        f"got {shown(pair)}{reason}"
-    )
-
-
-def _statuses(name: str, value: Any) -> frozenset[int]:
-    parts = value.split(",") if isinstance(value, str) else value
-    if isinstance(parts, int):
-        parts = [parts]
-    try:
-        found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
-    except Exception:  # any __str__ may fail
-        found = frozenset()
-    if not found:
-        raise ConfigurationError(
-            f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '
-            f"[200, 301, 404], each from 100 to 599; got {shown(value, 60)}"
-        )
-    return found
-
-
-def _status_range(text: str) -> range:
-    match = re.fullmatch(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", text)
-    if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise ValueError(text)
-    return range(int(match[1]), int(match[2] or match[1]) + 1)
-
-
-def _setting(default: Any, parse: Callable[[str, Any], Any], text: str, **options: Any) -> Any:
-    """Declare a setting: its default, its parser, and what it is."""
+    Args:
+        default: its default.
+        parse: its parser.
+        text: what it is, in a line.
+        about: what else to know, in Markdown.
+        shown_default: the default in Markdown, where its value does not say it.
+        options: of the field.
+    """
     if isinstance(default, dict):
         options["default_factory"] = dict
     else:
         options["default"] = default
-    return field(metadata={"parse": parse, "help": text}, **options)
+    texts = {"help": text, "about": about, "default": shown_default}
+    return field(metadata={"parse": parse, **texts}, **options)
 
 
 def _option(name: str) -> Any:
     """Declare a setting for an option of filters; None as stored, else the library's default."""
     option = next(option for option in OPTIONS if option.name == name)
-    return _setting(None, option.parse, option.help, repr=name != "seeds")  # seeds are secret
+    texts = (in_words(text, WORDS) for text in (option.help, option.about, option.default))
+    text, about, shown_default = texts
+    is_secret = name == "seeds"
+    return _setting(
+        None, option.parse, text, about, shown_default=shown_default, repr=not is_secret
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +148,28 @@ class BloomSettings:
         None,
         validators.text,
         "where the filter is kept; None for the server of scrapy-redis's settings",
+        "`redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://host:port,host:port`, "
+        "`redis+sentinel://host:port,host:port/service/db`, each also with TLS (`rediss+...`); or "
+        "`embedded:`, a Valkey server with its data in the project's `.scrapy` directory, which "
+        "all processes of the project on this machine share, and which is started and stopped as "
+        "needed (`embedded:/some/dir` keeps it elsewhere).",
+        shown_default="the server of scrapy-redis's settings, else `redis://localhost:6379`",
         repr=False,
     )
     redis_params: dict[str, Any] = _setting(
-        {}, validators.mapping, "further arguments of the Redis client", repr=False
+        {},
+        validators.mapping,
+        "further arguments of the Redis client",
+        "Passwords and the options of TLS are safer here than in the URL.",
+        repr=False,
     )
-    key: str = _setting("%(spider)s:bloom", validators.text, "prefix of the filter's Redis keys")
+    key: str = _setting(
+        "%(spider)s:bloom",
+        validators.text,
+        "prefix of the filter's Redis keys",
+        "`%(spider)s` is the spider's name, `%(bot)s` is `BOT_NAME`. One fixed name shares a "
+        "filter between spiders.",
+    )
     capacity: int | None = _option("capacity")
     error_rate: float | None = _option("error_rate")
     blocks: int | None = _option("blocks")
@@ -193,15 +178,25 @@ class BloomSettings:
     rotate_every: Span | None = _option("period")
     run: str | None = _option("run")
     windows: dict[str, NamedWindow] = _setting(
-        {}, _windows, "windows that have a filter of their own, by name"
+        {},
+        _windows,
+        "windows that have a filter of their own, by name",
+        'A value is a window such as `"1 day"`, or a dict of `recrawl_after`, `rotate_every` and '
+        "`capacity`. The filter of the window `listing` is stored under `<BLOOM_KEY>:listing`.",
     )
     window_rules: tuple[tuple[re.Pattern[str], str], ...] = _setting(
-        (), _rules, "patterns of URLs, and the names of their windows"
+        (),
+        setting_parsers.rules,
+        "patterns of URLs, and the names of their windows",
+        "A pattern is a regular expression, searched in the URL; the first that matches counts.",
+        shown_default="`[]`",
     )
     start_window: str = _setting(
         RUN,
         validators.text,
         '"run", or the window of start requests; "lasting" treats them like all others',
+        "It holds for start requests and for the sitemaps of a `SitemapSpider`, whatever the rules "
+        "say. `run` remembers them for the run only, so that the next run finds what is new.",
     )
     ring: str | None = _option("ring")
     stagger: bool | None = _option("stagger")
@@ -213,40 +208,63 @@ class BloomSettings:
         validators.memory,
         "bytes of all claims with their requests on the server, of which one process has a "
         "quarter; 0 for no limit",
+        "Beyond, requests are claimed without being stored, and their pages wait for them "
+        "([bloom-not-kept](messages.md#bloom-not-kept)).",
+        shown_default='`"512 MiB"`',
     )
     keep_headers: bool = _setting(
         True,
         validators.flag,
         "whether pending requests with cookies, credentials or a proxy are stored on the server",
+        "`False`: requests that have `cookies`, a header `Cookie`, `Authorization` or "
+        "`Proxy-Authorization`, or a `proxy` in `meta` are claimed without being stored, and none "
+        "that is stored is put back. Change it when nothing is pending.",
     )
     remember: str = _setting(
         CRAWLED,
         validators.one_of(SCHEDULED, CRAWLED),
         "when a URL is remembered: once it is scheduled, or once it is crawled",
+        "`crawled` loses no page in a crash, with any queue. `scheduled` is the plain "
+        "test-and-set, a little faster, and right where the queue outlives the crawl.",
     )
     heartbeat: float = _setting(
         30.0,
         partial(validators.seconds, low=1, high=3600),
         "seconds between a worker's heartbeats; without one for twice this, it is dead",
+        "Other workers then take its claims over. On the same machine they notice at once.",
     )
     retry_after: int = _setting(
-        86_400, validators.whole_seconds, "seconds until a URL that failed may be crawled again"
+        86_400,
+        validators.whole_seconds,
+        "seconds until a URL that failed may be crawled again",
+        "Until then, links to it count as seen. A URL is tried up to 5 times.",
+        shown_default='`"1 day"`',
     )
     crawled_statuses: frozenset[int] = _setting(
         frozenset([*range(200, 400), 404, 410]),
-        _statuses,
+        setting_parsers.statuses,
         "HTTP statuses of pages that count as crawled",
+        "Pages with another status have failed, and are crawled again after `BLOOM_RETRY_AFTER`.",
+        shown_default='`"200-399, 404, 410"`',
     )
     batch: int = _setting(
-        64, validators.batch, "requests of a page in one lookup at most; 0 looks up each alone"
+        64,
+        validators.batch,
+        "requests of a page in one lookup at most; 0 looks up each alone",
+        "With 0, the crawl waits for each answer, and the order of requests is that of Scrapy.",
     )
     cache_size: int = _setting(
-        200_000, validators.cache_size, "answers that this process caches; 0 for none"
+        200_000,
+        validators.cache_size,
+        "answers that this process caches; 0 for none",
+        "8 bytes each. After a `rotate` or `clear` elsewhere they count for 5 seconds at most; "
+        "while the server does not answer, at any age. 0 keeps 200,000 for that time only.",
     )
     on_redis_error: str = _setting(
         DEGRADE,
         validators.one_of(DEGRADE, CLOSE),
         "whether to go on crawling while the server does not answer, or to close the spider",
+        "`close` ends the crawl with the reason `bloom_redis_unavailable`.",
     )
     wait_replicas: int = _setting(
         0,
@@ -259,11 +277,15 @@ class BloomSettings:
         ),
         "replicas of each primary that have the claims on a page's links before it is recorded; 0 "
         "does not wait",
+        "For clusters whose primaries may fail. Writes wait, the crawl does not, for half of "
+        "`BLOOM_TIMEOUT` at most; then pages are recorded all the same (`bloom/unreplicated`). "
+        'Only with `BLOOM_REMEMBER = "crawled"`.',
     )
     timeout: float = _setting(
         2.0,
         partial(validators.seconds, low=0.001, high=3600),
         "seconds an operation may wait for the server at most",
+        "Delays of the crawl itself do not count.",
     )
 
     @classmethod
@@ -338,23 +360,6 @@ def need_run(what: str) -> ConfigurationError:
         f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
         "each run another one (for instance -s BLOOM_RUN=2027-01-31)"
     )
-
-
-def is_developer_command(crawler: Crawler) -> bool:
-    """Whether ``scrapy parse`` or another command runs that gives the spider requests of its own.
-
-    It must not mark production URLs.
-    """
-    start = getattr(crawler.spidercls, "start", None)
-    return getattr(start, "__module__", "").startswith("scrapy.commands.")
-
-
-def is_shell(crawler: Crawler) -> bool:
-    """Whether ``scrapy shell`` runs: there, nothing is filtered."""
-    # Only the shell sets this default.
-    settings = crawler.settings
-    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
-    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0
 
 
 #: Settings of earlier versions, and what to do instead.

@@ -3,27 +3,41 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 
 class BloomError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        code: what it is, in a word: docs/reference/messages.md has its causes and remedies.
+    """
+
+    code: ClassVar[str] = "error"
 
 
 class ConfigurationError(BloomError, ValueError):
     """A setting or an argument is wrong; the message names it, its value and the remedy."""
 
+    code = "configuration"
+
 
 class FilterMismatchError(BloomError):
     """The stored filter differs from the given options."""
+
+    code = "mismatch"
 
 
 class ArchiveError(BloomError):
     """A file is not a saved filter, is damaged or too large, or cannot be read or written."""
 
+    code = "archive"
+
 
 class SaturatedError(BloomError):
     """A filter is too full to estimate from its bits how many items it holds."""
+
+    code = "saturated"
 
 
 class StorageError(BloomError):
@@ -36,6 +50,7 @@ class StorageError(BloomError):
         verdicts: of an operation on items, their verdicts as far as they are known.
     """
 
+    code = "storage"
     slots: frozenset[int] = frozenset()
     replies: Sequence[Any] = ()
     verdicts: str = ""
@@ -49,17 +64,25 @@ def slots_of(error: BloomError) -> frozenset[int]:
 class ServerFullError(StorageError):
     """Redis is out of memory and refuses commands that need more."""
 
+    code = "server-full"
+
 
 class RightsError(StorageError):
     """The user lacks rights on the server; the message names commands and keys."""
+
+    code = "rights"
 
 
 class NotReadyError(StorageError):
     """Redis did not answer in time, or is loading its data: it may answer later."""
 
+    code = "not-ready"
+
 
 class RestartedError(StorageError):
     """The server is another process than before, and may have lost its last writes."""
+
+    code = "restarted"
 
 
 #: What remedies name: where the credentials are given, what to do without a server, what a user

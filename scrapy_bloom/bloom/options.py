@@ -26,62 +26,119 @@ class Option:
         name: the parameter.
         parse: returns the value; called with the name and what the user gave.
         help: what it is, in one line.
+        default: what a new filter has where it is unset, in Markdown.
         stored: returns its value in a header, where it is fixed when the filter is created; None
             where it may change later.
+        about: what else to know, in Markdown.
     """
 
     name: str
     parse: Callable[[str, Any], Any]
     help: str
+    default: str
     stored: Callable[[Header], Any] | None = None
+    about: str = ""
 
 
+#: The configuration of a new filter where the user gives none.
+DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 #: In the order of ``BloomFilter``'s parameters.
 OPTIONS = (
-    Option("capacity", validators.capacity, "URLs a generation takes before it grows"),
+    Option(
+        "capacity",
+        validators.capacity,
+        "URLs a generation takes before it grows",
+        f"{DEFAULTS.capacity:,}",
+        about="Another value than the stored one counts from the next generation on.",
+    ),
     Option(
         "error_rate",
         validators.error_rate,
         "upper bound on the share of new URLs that are taken for seen",
+        f"{DEFAULTS.error_rate:g}".replace("e-0", "e-"),
+        about="It is the bound for all that is remembered together.",
     ),
-    Option("blocks", validators.blocks, "number of bitmaps it is spread over", lambda h: h.blocks),
+    Option(
+        "blocks",
+        validators.blocks,
+        "number of bitmaps it is spread over",
+        "16, or as many more as keep a bitmap within 8 MiB",
+        lambda h: h.blocks,
+    ),
     Option(
         "seeds",
         validators.seeds,
         "number of hash functions, or a list of their seeds",
+        "as many as need the fewest bits for the error rate",
         lambda h: h.seeds,
+        "Unless they are listed, they are drawn at random and secret, so that no site can make "
+        "URLs collide. A list is as secret as a password.",
     ),
     Option(
         "window",
         validators.window,
         'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
+        "never: nothing is crawled again",
+        about="A URL first seen at `t` is new again between `t + window - period` "
+        "and `t + window`, however often it is "
+        "seen in between. Months are calendar months in UTC. A new value holds at once.",
     ),
-    Option("period", parse_span, "how often the filter rotates; it divides the window"),
     Option(
-        "ring", validators.ring_order, f"order: {WRITE_NEWEST} or {WRITE_ALL}", lambda h: h.order
+        "period",
+        parse_span,
+        "how often the filter rotates; it divides the window",
+        "1 month for windows of 2 months and more, 1 run for runs, else the window",
+        about="The window has 1 to 64 periods.",
+    ),
+    Option(
+        "ring",
+        validators.ring_order,
+        f"order: {WRITE_NEWEST} or {WRITE_ALL}",
+        f'`"{WRITE_NEWEST}"`',
+        lambda h: h.order,
+        f'`"{WRITE_NEWEST}"` writes the newest generation and tests all, `"{WRITE_ALL}"` writes '
+        "all and tests the oldest. The answers are the same; `write-all` takes more memory.",
     ),
     Option(
         "stagger",
         validators.flag,
         "true: blocks rotate one after the other, spread over the period",
+        "`False`: all blocks rotate when the period begins",
         lambda h: h.stagger,
     ),
     Option(
         "counting",
         validators.flag,
         "true: URLs can be discarded, at four times the memory",
+        "`False`",
         lambda h: h.counting,
+        "Counters of 4 bits take the place of bits.",
     ),
     Option(
         "growth",
         validators.growth,
         "size of the next layer in sizes of the last one; 0 never grows",
+        f"{DEFAULTS.growth:g}",
+        about="A generation that is full gets a further layer, within the same error rate. With "
+        "0, the oldest generation is forgotten early, or further URLs are remembered for the run "
+        "only.",
     ),
-    Option("max_memory", validators.memory, "bytes beyond which the filter does not grow"),
-    Option("run", validators.run, "id of the run, for windows in runs"),
+    Option(
+        "max_memory",
+        validators.memory,
+        "bytes beyond which the filter does not grow",
+        "no limit",
+        about="It counts the filter's bitmaps.",
+    ),
+    Option(
+        "run",
+        validators.run,
+        "id of the run, for windows in runs",
+        "none",
+        about="The same for all workers of a run, and another one in each run. The first worker "
+        "with a new id rotates the filter.",
+    ),
 )
-#: The configuration of a new filter where the user gives none.
-DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 
 
 @dataclass(frozen=True, slots=True)

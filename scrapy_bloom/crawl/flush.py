@@ -11,6 +11,7 @@ from threading import Lock
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl.apply_jobs import JobApplier, Steps
 from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobQueue, freeing_first, group
+from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,9 @@ class Flush:
             except BloomError:
                 raise
             except Exception:
-                logger.exception("Bloom filter: %s cannot be applied", jobs[0])
+                logger.exception(
+                    tagged("job-failed", "Bloom filter: %s cannot be applied"), jobs[0]
+                )
                 self.queue.take(1)
                 continue  # the others are tried again, without it
             self.queue.take(len(jobs))

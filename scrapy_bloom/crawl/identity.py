@@ -85,7 +85,7 @@ class Identity:
             return self._windows.of(request, self._crawler.spider), item
         except ValueError as error:
             self._report.warn_once(
-                "window",
+                "unknown-window",
                 f"meta['bloom_window'] of {shown(request)} {error} (BLOOM_WINDOWS has more): the "
                 "request is remembered like any other",
             )
@@ -102,7 +102,7 @@ class Identity:
             return of_own_key(key)
         kind = "empty" if isinstance(key, bytes) else f"of type {type(key).__name__}"
         self._report.warn_once(
-            "key", f"meta['bloom_key'] is {kind} in {shown(request)}: its URL is used"
+            "bad-key", f"meta['bloom_key'] is {kind} in {shown(request)}: its URL is used"
         )
         return b""
 

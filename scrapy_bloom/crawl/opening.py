@@ -10,6 +10,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import LASTING, WINDOW_NAME, need_run
 
 logger = logging.getLogger(__name__)
@@ -62,9 +63,8 @@ class Opening:
                     raise
                 if waited >= LOGGED_AFTER_SECONDS and not self._is_logged:
                     self._is_logged = True
-                    logger.warning(
-                        "Bloom filter: %s. Waiting for it, up to %g s", error, self._patience
-                    )
+                    text = tagged("waiting", "Bloom filter: %s. Waiting for it, up to %g s")
+                    logger.warning(text, error, self._patience)
             self._runtime.sleep(ATTEMPT_SECONDS)
 
 

@@ -20,6 +20,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
+from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import SCHEDULED, BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
@@ -44,21 +45,26 @@ class Report:
         self._trouble = ""
         self.happened = RingEvents(self).happened
 
-    def warn_once(self, topic: object, message: str) -> None:
-        """Log a warning, unless there was one on that topic."""
+    def warn_once(self, code: str, message: str, *about: object) -> None:
+        """Log a warning, unless there was one with that code about the same."""
+        topic = code, *about
         if topic not in self._said:
             self._said.add(topic)
-            logger.warning("%s", message)
+            logger.warning(tagged(code, "%s"), message)
 
     def not_identified(self, fingerprinter: str, request: Request, error: Exception) -> None:
         """Count and log that a request has no fingerprint; with a traceback, the first time."""
         self.count("not_identified")
-        topic = "not identified", type(error)
+        topic = "not-identified", type(error)
         if topic not in self._said:
             self._said.add(topic)
             logger.error(
-                "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such requests "
-                "are not crawled until this is fixed (bloom/not_identified counts them)",
+                tagged(
+                    "not-identified",
+                    "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such "
+                    "requests are not crawled until this is fixed (bloom/not_identified counts "
+                    "them)",
+                ),
                 fingerprinter,
                 shown(request),
                 type(error).__name__,
@@ -70,10 +76,11 @@ class Report:
         """Count and log that the filter failed for a request."""
         self.count("unknown")
         self.warn_once(
-            f"unknown {type(error).__name__}",
+            "request-failed",
             f"{type(error).__name__}: {short(error)}. Requests like {shown(request)} are "
             "remembered by this process for this run only until this is fixed (bloom/unknown "
             "counts them)",
+            type(error).__name__,
         )
 
     def opened(
@@ -93,21 +100,23 @@ class Report:
             if before is not None:
                 level = logging.WARNING if advice.changes_times(before, info) else logging.INFO
                 since = day(info.generations[-1].opened)
-                logger.log(level, "%r: %s", bloom, advice.on_change(before, info, since))
+                change = advice.on_change(before, info, since)
+                logger.log(level, tagged("settings-changed", "%r: %s"), bloom, change)
             self._set(window, info)
             stored = bloom.header.fingerprinter if bloom.header else ""
-            self._advise(bloom, advice.on_capacity(info))
-            self._advise(bloom, advice.on_fingerprinter(stored, fingerprinter))
+            self._advise("filling", bloom, advice.on_capacity(info))
+            self._advise("fingerprinter", bloom, advice.on_fingerprinter(stored, fingerprinter))
         has_window = any(
             bloom.config is not None and bloom.config.schedule is not None
             for bloom in filters.by_window.values()
         )
         policy = opening.run(filters.lasting.eviction_policy)
-        self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
-        self._advise(filters.lasting, advice.on_http_cache(scrapy_settings))
-        self._advise(filters.lasting, advice.on_seeds(settings.seeds))
+        lasting, eviction = filters.lasting, advice.on_eviction(policy, has_window=has_window)
+        self._advise("eviction", lasting, eviction)
+        self._advise("http-cache", lasting, advice.on_http_cache(scrapy_settings))
+        self._advise("seeds", lasting, advice.on_seeds(settings.seeds))
         if settings.remember == SCHEDULED:
-            self._advise(filters.lasting, advice.on_queue(Queue.of(scrapy_settings)))
+            self._advise("queue-lost", lasting, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(self, filters: Filters) -> None:
         """Take down what the filters hold at the end."""
@@ -120,19 +129,20 @@ class Report:
                 if reason := nothing_new(tally, info):
                     logger.info("Bloom filter %r: %s", bloom.key, reason)
         except BloomError as error:
-            logger.warning("No last look at the Bloom filter: %s", error)
+            logger.warning(tagged("no-last-look", "No last look at the Bloom filter: %s"), error)
 
     def server_failed(self, error: Exception, policy: str) -> None:
         """Log that a call of the server failed."""
         self.count("outages")
         self._trouble = str(error)
-        logger.warning("Bloom filter: %s. %s (bloom/outages counts on)", error, policy)
+        text = tagged("outage", "Bloom filter: %s. %s (bloom/outages counts on)")
+        logger.warning(text, error, policy)
 
     def server_missing(self, error: Exception) -> None:
         """Log why the server cannot be used, unless that was the last reason logged."""
         if str(error) != self._trouble:
             self._trouble = str(error)
-            logger.warning("Bloom filter: %s", error)
+            logger.warning(tagged("outage", "Bloom filter: %s"), error)
 
     def server_back(self, server: object, replayed: int) -> None:
         """Log that a server can be used again."""
@@ -144,8 +154,12 @@ class Report:
         """Log that requests of windows that are no longer set are crawled now."""
         for window, count in claims.items():
             logger.warning(
-                "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
-                "BLOOM_WINDOWS no longer has it: they are crawled now, and remembered as before",
+                tagged(
+                    "window-removed",
+                    "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
+                    "BLOOM_WINDOWS no longer has it: they are crawled now, and remembered as "
+                    "before",
+                ),
                 f"{count:,}",
                 window,
             )
@@ -154,10 +168,14 @@ class Report:
         """Log that there are claims, and that this crawl does not take them over."""
         if count:
             logger.warning(
-                "Bloom filter: %s requests are claimed, and were not crawled when an earlier crawl "
-                'ended (or are being crawled by another one). BLOOM_REMEMBER = "scheduled" does '
-                "not take them over, and their pages may never be found again. Run the spider once "
-                "with -s BLOOM_REMEMBER=crawled; scrapy bloom pending lists and ends claims",
+                tagged(
+                    "claims-ignored",
+                    "Bloom filter: %s requests are claimed, and were not crawled when an earlier "
+                    "crawl ended (or are being crawled by another one). BLOOM_REMEMBER = "
+                    '"scheduled" does not take them over, and their pages may never be found '
+                    "again. Run the spider once with -s BLOOM_REMEMBER=crawled; scrapy bloom "
+                    "pending lists and ends claims",
+                ),
                 f"{count:,}",
             )
 
@@ -183,7 +201,7 @@ class Report:
     def restarts_unnoticed(self, problem: str) -> None:
         """Warn that the server's restarts are not noticed."""
         self.warn_once(
-            "restarts",
+            "restarts-unnoticed",
             f"Bloom filter: the server {problem}, so a restart is not noticed. If one loses the "
             "last writes, a page may be recorded while claims on its links are lost",
         )
@@ -193,29 +211,34 @@ class Report:
         if pages:
             self.count("unreplicated", count=pages)
         message = advice.on_replicas(acknowledged)
-        self.warn_once(("unreplicated", bool(acknowledged.refusal)), f"Bloom filter: {message}")
+        self.warn_once("replicas", f"Bloom filter: {message}", bool(acknowledged.refusal))
 
     def paused(self, count: int) -> None:
         """Log that the crawl waits for the server."""
         logger.warning(
-            "Bloom filter: the crawl waits for the server: this process remembers %s requests by "
-            "itself, and has room for no more",
+            tagged(
+                "paused",
+                "Bloom filter: the crawl waits for the server: this process remembers %s requests "
+                "by itself, and has room for no more",
+            ),
             f"{count:,}",
         )
 
     def cleared(self, bloom: BloomFilter) -> None:
         """Log that a filter was cleared."""
-        logger.warning(
-            "%r cleared: all URLs are new (SCHEDULER_FLUSH_ON_START is set in this project)", bloom
-        )
+        text = "%r cleared: all URLs are new (SCHEDULER_FLUSH_ON_START is set in this project)"
+        logger.warning(tagged("cleared", text), bloom)
 
     def closed(self, round_trips: int, left: int) -> None:
         """Set what the background thread did; log how many queued writes were not applied."""
         self.stats.set("background_round_trips", round_trips)
         if left:
             logger.warning(
-                "Bloom filter: %s records could not be written, because the server did not answer: "
-                "their pages may be crawled again, and none is hidden",
+                tagged(
+                    "unwritten",
+                    "Bloom filter: %s records could not be written, because the server did not "
+                    "answer: their pages may be crawled again, and none is hidden",
+                ),
                 f"{left:,}",
             )
 
@@ -230,9 +253,9 @@ class Report:
         for name, value in values.items():
             self.stats.set(name, value, window)
 
-    def _advise(self, bloom: BloomFilter, sentence: str | None) -> None:
+    def _advise(self, code: str, bloom: BloomFilter, sentence: str | None) -> None:
         if sentence:
-            logger.warning("Bloom filter %r: %s", bloom.key, sentence)
+            logger.warning(tagged(code, "Bloom filter %r: %s"), bloom.key, sentence)
 
 
 class RingEvents:
@@ -258,27 +281,22 @@ class RingEvents:
                 "a part of it was gone: its URLs are crawled again. Was it evicted, flushed or "
                 "deleted? (bloom/lost_blocks counts on)"
             )
-            self._report.warn_once((LOST, window), f"Bloom filter {key!r}: {message}")
+            self._report.warn_once("lost-block", f"Bloom filter {key!r}: {message}", window)
         elif event == ROTATED:
             self._rotated(key, window, ring)
         elif event == GROWN:
             # Within the error rate: no reason to warn.
-            message = f"Bloom filter {key!r}: {advice.on_growth(ring)}"
-            self._log_once(logging.INFO, (GROWN, *generation), message)
+            self._log_once("grown", logging.INFO, generation, key, advice.on_growth(ring))
         elif event == FULL:
-            self._warn((FULL, *generation), key, advice.on_full(ring))
+            self._log_once("full", logging.WARNING, generation, key, advice.on_full(ring))
         elif event == FILLING and len(ring.active.layers) == 1:
             level = logging.INFO if ring.config.growth else logging.WARNING
-            message = f"Bloom filter {key!r}: {advice.on_filling(ring)}"
-            self._log_once(level, (FILLING, *generation), message)
+            self._log_once("filling", level, generation, key, advice.on_filling(ring))
 
-    def _warn(self, topic: object, key: str, message: str) -> None:
-        self._log_once(logging.WARNING, topic, f"Bloom filter {key!r}: {message}")
-
-    def _log_once(self, level: int, topic: object, message: str) -> None:
-        if topic not in self._said:
-            self._said.append(topic)
-            logger.log(level, "%s", message)
+    def _log_once(self, code: str, level: int, about: object, key: str, message: str) -> None:
+        if (code, about) not in self._said:
+            self._said.append((code, about))
+            logger.log(level, tagged(code, "Bloom filter %r: %s"), key, message)
 
     def _rotated(self, key: str, window: str, ring: Ring) -> None:
         self._rotations[window, ring.block] += 1
@@ -286,11 +304,12 @@ class RingEvents:
         self._report.stats.set("rotations", times, window)
         period = ring.period(ring.active)
         if any(ring.period(generation) == period for generation in ring.generations[1:]):
-            self._warn(("early", window, period), key, advice.on_early_rotation(ring))
+            message, about = advice.on_early_rotation(ring), (window, period)
+            self._log_once("rotated-early", logging.WARNING, about, key, message)
         else:
             since = day(ring.generations[-1].opened)
-            message = f"Bloom filter {key!r} has rotated: it remembers what was seen since {since}"
-            self._log_once(logging.INFO, (ROTATED, window, period), message)
+            message = f"it has rotated and remembers what was seen since {since}"
+            self._log_once("rotated", logging.INFO, (window, period), key, message)
 
 
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:

@@ -7,6 +7,7 @@ that it has not opened, and logs each failure of that with the whole chain of tr
 import logging
 
 from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.messages import tagged
 
 #: Loggers that show why a crawl ended. Twisted's, if Scrapy runs on Deferreds (before 2.15).
 _LAST = ("asyncio", "twisted")
@@ -29,7 +30,7 @@ class ShortErrors(logging.Filter):
         error = _cause(given)
         if error is None:
             return True
-        record.msg, record.args = "Bloom filter: %s", (str(error),)
+        record.msg, record.args = tagged(error.code, "Bloom filter: %s"), (str(error),)
         record.exc_info = record.exc_text = None
         return record.name in _LAST
 

@@ -26,6 +26,7 @@ from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
+from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +255,9 @@ class WriteBehind:
         except BloomError as error:
             return self._failed(error)
         except Exception as error:
-            logger.exception("Bloom filter: the background thread failed")
+            logger.exception(
+                tagged("background-failed", "Bloom filter: the background thread failed")
+            )
             return self._failed(BloomError(f"{type(error).__name__}: {error}"))
         # The crawl's thread may have noticed an outage that this one has not.
         return FIRST_RETRY_SECONDS if self.server.is_down else seconds

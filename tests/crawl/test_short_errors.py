@@ -6,18 +6,27 @@ from support.crawling import options, run_scrapy
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "message", "code"),
     [
-        ({"BLOOM_CAPACITY": "many"}, "BLOOM_CAPACITY is the number of URLs to remember"),
-        ({"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}, "redis://127.0.0.1:1/0 is not there: start"),
+        (
+            {"BLOOM_CAPACITY": "many"},
+            "BLOOM_CAPACITY is the number of URLs to remember",
+            "configuration",
+        ),
+        (
+            {"BLOOM_REDIS_URL": "redis://127.0.0.1:1"},
+            "redis://127.0.0.1:1/0 is not there: start",
+            "storage",
+        ),
     ],
 )
 def test_an_unusable_setting_or_server_is_one_line(
-    web: SiteServer, redis_url: str, settings: dict[str, str], message: str
+    web: SiteServer, redis_url: str, settings: dict[str, str], message: str, code: str
 ) -> None:
     done = run_scrapy("crawl", "links", *options(web, {"BLOOM_REDIS_URL": redis_url, **settings}))
     log = done.stderr.strip()
     assert message in log.splitlines()[-1]
+    assert log.endswith(f" [bloom-{code}]")
     assert "exception was the direct cause" not in log
     assert "During handling of the above" not in log
 

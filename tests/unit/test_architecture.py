@@ -41,7 +41,8 @@ ORDER = [
         bloom.protocol
         bloom.client bloom.extras
         bloom
-        settings fingerprinter
+        setting_parsers
+        settings fingerprinter messages
         crawl
         dupefilter migrate
         addon cli

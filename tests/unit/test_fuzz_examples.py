@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.crawl.claims.request_codec import dump, load
 from scrapy_bloom.crawl.claims.workers import Process, Worker
-from scrapy_bloom.settings import _statuses
+from scrapy_bloom.setting_parsers import statuses
 
 HEADER = Header(id="0" * 32, blocks=1, seeds=(5, 7, 11))
 NOW = 1_700_000_000
@@ -131,7 +131,7 @@ def test_seeds_are_not_shown(value: object) -> None:
 
 def test_statuses_whose_number_has_no_text() -> None:
     with pytest.raises(ConfigurationError, match="got something of type int"):
-        _statuses("NAME", 10**5_000)
+        statuses("NAME", 10**5_000)
 
 
 def test_a_request_without_a_method() -> None:

@@ -6,32 +6,17 @@ import pytest
 from support.paths import ROOT
 
 from scrapy_bloom.bloom.model.sizing import plan
-from scrapy_bloom.crawl.stats import STATS
-from scrapy_bloom.settings import SETTINGS
 
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_every_setting_is_documented(name: str) -> None:
-    assert f"| `{name}` |" in README
-
-
-def test_every_documented_setting_exists() -> None:
-    assert set(re.findall(r"BLOOM_[A-Z_]+", README)) <= set(SETTINGS)
-
-
-def test_the_readme_has_exactly_the_stats_there_are() -> None:
-    rows = re.findall(r"^\| `bloom/(\w+)` \|", README, re.MULTILINE)
-    assert sorted(rows) == sorted(STATS)
-    named = set(re.findall(r"`bloom/(\w+)`", README))
-    assert named <= set(STATS)
-
-
 def test_the_numbers_are_those_of_the_default_plan() -> None:
+    """Names of settings, stats and commands: test_docs_reference.py."""
     planned = plan(1_000_000, 1e-5)
-    assert f"are {planned.memory / 2**20:.1f} MiB" in README
-    assert f"about {round(planned.memory * 8 / 1_000_000 + 0.5)} bits a URL" in README
+    bits = round(planned.memory * 8 / 1_000_000 + 0.5)
+    texts = README + (ROOT / "docs" / "index.md").read_text()
+    assert set(re.findall(r"are ([\d.]+) MiB", texts)) <= {f"{planned.memory / 2**20:.1f}"}
+    assert set(re.findall(r"about (\d+) bits a URL", texts)) == {str(bits)}
 
 
 def test_the_commands_exist() -> None:

@@ -106,7 +106,11 @@ class EmbeddedServer:
             # The directory was deleted under the server: no process can reach its data any more.
             _ask(self.socket_path, b"SHUTDOWN")
         except (OSError, StorageError) as error:
-            logger.warning("left the embedded server in %s running: %s", self.data_dir, error)
+            logger.warning(
+                "left the embedded server in %s running: %s [bloom-embedded-running]",
+                self.data_dir,
+                error,
+            )
         finally:
             if users is not None:
                 os.close(users)

@@ -15,6 +15,7 @@ from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
@@ -182,9 +183,12 @@ class Heartbeats:
         if not self._is_crowded:
             self._is_crowded = True
             logger.warning(
-                "Bloom filter %r: there are %s workers, more than %s. Does anything else write to "
-                "its keys? Claims of workers are taken over as they are found; old and damaged "
-                "entries are removed",
+                tagged(
+                    "too-many-workers",
+                    "Bloom filter %r: there are %s workers, more than %s. Does anything else write "
+                    "to its keys? Claims of workers are taken over as they are found; old and "
+                    "damaged entries are removed",
+                ),
                 bloom.key,
                 f"{found.total:,}",
                 f"{worker_protocol.MAX_WORKERS:,}",

@@ -130,7 +130,7 @@ class ClaimLedger:
     def _warn_given_up(self, pages: Iterable[InFlightRequest]) -> None:
         if any(pages):
             self._report.warn_once(
-                "given up",
+                "too-many-unkept",
                 f"{MAX_UNKEPT:,} requests that could not be kept are pending: pages that wait for "
                 "them are not recorded, and the next run fetches them again",
             )

@@ -18,6 +18,7 @@ from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
@@ -133,9 +134,8 @@ class Restorer:
             try:
                 self._engine.crawl(request)
             except Exception:
-                logger.exception(
-                    "Bloom filter: pending request %s cannot be scheduled", shown(request)
-                )
+                line = "Bloom filter: pending request %s cannot be scheduled"
+                logger.exception(tagged("not-scheduled", line), shown(request))
                 continue  # its claim stays, and the next run tries again
             finally:
                 tracker.restored = None
@@ -160,7 +160,7 @@ class Restorer:
             reason = str(error)
         self._report.count("not_restored", window)
         self._report.warn_once(
-            "not restored",
+            "not-restored",
             f"a pending request of another run cannot be put back: {reason}. Has the spider "
             "changed? Its URL is crawled when it is found again (bloom/not_restored counts them)",
         )

@@ -254,7 +254,7 @@ class ClaimTracker:
     def _note_unkept(self, claim: Key, parent: InFlightRequest | None) -> None:
         self._report.count("not_kept", claim[0])
         self._report.warn_once(
-            "not kept",
+            "not-kept",
             f"{self.not_kept_reason or NO_ROOM}. If the crawl stops before such a request is "
             "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
             "them)",

@@ -1,0 +1,47 @@
+"""The keys of ``Request.meta`` that a crawl reads, for the documentation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MetaKey:
+    """A key of ``Request.meta``. Markdown.
+
+    Args:
+        takes: the values.
+        default: what holds without it.
+        meaning: what it does.
+    """
+
+    takes: str
+    default: str
+    meaning: str
+
+
+#: The keys. A test compares them with those that the package reads.
+META_KEYS: Mapping[str, MetaKey] = {
+    "bloom_key": MetaKey(
+        "a non-empty str or bytes",
+        "the fingerprint of the request",
+        "Identifies the page instead of its URL, for instance by a product number. Redirects of "
+        "the request are identified by their own URLs.",
+    ),
+    "bloom_window": MetaKey(
+        "`run`, `lasting`, or a name of `BLOOM_WINDOWS`",
+        "`BLOOM_START_WINDOW` for start requests and sitemaps, else the first of "
+        "`BLOOM_WINDOW_RULES` that matches, else `lasting`",
+        "The window of the page. `run` remembers it in this process and for this run only; "
+        "`lasting` is the main filter.",
+    ),
+    "bloom_enabled": MetaKey(
+        "`False`",
+        "`True`",
+        "`False` neither tests nor records the request.",
+    ),
+    "bloom_claims": MetaKey(
+        "set by the crawl",
+        "none",
+        "Belongs to scrapy-bloom: the claims of a request that is pending. Do not set or copy it.",
+    ),
+}

@@ -1,0 +1,63 @@
+"""Parsers of settings that only crawls have; as those of ``scrapy_bloom.bloom.validators``."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scrapy_bloom.bloom.errors import ConfigurationError, shown
+
+
+def rules(name: str, value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Parse pairs of a regular expression and the name of a window."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if isinstance(value, Mapping) or not isinstance(value, Sequence):
+        raise ConfigurationError(
+            f'{name} is a list of pairs like (r"/page/\\d+", "listing"), or its JSON'
+        )
+    return tuple(_rule(name, pair) for pair in value)
+
+
+def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
+    try:
+        pattern, window = pair
+        compiled = re.compile(pattern)
+        if isinstance(compiled.pattern, str) and isinstance(window, str):
+            return compiled, window
+        reason = ""
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        reason = ""
+    except re.error as error:
+        reason = f" ({error})"
+    raise ConfigurationError(
+        f"{name} is a list of pairs of a regular expression and the name of a window; "
+        f"got {shown(pair)}{reason}"
+    )
+
+
+def statuses(name: str, value: Any) -> frozenset[int]:
+    """Parse HTTP statuses and ranges of them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, int):
+        parts = [parts]
+    try:
+        found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
+    except Exception:  # any __str__ may fail
+        found = frozenset()
+    if not found:
+        raise ConfigurationError(
+            f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '
+            f"[200, 301, 404], each from 100 to 599; got {shown(value, 60)}"
+        )
+    return found
+
+
+def _status_range(text: str) -> range:
+    match = re.fullmatch(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(text)
+    return range(int(match[1]), int(match[2] or match[1]) + 1)

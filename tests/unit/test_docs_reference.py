@@ -1,0 +1,157 @@
+"""The reference is written from the code, is complete, and other pages name only what there is."""
+
+import argparse
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import redis
+from support.paths import ROOT
+
+import scrapy_bloom
+from scrapy_bloom.bloom.errors import explain
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.cli.command import SUBCOMMANDS
+from scrapy_bloom.crawl.meta_keys import META_KEYS
+from scrapy_bloom.crawl.stats import STATS
+from scrapy_bloom.messages import MESSAGES
+from scrapy_bloom.settings import REMOVED, SETTINGS, WORDS, BloomSettings
+from tools.reference import keys, scripts
+from tools.reference.commands import own_actions, parsers
+from tools.reference.messages import problems
+from tools.reference.pages import DIRECTORY, PAGES
+from tools.reference.settings import GROUPS, takes
+
+PACKAGE = Path(scrapy_bloom.__file__).parent
+PARSERS = parsers()
+#: All that users read, without the history.
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text("utf-8")
+    for pattern in ("*.md", "docs/**/*.md", "example_project/*.md")
+    for path in sorted(ROOT.glob(pattern))
+    if path.name != "CHANGELOG.md"
+}
+#: Names that look like meta keys: the reason with which BLOOM_ON_REDIS_ERROR closes a spider.
+REASONS = {"bloom_redis_unavailable"}
+#: A command, to the end of the line or of the code.
+COMMAND = re.compile(r"scrapy bloom ([a-z]+)\b([^`\n#]*)")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_as_the_code_says(name: str) -> None:
+    """If this fails: make reference"""
+    assert (DIRECTORY / f"{name}.md").read_text("utf-8") == PAGES[name]()
+
+
+def headings(name: str) -> set[str]:
+    return set(re.findall(r"^#+ `?(.+?)`?$", TEXTS[f"docs/reference/{name}.md"], re.MULTILINE))
+
+
+def test_all_there_is_has_a_heading() -> None:
+    assert set(SETTINGS) <= headings("settings")
+    assert set(META_KEYS) <= headings("meta")
+    assert {f"bloom-{code}" for code in MESSAGES} <= headings("messages")
+    assert set(SUBCOMMANDS) <= headings("commands")
+    assert {file.stem for file in PACKAGE.rglob("*.lua")} <= headings("scripts")
+
+
+def test_the_stats_are_all_there() -> None:
+    rows = re.findall(r"^\| `bloom/(\w+)` \|", TEXTS["docs/reference/stats.md"], re.MULTILINE)
+    assert sorted(rows) == sorted(STATS)
+
+
+def test_the_kinds_of_keys_are_all_there() -> None:
+    example = keys.EXAMPLE
+    assert isinstance(example, Keys)
+    named = {key.strip("`") for key, _, _ in keys.rows()}
+    own = {key.replace(":0.0", ":7.0") for key in example.of_block(0)}
+    assert own <= named
+    assert {example.scratch(0, "<token>", "7.0")} == named - own
+
+
+def test_the_names_of_the_package_are_all_there() -> None:
+    text = TEXTS["docs/reference/api.md"]
+    named = re.findall(r"^\.\. auto(?:class|exception):: (\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(scrapy_bloom.__all__)
+
+
+def test_the_meta_keys_are_those_that_are_read() -> None:
+    read = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                read |= set(re.findall(r"^bloom_[a-z]+$", node.value))
+    # `scrapy bloom check --bloom-key` has the name of the key.
+    assert read - {"bloom_key"} <= set(META_KEYS)
+    assert set(META_KEYS) <= read
+
+
+def test_each_setting_is_in_one_group() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(own.name for own in fields(BloomSettings))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_setting_says_what_it_accepts(name: str) -> None:
+    text = takes(name, SETTINGS[name][1])
+    assert "object" not in text
+    assert "got" not in text.split()
+    assert len(text) >= len("a string")
+
+
+def test_a_parser_that_accepts_anything_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not say what it accepts"):
+        takes("BLOOM_ANY", lambda name, value: value)
+
+
+def test_the_problems_of_servers_are_those_of_the_errors() -> None:
+    text = TEXTS["docs/reference/messages.md"]
+    for error in (redis.AuthenticationError("WRONGPASS"), redis.ResponseError("MISCONF")):
+        explained = explain(error, "the server", WORDS)
+        said = str(explained).removeprefix("the server ")
+        assert f"| {said} | [bloom-{explained.code}](#bloom-{explained.code}) |" in text
+    assert "{" not in "".join(said for said, _ in problems())
+
+
+def test_the_head_of_a_script_ends_where_the_code_begins() -> None:
+    heads = scripts.heads()
+    assert heads["release"].startswith("release: ")
+    assert not [name for name, head in heads.items() if "redis.call" in head.splitlines()[-1]]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_pages_name_only_what_there_is(page: str) -> None:
+    text = TEXTS[page]
+    assert set(re.findall(r"\bBLOOM_[A-Z_]*[A-Z]\b", text)) <= {*SETTINGS, *REMOVED}
+    assert set(re.findall(r"`bloom/(?:\w+/)?([a-z_]+)`", text)) <= set(STATS)
+    assert set(re.findall(r"(?<![\w.])bloom_[a-z]\w*", text)) <= {*META_KEYS, *REASONS, *anchors()}
+    coded = re.findall(r"(?:\[|#|`)bloom-([a-z-]+)(?:\]|\)|`)", text)
+    assert set(coded) <= set(MESSAGES)
+
+
+def anchors() -> set[str]:
+    """Return the anchors of the settings, which look like meta keys."""
+    return {name.lower() for name in SETTINGS}
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_pages_name_only_commands_that_there_are(page: str) -> None:
+    for name, rest in COMMAND.findall(TEXTS[page]):
+        assert name in PARSERS, name
+        options = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
+        assert options <= options_of(PARSERS[name]), f"{name} {rest}"
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    found = {option for action in own_actions(parser) for option in action.option_strings}
+    return found | {"--help", "--set", "--loglevel", "--nolog"}
+
+
+def test_each_option_is_on_the_page_of_commands() -> None:
+    text = TEXTS["docs/reference/commands.md"]
+    sections = dict(re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", text))
+    for name, parser in PARSERS.items():
+        for option in options_of(parser) - {"--help", "--set", "--loglevel", "--nolog"}:
+            assert re.search(rf"[` ]{option}[` ,]", sections[name]), f"{name} {option}"

@@ -1,0 +1,133 @@
+"""Each warning and each error of a crawl has a code, and each code is used."""
+
+import ast
+import logging
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from scrapy.utils.test import get_crawler
+
+import scrapy_bloom
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.short_errors import ShortErrors
+from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.messages import ERRORS, MESSAGES, tagged
+
+PACKAGE = Path(scrapy_bloom.__file__).parent
+#: Methods that log, whose format must have a code. Of ``log``, the format is the second argument.
+LOGGING = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
+#: Functions whose first argument is a code.
+CODED = {"tagged", "warn_once", "_advise", "_log_once"}
+IN_TEXT = re.compile(r"\[bloom-([a-z-]+)\]$")
+
+
+def calls() -> Iterator[tuple[Path, ast.FunctionDef, ast.Call, str]]:
+    """Yield all calls in the package: file, function around them, call and name."""
+    for path in PACKAGE.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                        yield path, function, node, node.func.id
+                    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                        yield path, function, node, node.func.attr
+
+
+def is_logger(node: ast.Call) -> bool:
+    """Whether a call is one of a logger's method."""
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id == "logger"
+
+
+def has_code(function: ast.FunctionDef, text: ast.expr) -> bool:
+    """Whether a format has a code: it is made by ``tagged``, or is a literal that ends with one."""
+    if isinstance(text, ast.Name):
+        made = [
+            node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text.id
+        ]
+        return bool(made) and all(has_code(function, value) for value in made)
+    if isinstance(text, ast.Constant):
+        return bool(IN_TEXT.search(str(text.value)))
+    return isinstance(text, ast.Call) and ast.unparse(text.func) == "tagged"
+
+
+def codes_used() -> Iterator[tuple[str, str]]:
+    """Yield the codes in the package, and where they are."""
+    for path, _, node, name in calls():
+        if name in CODED and isinstance(node.args[0], ast.Constant):
+            yield str(node.args[0].value), f"{path.name}:{node.lineno}"
+        elif name in LOGGING and is_logger(node):
+            for code in IN_TEXT.findall(str(getattr(node.args[0], "value", ""))):
+                yield code, f"{path.name}:{node.lineno}"
+
+
+def test_each_warning_and_error_has_a_code() -> None:
+    found = [
+        (f"{path.name}:{node.lineno}", has_code(function, node.args[LOGGING[name]]))
+        for path, function, node, name in calls()
+        if name in LOGGING and is_logger(node)
+    ]
+    assert len(found) >= 15, "the test has lost what it looks for"
+    assert [where for where, is_coded in found if not is_coded] == []
+
+
+def test_codes_are_literals_or_passed_on() -> None:
+    for path, function, node, name in calls():
+        if name in CODED and not isinstance(node.args[0], ast.Constant):
+            passed = ast.unparse(node.args[0])
+            parameters = [argument.arg for argument in function.args.args]
+            assert passed == "error.code" or passed in parameters, f"{path.name}:{node.lineno}"
+
+
+def test_each_code_is_registered_and_each_registered_code_is_used() -> None:
+    unknown = [where for code, where in codes_used() if code not in MESSAGES]
+    assert unknown == []
+    assert {code for code, _ in codes_used()} == set(MESSAGES) - set(ERRORS)
+
+
+def errors(kind: type[BloomError]) -> Iterator[type[BloomError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from errors(below)
+
+
+def test_each_class_of_errors_has_a_code() -> None:
+    import_module("scrapy_bloom.cli.command")  # has an error of its own
+    assert {kind.code for kind in errors(BloomError)} == set(ERRORS)
+
+
+@pytest.mark.parametrize("code", MESSAGES)
+def test_each_code_is_explained(code: str) -> None:
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
+    message = MESSAGES[code]
+    for text in (message.meaning, message.cause, message.remedy):
+        assert re.fullmatch(r"(?s)[A-Z`].*[.]", text), text
+
+
+def test_an_unknown_code_is_an_error() -> None:
+    with pytest.raises(KeyError, match=r"nope is not in MESSAGES"):
+        tagged("nope", "text")
+
+
+def test_warnings_show_their_codes_and_each_once(caplog: pytest.LogCaptureFixture) -> None:
+    report = Report(Stats(get_crawler().stats))
+    for about in ("a", "b", "a"):
+        report.warn_once("bad-key", f"50% of {about}", about)
+    assert [record.getMessage() for record in caplog.records] == [
+        "50% of a [bloom-bad-key]",
+        "50% of b [bloom-bad-key]",
+    ]
+
+
+def test_an_error_that_stops_the_crawl_shows_its_code() -> None:
+    error = ConfigurationError("BLOOM_CAPACITY is 50%")
+    exc_info = (type(error), error, None)
+    record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "Task failed", None, exc_info)
+    assert ShortErrors().filter(record)
+    assert record.getMessage() == "Bloom filter: BLOOM_CAPACITY is 50% [bloom-configuration]"
