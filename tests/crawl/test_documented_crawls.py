@@ -1,5 +1,6 @@
 """The first crawl of the documentation, as a reader does it: files, commands and log lines."""
 
+import json
 import os
 import re
 import shlex
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, serve
-from support.crawling import CRAWL_TIMEOUT, needs_embedded
-from support.pages import Block, blocks
+from support.crawling import CRAWL_TIMEOUT, needs_embedded, options, run
+from support.pages import Block, blocks, commands, read
+from support.paths import PROJECT
+from support.polling import until
 
 TUTORIAL = "docs/tutorial/first-crawl.md"
 #: The site's address on the page.
 ADDRESS = "http://127.0.0.1:8000"
-pytestmark = needs_embedded
 
 
 class Reader:
@@ -83,6 +86,9 @@ def assert_logged(lines: list[str], log: str) -> None:
         assert re.search(pattern, found), f"{line}\n{found}"
 
 
+# -- the first crawl --
+
+
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A reader who has done all that the tutorial says."""
@@ -95,6 +101,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield reader
 
 
+@needs_embedded
 def test_the_tutorial_is_what_happens(reader: Reader) -> None:
     """All blocks were followed by the fixture."""
     assert len(reader.logs) == 3
@@ -105,6 +112,7 @@ def test_the_tutorial_is_what_happens(reader: Reader) -> None:
     assert counts == [STORIES, 0, 3]
 
 
+@needs_embedded
 def test_the_readme_shows_the_same_logs(reader: Reader) -> None:
     """Its first block has two runs, the second block the end of the third."""
     marked = [block for block in blocks("README.md", "console") if block.mark == "log"]
@@ -119,6 +127,7 @@ def test_the_readme_shows_the_same_logs(reader: Reader) -> None:
     assert_logged(["remembers 336 URLs", *runs[2]], reader.logs[2])
 
 
+@needs_embedded
 def test_the_test_of_the_how_to_page_passes(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,3 +142,65 @@ def test_the_test_of_the_how_to_page_passes(
     exec(code, names)
     names["test_second_run_fetches_no_article_again"](tmp_path)
     assert len((tmp_path / "1.jsonl").read_text().splitlines()) == STORIES + 3
+
+
+# -- half a year in a minute --
+
+
+@needs_embedded
+@pytest.mark.slow  # the demo of a smaller site is in test_example_project.py
+def test_the_table_of_half_a_year_is_what_the_demo_prints() -> None:
+    done = run("demo.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = read("docs/tutorial/half-a-year-in-a-minute.md")
+    rows = re.findall(r"^\| ([A-Z][a-z]+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for month, cells in rows:
+        (row,) = [line for line in done.stdout.splitlines() if line.startswith(f"│ {month}")]
+        # Which duplicates are met depends on the order of pages, in the months with new ones.
+        printed = [cell.strip() for cell in row.split("│")[2:-1]]
+        documented = cells.split(" | ")
+        assert printed[:3] + printed[4:] == documented[:3] + documented[4:]
+        assert _number(printed[3]) == pytest.approx(_number(documented[3]), rel=0.05)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+# -- two workers, one killed --
+
+
+@pytest.mark.slow  # test_crawled_queues.py has the kills of all moments
+def test_a_killed_worker_s_requests_are_taken_over(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of the page, without its delay of 0.2 seconds."""
+    page = "docs/tutorial/two-workers-one-killed.md"
+    words = [words for words in commands(page) if words[:2] == ["scrapy", "crawl"]]
+    assert words[0] == words[1] == ["scrapy", "crawl", "queue", "-s", "DOWNLOAD_DELAY=0.2", "2"]
+    site = Site.build(tmp_path / "magazine", count=STORIES)
+    monkeypatch.setenv("SCRAPY_PROJECT", "distributed")
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    with serve(site.directory) as web, redis.Redis.from_url(redis_url) as client:
+        client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
+        more = {"DOWNLOAD_DELAY": 0.02, "STATS_FILE": tmp_path / "stats.json"}
+        command = ["-m", "scrapy", "crawl", "queue", *options(web, more)]
+        workers = [
+            subprocess.Popen([sys.executable, *command], cwd=PROJECT, stderr=subprocess.DEVNULL)
+            for _ in range(2)
+        ]
+        try:
+            until(lambda: web.hits().total() > 60, "both have begun")
+            workers[0].kill()
+            assert workers[1].wait(CRAWL_TIMEOUT) == 0
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        hits = web.hits()
+    truth = site.truth()
+    assert truth.lasting | truth.hubs <= hits.keys()
+    done = run("-m", "scrapy", "bloom", "pending", "--spider", "queue", "--json")
+    assert json.loads(done.stdout)["claims"] == []
+    assert f"all {len(truth.lasting)} URLs" in read(page)
