@@ -22,7 +22,7 @@ PAGES = [
 _BLOCK = re.compile(r"(?:^<!-- (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
-# -- Until all of them are merged: what other branches bring. Delete this part then, and its uses. --
+# -- What other branches bring. When all are merged, delete this part and its uses. --
 
 #: Subcommands that are not there yet.
 COMING_SUBCOMMANDS = {"doctor", "list", "failed", "recrawl", "report", "watch", "metrics"}
