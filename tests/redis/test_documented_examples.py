@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/library.md run as they stand there."""
+"""The examples of docs/library.md run as they stand there."""
 
 import re
 from pathlib import Path
@@ -7,16 +7,6 @@ from typing import Any
 import pytest
 import redis
 from support.paths import ROOT
-
-README = (ROOT / "README.md").read_text()
-
-
-def test_the_library_example_runs(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"## As a library\n\n```python\n(.*?)```", README, re.DOTALL)
-    monkeypatch.setattr(redis, "Redis", lambda: client)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert len(names["seen"]) == 2
 
 
 def test_the_library_s_examples_run(

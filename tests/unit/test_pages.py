@@ -1,0 +1,227 @@
+"""README.md and the pages of prose: their examples are read by the code that would read them."""
+
+import argparse
+import re
+from typing import Any
+
+import pytest
+import yaml
+from scrapy.settings import Settings
+from support.pages import (
+    COMING_SETTINGS,
+    COMING_SUBCOMMANDS,
+    PAGES,
+    blocks,
+    commands,
+    prose,
+    read,
+    scrapy_commands,
+)
+from support.paths import ROOT
+
+from scrapy_bloom.bloom.model.forecast import forecast
+from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.model.sizing import plan
+from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
+from scrapy_bloom.cli import render
+from scrapy_bloom.cli.command import SUBCOMMANDS, BloomCommand
+from scrapy_bloom.crawl.stats import STATS
+from scrapy_bloom.settings import SETTINGS, BloomSettings
+from tools.scaling import bits_per_url
+
+META = {"bloom_key", "bloom_window", "bloom_enabled"}
+
+
+def parser() -> argparse.ArgumentParser:
+    command = BloomCommand()
+    command.settings = Settings()
+    made = argparse.ArgumentParser(exit_on_error=False)
+    command.add_options(made)
+    return made
+
+
+def load(given: dict[str, Any]) -> BloomSettings:
+    """Read settings as a crawl does."""
+    settings = Settings()
+    known = {name: value for name, value in given.items() if name not in COMING_SETTINGS}
+    settings.setdict(known, priority="project")
+    return BloomSettings.from_scrapy(settings, "shop")
+
+
+# -- examples --
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_runs_and_settings_load(page: str) -> None:
+    """Each Python block runs, and the settings that it makes are read by the real parser."""
+    for number, block in enumerate(blocks(page, "python")):
+        names: dict[str, Any] = {"__name__": "example"}
+        exec(compile(block.text, f"{page}, block {number}", "exec"), names)
+        settings = {name: value for name, value in names.items() if name.isupper()}
+        if any(name.startswith("BLOOM_") for name in settings):
+            load({"BLOOM_WINDOWS": _named_windows(page), **settings})
+
+
+def _named_windows(page: str) -> dict[str, str]:
+    """Windows that rules of a page's blocks name."""
+    names = re.findall(r'", "(\w+)"\)', read(page))
+    return {name: "1 day" for name in names if name not in ("run", "lasting")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_settings_in_the_text_load(page: str) -> None:
+    """Of ``BLOOM_X = value`` in the text, and of ``-s BLOOM_X=value`` in commands."""
+    given = re.findall(r"`(BLOOM_[A-Z_]+) = ([^`]+)`", prose(page))
+    for name, value in given:
+        load({"BLOOM_RUN": "1", name: eval(value)})
+    for words in commands(page):
+        pairs = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "-s"]
+        settings = dict(pair.split("=", 1) for pair in pairs)
+        if settings:
+            load({"BLOOM_RUN": "1", **settings})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_subcommands_parse(page: str) -> None:
+    known = parser()
+    for arguments in scrapy_commands(page, "bloom"):
+        subcommand = arguments[0]
+        if subcommand in COMING_SUBCOMMANDS or arguments in ([name] for name in SUBCOMMANDS):
+            continue  # the text may name one without what it needs
+        try:
+            parsed = known.parse_known_args(arguments)
+        except (argparse.ArgumentError, SystemExit) as error:
+            raise AssertionError(f"{page}: scrapy bloom {' '.join(arguments)}") from error
+        assert not parsed[1], arguments
+
+
+def test_the_parser_refuses_what_there_is_not() -> None:
+    with pytest.raises(argparse.ArgumentError):
+        parser().parse_known_args(["inform"])
+    assert parser().parse_known_args(["info", "--bits"])[1] == ["--bits"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_yaml_is_valid(page: str) -> None:
+    for block in blocks(page, "yaml"):
+        document = yaml.safe_load(block.text)
+        assert document.keys() & {"services", "apiVersion"}
+
+
+def test_most_pages_have_examples() -> None:
+    """The tests above find something."""
+    assert sum(bool(blocks(page, "python")) for page in PAGES) > 10
+    assert sum(bool(scrapy_commands(page, "bloom")) for page in PAGES) > 10
+
+
+# -- names --
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_things_exist(page: str) -> None:
+    """Settings, stats, keys of ``meta``, extras and targets of make."""
+    text = read(page)
+    assert set(re.findall(r"BLOOM_[A-Z_]+", text)) - COMING_SETTINGS <= {*SETTINGS}
+    # bloom/listing/new is a named window's.
+    stats = re.findall(r"(?<![\w./-])bloom/(?:(?:run|listing)/)?([a-z_]+)", text)
+    assert set(stats) <= {*STATS}
+    assert set(re.findall(r"\bbloom_(?:key|window|enabled|[a-z]+)\b", text)) <= {
+        *META,
+        "bloom_redis_unavailable",
+    }
+    extras = re.findall(r"scrapy-bloom\[([\w,-]+)\]", text)
+    project = (ROOT / "pyproject.toml").read_text()
+    for extra in {name for group in extras for name in group.split(",")}:
+        assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {words[1] for words in commands(page) if words[:1] == ["make"]} <= {*targets}
+
+
+# -- numbers --
+
+
+def test_the_table_of_sizes_is_what_plan_prints() -> None:
+    page = read("docs/how-to/size-it.md")
+    rows = re.findall(r"^\| ([\d,]+) \| (\S[^|]+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 6
+    for capacity, window, cells in rows:
+        options = FilterOptions(
+            capacity=int(capacity.replace(",", "")),
+            window=None if window == "never forgets" else parse_span("", window),
+        )
+        text = render.plan(forecast(options.new_header(), options.config(DEFAULTS)))
+        facts = dict(re.findall(r"^  (\S.*?)  +(\S.*?) *$", text, re.MULTILINE))
+        assert cells.split(" | ") == [
+            facts["a generation"],
+            facts["all generations"].removesuffix(" at capacity"),
+            facts["bits per URL"].removesuffix(" at capacity"),
+            facts["new pages missed"].removesuffix(" in a window at most"),
+        ]
+
+
+def test_the_table_of_error_rates_is_computed() -> None:
+    page = read("docs/explanation/false-positives.md")
+    rows = re.findall(r"^\| (1e-\d+) \| ([\d.]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for rate, bits, hidden in rows:
+        assert float(bits) == pytest.approx(bits_per_url(10**9, float(rate)), abs=0.05)
+        assert float(hidden.replace(",", "")) == pytest.approx(1_000_000 * float(rate))
+
+
+@pytest.mark.parametrize(
+    ("window", "age"),
+    [
+        ("2 months", "between 1 and 2 months later"),
+        ("3 months", "between 2 and 3 months later"),
+        ("1 year", "between 11 months and 1 year later"),
+        ("1 month", "at most 1 month later"),
+        ("6 weeks", "at most 6 weeks later"),
+    ],
+)
+def test_windows_are_as_the_page_says(window: str, age: str) -> None:
+    """docs/how-to/choose-a-window.md."""
+    assert Schedule.of(parse_span("", window), None).age == age
+
+
+# -- README.md --
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read("README.md").splitlines()) <= 130
+
+
+def test_the_readme_has_the_words_that_people_search_for() -> None:
+    words = (
+        "false positive",
+        "JOBDIR",
+        "CrawlSpider",
+        "Docker",
+        "incremental crawl",
+        "scrapy-redis",
+    )
+    assert [word for word in words if word not in read("README.md")] == []
+
+
+def test_the_readme_s_numbers_are_those_of_the_default_plan() -> None:
+    planned = plan(1_000_000, 1e-5)
+    readme = read("README.md")
+    assert f"are {planned.memory / 2**20:.1f} MiB" in readme
+    assert f"about {round(planned.memory * 8 / 1_000_000 + 0.5)} bits a URL" in readme
+
+
+def test_the_readme_s_measurements_are_those_of_the_pages() -> None:
+    """docs/performance.md, and its appendix."""
+    readme = read("README.md")
+    (row,) = re.findall(
+        r"\| Memory of the server, bits per URL.*?\| ([\d.]+) \| ([\d.]+) scrapy-redis, ([\d.]+) ",
+        read("docs/performance.md"),
+    )
+    assert f"| scrapy-bloom | {row[0]} bits |" in readme
+    assert f"| {float(row[1]):.0f} bits" in readme
+    assert f"| {float(row[2]):,.0f} bits" in readme
+    assert f"{float(row[1]) / 8:.0f} bytes a URL" in readme
+    (crawled,) = re.findall(
+        r"generated site, 1 ms away: time, of that in memory \| [\d.]+ scheduled, ([\d.]+) crawled",
+        read("docs/performance.md"),
+    )
+    assert f"[{crawled}][performance]" in readme
