@@ -137,6 +137,32 @@ def test_a_page_that_a_worker_crawls_now_is_left_to_it(lab: Lab) -> None:
     assert_settled(lab)
 
 
+LOOKING_OFTEN = """
+from scrapy_bloom.crawl.claims import reclaimer
+from support.odd_site import OddSpider
+
+reclaimer.LOOK_SECONDS = 0.5
+
+class Own(OddSpider):
+    pass
+"""
+
+
+def test_a_crawl_that_runs_takes_it_over(lab: Lab) -> None:
+    """It looks for free claims every 10 minutes; here more often."""
+    lab.site.pages["/"] = page("/new")
+    lab.site.hold_after(1)
+    before = lab.site.hits()
+    with lab.start(LOOKING_OFTEN, BLOOM_HEARTBEAT=1) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the new page is asked for")
+        recrawl(lab, "/a")
+        until(lambda: lab.site.held == 2 or crawl.is_over, "the other one is asked for, too")
+        lab.site.release()
+        crawl.wait()
+    assert lab.site.hits() - before == EACH_RUN + Counter(["/new", "/a"])
+    assert_settled(lab)
+
+
 def test_two_calls_at_once_leave_a_url_once(lab: Lab) -> None:
     ends = [start_bloom(lab, "recrawl", f"{lab.site.url}/a") for _ in range(2)]
     assert [end().code for end in ends] == [0, 0]
