@@ -124,14 +124,17 @@ def _check_callback(spider: Spider, name: str | None) -> None:
         ConfigurationError: there is no such method.
     """
     cls = type(spider)
-    if name in (None, "parse") and cls.parse is Spider.parse and cls._parse is Spider._parse:  # noqa: SLF001
+    # A CrawlSpider has another default.
+    has_default = cls._parse is not Spider._parse  # noqa: SLF001
+    if cls.parse is Spider.parse and (name == "parse" or (name is None and not has_default)):
         raise ConfigurationError(
             f"spider {cls.name!r} has no parse: say which method gets the pages with --callback"
         )
-    try:
-        request_codec.method_of(spider, name or "parse")
-    except ValueError as error:
-        raise ConfigurationError(f"--callback: {error} {cls.name!r}") from None
+    if name is not None:
+        try:
+            request_codec.method_of(spider, name)
+        except ValueError as error:
+            raise ConfigurationError(f"--callback: {error} {cls.name!r}") from None
 
 
 # -- the filters --

@@ -118,6 +118,7 @@ def test_a_spider_without_parse_needs_a_callback(
             in done.err
         )
     assert recrawl(URL, spiders=(Following,)).code == 0
+    assert recrawl(URL, "--callback", "parse", spiders=(Following,)).code == 2
 
 
 def test_which_spider_must_be_clear(recrawl: Call, bloom: BloomFilter) -> None:

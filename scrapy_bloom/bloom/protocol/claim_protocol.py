@@ -304,10 +304,11 @@ def make_due(
     """
     fields = yield from _fields_by_block(session, items)
     parts = [(block, part) for block, all_of_it in fields.items() for part in _parts(all_of_it)]
-    replies = yield [
+    calls = [
         Call(load("make_due"), (session.keys.claims(block),), (owner, nonce, *part))
         for block, part in parts
     ]
+    replies = (yield calls) if calls else []
     found: dict[str, Verdict] = {}
     for reply, (_, part) in zip(replies, parts, strict=True):
         if is_answer(reply, len(part)):
