@@ -93,21 +93,21 @@ class Answer:
         """One of ``seen``, ``new``, ``claimed`` and ``failed``."""
         if self.info.seen or self.claim is None:
             return "seen" if self.info.seen else "new"
-        return "failed" if self.claim.failed else "claimed"
+        return "failed" if self.claim.was_tried else "claimed"
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         found: dict[str, Any] = to_json(self.info) | {"state": self.state}
         if self.claim is None:
             return found
-        times = {"due": self.claim.time} if self.claim.failed else {"claimed": self.claim.time}
+        times = {"due": self.claim.time} if self.claim.was_tried else {"claimed": self.claim.time}
         return found | {"attempts": self.claim.attempt} | with_dates(times)
 
     def line(self, text: str) -> str:
         """Return it as a line of a table."""
         if self.claim is None:
             return render.item_line(text, self.info)
-        if self.claim.failed:
+        if self.claim.was_tried:
             return render.claim_line("failed", text, due=self.claim.time)
         return render.claim_line("claimed", text, since=self.claim.time)
 

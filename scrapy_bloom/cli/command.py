@@ -22,11 +22,13 @@ from scrapy_bloom.cli import (
     clear,
     delete,
     export,
+    failed,
     import_,
     info,
     migrate,
     pending,
     plan,
+    recrawl,
     rotate,
 )
 from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
@@ -60,6 +62,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "check": check,
     "migrate": migrate,
     "pending": pending,
+    "failed": failed,
+    "recrawl": recrawl,
     "rotate": rotate,
     "clear": clear,
     "delete": delete,

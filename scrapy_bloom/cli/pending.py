@@ -18,13 +18,13 @@ from scrapy_bloom.cli.session import (
     print_json_list,
     with_dates,
 )
-from scrapy_bloom.cli.stored_claims import stored_claims, url_of
+from scrapy_bloom.cli.stored_claims import printable, stored_claims, url_of
 from scrapy_bloom.crawl.claims import workers
 
 #: A claim in the form that JSON has.
 Claim = dict[str, Any]
 
-HELP = "list URLs that are claimed, and end claims"
+HELP = "list all URLs that are claimed, by owner, and end claims (failed says why pages failed)"
 #: Claims read at once.
 PAGE = 256
 #: What happens to the pages of claims that are released.
@@ -115,8 +115,8 @@ def _show(session: CommandSession, claims: Iterator[Claim], head: Mapping[str, s
     for claim in claims:
         total += 1
         when = f"due {iso(claim['due'])}" if claim["due"] else iso(claim["since"]) or ""
-        owner = _printable(f"{claim['worker'] or claim['owner']} {claim['spider']}")
-        url = "(its request is not kept)" if claim["url"] is None else _printable(claim["url"])
+        owner = printable(f"{claim['worker'] or claim['owner']} {claim['spider']}")
+        url = "(its request is not kept)" if claim["url"] is None else printable(claim["url"])
         print(f"{claim['attempts']:8}  {when:26}  {owner:30}  {url}")
     print(f"{head['key']} on {head['address']}: {total:,} claims")
 
@@ -138,8 +138,3 @@ def _release(
     text = f"{where}: {released:,} claims released; {CONSEQUENCE}"
     session.report({**head, "released": released}, text)
     return ExitCode.FINE
-
-
-def _printable(text: str) -> str:
-    """Return a text with escapes: a terminal would obey control characters in it."""
-    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,6 +1,7 @@
 """Reads claims with their requests, for subcommands that show them."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.cli.session import Server
+
+_USER = re.compile(r"//[^/?#]*@")
 
 
 def claims_of(
@@ -58,6 +61,16 @@ def url_of(stored: bytes | None) -> str | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return url if isinstance(url, str) else None
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL without its user name and password."""
+    return _USER.sub("//***@", url, count=1)
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes: a terminal would obey control characters in it."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _parse(field: str, stored: bytes | None) -> StoredClaim | None:

@@ -1,11 +1,12 @@
 """What queued writes do with the filters: one call for many jobs of one kind. No I/O."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from scrapy_bloom.bloom.errors import RestartedError
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add
@@ -13,6 +14,7 @@ from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
 from scrapy_bloom.crawl.replicas import Replicas
@@ -139,11 +141,12 @@ class JobApplier:
         elif kind is JobKind.HOLD:
             yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind is JobKind.FAIL:
-            yield run(self._release_mine(items, self._retry))
+            reasons = {job.item: job.reason for job in jobs}
+            yield run(self._release_mine(items, self._retry, reasons))
         elif kind is JobKind.RELEASE:
             yield from self._release(run, items)
         elif kind is JobKind.REPEAT:
-            yield from self._repeat(run, items)
+            yield from self._repeat(run, items, jobs[0].reason)
         elif kind is JobKind.DROP:
             for job in jobs:
                 fields = {job.block: [job.item.decode()]}
@@ -208,7 +211,7 @@ class JobApplier:
     def _confirm(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         run = partial(Step, jobs[0].window)
         if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
-            yield from self._repeat(run, [job.item for job in repeated])
+            yield from self._repeat(run, [job.item for job in repeated], failures.RESTARTED)
             self._repeated(repeated)
         current = [job for job in jobs if job.epoch >= self._server.restarted]
         crawled: list[bytes] = []
@@ -216,7 +219,8 @@ class JobApplier:
         for job in current:
             (left if self._depends_on_others(job) else crawled).append(job.item)
         if left:
-            yield run(self._release_mine(left, self._retry))
+            why = dict.fromkeys(left, failures.OTHERS_LINK)
+            yield run(self._release_mine(left, self._retry, why))
         if jobs[0].kind is JobKind.CONFIRM:
             confirm = partial(
                 claim_protocol.confirm,
@@ -239,16 +243,19 @@ class JobApplier:
         """
         return bool(self._others & page.relies_on or self._unkept & page.yielded)
 
-    def _repeat(self, run: Run, items: Sequence[bytes]) -> Steps[None]:
+    def _repeat(self, run: Run, items: Sequence[bytes], reason: str) -> Steps[None]:
         """Leave pages to the next look at claims, which is soon."""
         assert self._retry is not None  # noqa: S101 - pages are claimed
         due_now = replace(self._retry, seconds=0, attempts=FOREVER)
-        yield run(self._release_mine(items, due_now))
+        yield run(self._release_mine(items, due_now, dict.fromkeys(items, reason)))
         self._freed()
 
     def _release_mine(
-        self, items: Sequence[bytes], retry: RetryPolicy | None
+        self, items: Sequence[bytes], retry: RetryPolicy | None, reasons: Mapping[bytes, str]
     ) -> Callable[[FilterSession], Operation[Any]]:
+        if retry is not None:
+            by_field = {field_of(item): reason for item, reason in reasons.items() if reason}
+            retry = replace(retry, reasons=by_field)
         return lambda session: claim_protocol.release(session, items, self._worker, retry)
 
     def identify_server(self) -> Steps[None]:

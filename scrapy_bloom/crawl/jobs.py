@@ -57,6 +57,7 @@ class Job:
         yielded: likewise, claims on requests that it yielded: if one is another worker's, without
             the request, the page is left for later.
         page: field of the claim of the page that yielded it, for CLAIM and KEEP.
+        reason: why its page failed, for FAIL and REPEAT.
     """
 
     kind: JobKind
@@ -67,6 +68,7 @@ class Job:
     epoch: int = 0
     is_last: bool = False
     page: str = ""
+    reason: str = ""
     relies_on: frozenset[tuple[str, bytes]] = frozenset()
     yielded: frozenset[tuple[str, bytes]] = frozenset()
 

@@ -19,6 +19,8 @@ NEEDS = [
     ("info --measure 100", "read"),
     (f"check {URLS[0]}", "read"),
     ("pending", "read"),
+    ("failed", "read"),
+    ("recrawl https://example.com/new --callback parse_item", "crawl"),
     ("pending --release --owner w1 --yes", "crawl"),
     ("rotate --yes", "crawl"),
     ("export file", "crawl,export"),

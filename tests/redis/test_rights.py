@@ -52,6 +52,7 @@ def crawl(bloom: BloomFilter) -> None:
     bloom.run(lambda s: claim_protocol.confirm(s, items(2, 100), (OWNER,)))
     bloom.run(lambda s: claim_protocol.release(s, items(2, 102), OWNER))
     bloom.run(lambda s: claim_protocol.release(s, items(2, 104), OWNER, FAILURE))
+    bloom.run(lambda s: claim_protocol.make_due(s, items(2, 104), FAILURE.owner, "4"))
     bloom.run(lambda s: claim_protocol.hold(s, items(1, 106), OTHER, "2"))
     page = bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 100))
     bloom.run(lambda s: claim_protocol.reassign(s, 0, page.claims, OTHER, "3"))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import redis
 from scrapy import Request, Spider
+from scrapy.http import Response
 from scrapy.utils.request import RequestFingerprinter
 
 from support.servers import contents
@@ -21,6 +22,8 @@ URLS = [f"https://example.com/{number}" for number in range(20)]
 
 class Shop(Spider):
     name = "shop"
+
+    def parse_item(self, response: Response) -> None: ...
 
 
 class Own(Spider):

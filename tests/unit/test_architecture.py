@@ -233,6 +233,7 @@ def test_scripts_are_part_of_the_package() -> None:
             "end_look",
             "header",
             "heartbeat",
+            "make_due",
             "merge",
             "prelude_layers",
             "prelude_ring",

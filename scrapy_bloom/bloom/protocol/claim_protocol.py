@@ -6,9 +6,10 @@ A claim is one field of its block's hash of claims: its owner, since when, and t
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol import failure_reason
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
     ask,
@@ -36,7 +37,7 @@ KEPT = b"kept:"
 #: How fields of the header begin that name a window.
 _WINDOW = "window:"
 #: Of a claim: a request takes 65,536 characters at most; one that takes many more is damaged.
-_HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,60}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,5})")
+_HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,240}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class StoredClaim:
     Args:
         field: its field in the block's hash.
         owner: whose it is.
-        nonce: of the call that made it its owner's.
+        nonce: of the call that made it its owner's; of a failed URL, why it failed.
         time: when it was made, in Unix seconds on the server; of a failed URL, when it is due.
         attempt: times that the URL failed.
         length: of the request in characters; 0 if it is not kept.
@@ -72,6 +73,16 @@ class StoredClaim:
         """Whether it keeps a failed URL from being crawled again at once."""
         return self.owner.startswith("-")
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether its URL failed; not if it is one that is to be crawled again, and waits."""
+        return self.failed and self.attempt > 0
+
+    @property
+    def reason(self) -> str:
+        """Why the URL failed last, as it is stored; "" if it did not fail, or that is not known."""
+        return failure_reason.decode(self.nonce) if self.failed else ""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -81,11 +92,19 @@ class RetryPolicy:
         owner: their new owner, which begins with ``-``.
         seconds: until they are due again.
         attempts: after how many their requests are no longer kept.
+        reasons: field of a claim -> why its URL failed.
     """
 
     owner: str
     seconds: int
     attempts: int
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def pairs(self, fields: Sequence[str]) -> Iterable[str]:
+        """Yield each field and its reason as it is stored."""
+        for name in fields:
+            yield name
+            yield failure_reason.encode(self.reasons.get(name, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +206,18 @@ def release_fields(
     server: str = "",
 ) -> Operation[int]:
     """End claims by their fields, by block: see ``release``."""
-    rest: tuple[str | int, ...] = ("", 0, 0)
-    if failure is not None:
-        rest = (failure.owner, failure.seconds, failure.attempts)
+    failure = failure or RetryPolicy("", 0, 0)
+    head = (owner, failure.owner, failure.seconds, failure.attempts)
     calls = [
-        (Call(load("release"), (session.keys.claims(block),), (owner, *rest, *part)), len(part))
+        (Call(load("release"), (session.keys.claims(block),), (*head, *failure.pairs(part))), part)
         for block, all_of_it in fields.items()
         for part in _parts(all_of_it)
     ]
     if not calls:
         return 0
     replies = yield [_on(server, call) for call, _ in calls]
-    for reply, (_, count) in zip(replies, calls, strict=True):
-        is_answer(reply, count)
+    for reply, (_, part) in zip(replies, calls, strict=True):
+        is_answer(reply, len(part))
     return sum(reply.verdicts.count("1") for reply in replies)
 
 
@@ -267,6 +285,34 @@ def hold(
         yield from session.open()
         if session.header == header:
             break
+    return found
+
+
+def make_due(
+    session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
+) -> Operation[dict[str, Verdict]]:
+    """Let failed items be crawled at once, with all their attempts; return field -> verdict.
+
+    Verdicts: MINE (it is due, with its request), OTHERS (it has not failed, and is unchanged), or
+    SEEN (it has no claim, or none with a request of this owner).
+
+    Args:
+        session: the filter.
+        items: their fingerprints.
+        owner: of the failed items whose requests count.
+        nonce: is stored in the place of the reason.
+    """
+    fields = yield from _fields_by_block(session, items)
+    parts = [(block, part) for block, all_of_it in fields.items() for part in _parts(all_of_it)]
+    calls = [
+        Call(load("make_due"), (session.keys.claims(block),), (owner, nonce, *part))
+        for block, part in parts
+    ]
+    replies = (yield calls) if calls else []
+    found: dict[str, Verdict] = {}
+    for reply, (_, part) in zip(replies, parts, strict=True):
+        if is_answer(reply, len(part)):
+            found |= zip(part, to_verdicts(reply.verdicts), strict=True)
     return found
 
 

@@ -30,8 +30,8 @@ _SCRIPTS = {
 }
 #: What each use is, for people.
 USES = {
-    CRAWL: "crawls, and most of the library; rotate, clear, pending --release, migrate",
-    READ: "info, check, and the list of pending",
+    CRAWL: "crawls, and most of the library; rotate, clear, pending --release, recrawl, migrate",
+    READ: "info, check, failed, and the list of pending",
     DELETE: "delete",
     EXPORT: "export",
     IMPORT: "import",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
 
@@ -32,6 +33,7 @@ class InFlightRequest:
         unkept: how many requests that it yielded are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: FAIL if that request failed, REPEAT if it was lost; None for neither.
+        reason: why it failed, or is crawled again.
         is_given_up: whether its claims stay as they are, for the next run.
         is_certain: whether the server has granted its claim: else the page may be another worker's.
         relies_on: claims, not certain, of pages that wait for requests which it yielded too.
@@ -47,6 +49,7 @@ class InFlightRequest:
     kind: JobKind | None = None
     unkept: int = 0
     instead: JobKind | None = None
+    reason: str = ""
     is_given_up: bool = False
     is_certain: bool = True
     relies_on: set[Key] | None = None  # no empty set: 100,000 pages may wait
@@ -66,6 +69,11 @@ class InFlightRequest:
     def is_complete(self) -> bool:
         """Whether it can be settled."""
         return self.kind is not None and not self.unkept and not self.is_given_up
+
+    def set_instead(self, kind: JobKind, reason: str) -> None:
+        """Note that it will not be recorded."""
+        self.instead = kind
+        self.reason = self.reason or reason
 
     def end(self) -> JobKind:
         """Return how it is settled; called once."""
@@ -169,8 +177,9 @@ class UnkeptRequests:
         self._orphans.discard(claim)
         pages = self._pop(claim) if claim in self._parents else []
         if kind in (JobKind.FAIL, JobKind.REPEAT):
+            lost = failures.LOST_LINK if kind is JobKind.REPEAT else failures.FAILED_LINK
             for page in pages:
-                page.instead = kind
+                page.set_instead(kind, lost)
         return [page for page in pages if page.is_complete]
 
     def find(self, window: str, fields: Collection[str], before: float) -> list[Key]:

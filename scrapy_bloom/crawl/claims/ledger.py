@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
+from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.in_flight import MAX_UNKEPT, Claims, InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -80,6 +81,7 @@ class ClaimLedger:
         if page is not None:
             job = replace(
                 job,
+                reason=page.reason,
                 epoch=page.epoch,
                 is_last=page.has_queued or bool(page.relies_on or page.yielded),
                 relies_on=frozenset(page.relies_on or ()),
@@ -118,12 +120,12 @@ class ClaimLedger:
         if claim in self.uncertain:
             page.has_yielded(claim)
         if is_same and not self._unkept.waits_for(page, claim):
-            page.instead = JobKind.FAIL
+            page.set_instead(JobKind.FAIL, failures.TWICE)
 
     def finish(self, page: InFlightRequest) -> None:
         """Settle a page whose callback is done, unless it waits for requests."""
         if self._unkept.is_crawled_twice(page):
-            page.instead = JobKind.FAIL
+            page.set_instead(JobKind.FAIL, failures.TWICE)
         if page.is_complete or page.kind is JobKind.FAIL:
             self.settle(page.claims, page.end(), page)
 

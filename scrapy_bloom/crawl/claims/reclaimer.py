@@ -222,7 +222,11 @@ class Reclaimer:
         may_have_lost = bool(self._me.shared_queue) or bool(self._claims.met)
         if is_idle and may_have_lost and not self._has_looked:
             return pause
-        return LOOK_SECONDS if self._clock() >= self._next_look else None
+        if self._clock() < self._next_look:
+            return None
+        # Else this worker's own last look would do for ever.
+        self._turns.demand_new()
+        return LOOK_SECONDS
 
     def _wait(self, pause: float, *, is_idle: bool) -> None:
         """Leave the look to another worker, for the time being."""

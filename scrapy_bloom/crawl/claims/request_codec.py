@@ -94,6 +94,15 @@ def load(text: str, spider: Spider | None) -> Request:
         raise ValueError(_reason(error)) from None
 
 
+def method_of(spider: Spider, name: str) -> Any:
+    """Return the method of a spider that the callback of a stored request may be.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    return _method("callback", name, spider)
+
+
 def _reason(error: Exception) -> str:
     return f"{error!s:.200}" if type(error) is ValueError else shown(error)
 

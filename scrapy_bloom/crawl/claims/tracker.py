@@ -20,6 +20,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
+from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.identity import Key, name_of
@@ -166,7 +167,7 @@ class ClaimTracker:
         if offer.unkept is not None and parent is not None:
             self._ledger.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
         if offer.is_seen:
-            redirected = InFlightRequest({}, epoch=self.epoch)
+            redirected = InFlightRequest({}, epoch=self.epoch, reason=failures.OTHERS_TARGET)
             # Another worker may lose the request that the same redirect has led to.
             kind = JobKind.FAIL if offer.is_same_page else JobKind.CONFIRM
             self._ledger.settle(offer.inherited, kind, redirected)
@@ -181,8 +182,9 @@ class ClaimTracker:
             return
         parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if parent is not None and not any(claims.values()):
-            parent.instead = JobKind.FAIL
-        self._ledger.settle(claims, JobKind.FAIL)
+            parent.set_instead(JobKind.FAIL, failures.FAILED_LINK)
+        unqueued = InFlightRequest({}, epoch=self.epoch, reason=failures.NOT_QUEUED)
+        self._ledger.settle(claims, JobKind.FAIL, unqueued)
 
     def handed_out(self, request: Request) -> None:
         """Follow a request that has left the queue."""
@@ -230,6 +232,8 @@ class ClaimTracker:
             return  # the claims stay for the next run
         if kind is JobKind.RELEASE:
             self._ledger.ignore(flight.claims)
+        if kind is JobKind.FAIL:
+            flight.reason = failures.describe(request, result, flight.error)
         flight.kind = kind
         self._ledger.finish(flight)
 

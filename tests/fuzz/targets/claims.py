@@ -12,6 +12,7 @@ from support.stored_requests import SPIDER, exact
 
 from fuzz.mutate import json_text
 from fuzz.target import Target
+from scrapy_bloom.bloom.protocol import failure_reason
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
@@ -57,6 +58,10 @@ def run_claims(data: bytes) -> None:
             if claim is not None:
                 assert view.is_free(claim) <= view.is_unkept_lost(claim)
                 assert view.is_to_be_awaited(claim) in (True, False)
+                assert len(claim.reason) <= len(claim.nonce)
+                # It is stored again as it was read, or a shorter one.
+                stored = failure_reason.decode(failure_reason.encode(claim.reason))
+                assert " ".join(claim.reason.split()).startswith(stored)
 
 
 def _texts(given: dict[str, Any]) -> dict[str, str]:
@@ -71,7 +76,8 @@ def _claim_seeds() -> Iterator[bytes]:
     entries = {w.member: str(w.until) for w in (ME, own, stopped, shared)}
     yield json.dumps({"claims": heads, "workers": entries}).encode()
     long: tuple[dict[str, str], ...] = ({"aa": "x" * 100_000}, {"w " + "0 " * 9_000: "0"})
-    for claims, crew in ((heads, {}), ({}, entries), long):
+    failed = {"bb": f"{OWNERS[3]} !HTTP+503 {NOW} 1 9", "cc": f"-{OWNERS[3]} !a%2B%C3%A9 {NOW} 1 9"}
+    for claims, crew in ((heads, {}), (failed, {}), ({}, entries), long):
         yield json.dumps({"claims": claims, "workers": crew}).encode()
     for host in ("[" * 900 + "]" * 900, "[" * 90_000, '"' + "h" * 90_000 + '"', "1" * 5_000):
         member = f"{OWNERS[3]} {ME.describe()}".replace('"here"', host)

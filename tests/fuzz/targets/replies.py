@@ -246,6 +246,7 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "confirm": _protocol(claims.confirm, ITEMS, ["w1"] * 3, server="id"),
     "release": _protocol(claims.release, ITEMS, "w1"),
     "fail": _protocol(claims.release, ITEMS, "w1", claims.RetryPolicy("-w", 60, 3)),
+    "make_due": _protocol(claims.make_due, ITEMS, "-w", "n2"),
     "hold": _protocol(claims.hold, ITEMS, "w1", "n2"),
     "scan": _protocol(claims.scan, 0, "0", 10),
     "windows": _protocol(claims.note_windows, ["a"]),

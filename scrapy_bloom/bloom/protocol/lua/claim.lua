@@ -3,6 +3,7 @@
 -- KEYS[1]     HASH    the block's ring
 -- KEYS[2..]   STRING  bitmaps of the layers to test; none, to take the URLs untested
 -- KEYS[..]    HASH    the block's claims: field = fingerprint, value = "owner nonce time attempt request";
+--                     if a URL failed, why stands in the place of the nonce (release.lua);
 --                     if the request is not kept, "@" and the field of the page that yielded it, or
 --                     nothing, in its place
 -- ARGV[1..7]  the ring, and offsets of URLs in its layers, as in prelude_layers.lua

@@ -1,0 +1,74 @@
+"""Says in a few words why a page failed, for ``scrapy bloom failed``.
+
+The text of an exception may be anything. URLs in it lose their user names, passwords and queries.
+"""
+
+import re
+from collections.abc import Callable
+
+from scrapy import Request
+from scrapy.http import Response
+from twisted.internet.error import DNSLookupError
+from twisted.python.failure import Failure
+
+#: Pages that are crawled again although nothing was wrong with them.
+RESTARTED = "the server was restarted and may have lost links of this page"
+LOST_LINK = "a link of this page, which was not stored, is lost"
+FAILED_LINK = "a link of this page failed, and is not stored"
+OTHERS_LINK = "another worker has a link of this page that is not stored"
+OTHERS_TARGET = "it is redirected to a page that another worker has"
+TWICE = "the page was crawled twice at a time"
+#: The queue of the scheduler has refused it.
+NOT_QUEUED = "the scheduler's queue failed"
+
+#: Characters of an exception that are read: more than are ever stored.
+_MAX_TEXT = 10_000
+#: A URL. All up to its last "@" may be a password, however it is written.
+_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)(\S*@)?([^\s?#'\"<>]*)([?#][^\s'\"<>,)\]]*)?")
+
+
+def describe(
+    request: Request, result: Response | Failure, error: BaseException | None = None
+) -> str:
+    """Return why a request failed: ``HTTP 503``, ``TimeoutError: ...``, ``parse: KeyError: ...``.
+
+    Args:
+        request: the request.
+        result: what the downloader returned.
+        error: raised by its callback.
+    """
+    if isinstance(result, Failure):
+        return _of_exception(result.value)
+    if error is None:
+        return f"HTTP {result.status}"
+    return f"{_name_of(request.callback) or 'callback'}: {_of_exception(error)}"
+
+
+def redact(text: str) -> str:
+    """Return a text whose URLs have no user name, password and query."""
+    return _URL.sub(_without_secrets, text)
+
+
+def _without_secrets(match: re.Match[str]) -> str:
+    scheme, who, where, query = match.groups()
+    return f"{scheme}{'***@' if who else ''}{where}{'?***' if query else ''}"
+
+
+def _of_exception(error: BaseException | None) -> str:
+    # Twisted's ResponseFailed and the like show the failures that they were made of as objects.
+    reasons = getattr(error, "reasons", None)
+    if isinstance(reasons, list) and reasons and isinstance(reasons[0], Failure):
+        error = reasons[0].value
+    try:
+        text = redact(str(error)[:_MAX_TEXT])
+    except Exception:  # a user's class may raise anything
+        text = ""
+    if isinstance(error, DNSLookupError):  # it says so itself
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _name_of(callback: Callable[..., object] | None) -> str:
+    """Return the name of a callback; "" for none."""
+    name = getattr(callback, "__name__", "") if callback is not None else "parse"
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,76 @@
+"""``scrapy bloom failed`` after real crawls: pages fail in all ways, and the command says how."""
+
+from typing import Any
+
+import pytest
+from support.lab_commands import bloom
+from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, page
+
+SECRET = "S3CRET"
+SPIDER = """
+from support.odd_site import OddSpider
+from scrapy import Request
+
+class Failing(OddSpider):
+    custom_settings = {"RETRY_ENABLED": False, "DOWNLOAD_TIMEOUT": 2}
+
+    def parse(self, response):
+        yield from self.links(response)
+        if response.url.endswith("/raises"):
+            raise KeyError("price")
+        if response.url.endswith("/tells"):
+            raise ValueError("not at https://user:S3CRET@example.com/x?key=S3CRET " + 500 * "x")
+        if response.url.endswith("/"):
+            meta = {"allow_offsite": True}
+            yield Request("http://nothing.invalid/", callback=self.parse_other, meta=meta)
+
+    def parse_other(self, response):
+        pass
+"""
+
+
+@pytest.fixture(scope="module")
+def failed(lab_of: LabOf) -> dict[str, Any]:
+    """The failed pages by path, after one crawl."""
+    paths = ("/error", "/denied", "/reset", "/slow", "/raises", "/tells", "/fine")
+    lab = lab_of({"/": page(*paths), "/error": ERROR, "/denied": DENIED, "/reset": RESET})
+    lab.site.pages |= {"/slow": Reply(body=b"12345", drip=1.0), "/fine": page()}
+    lab.site.pages |= {"/raises": page(), "/tells": page()}
+    done = lab.crawl(SPIDER)
+    assert done.stats["bloom/failed"] == 7
+    stored = str([lab.client.hgetall(key) for key in lab.client.keys("*:claims")])
+    assert "KeyError" in stored
+    assert SECRET not in stored
+    called = bloom(lab, "failed", "--json", spider=SPIDER)
+    assert called.code == 0, called.err
+    assert SECRET not in called.out
+    assert (called.json["failed"], called.json["due"]) == (7, 0)
+    return {one["url"].removeprefix(lab.site.url): one for one in called.json["pages"]}
+
+
+def reason(failed: dict[str, Any], path: str) -> str:
+    found: str = failed[path]["reason"]
+    return found
+
+
+def test_statuses(failed: dict[str, Any]) -> None:
+    assert (reason(failed, "/error"), reason(failed, "/denied")) == ("HTTP 500", "HTTP 403")
+
+
+def test_the_network(failed: dict[str, Any]) -> None:
+    assert "lookup failed" in reason(failed, "http://nothing.invalid/")
+    assert "Timeout" in reason(failed, "/slow")
+    assert "Connection" in reason(failed, "/reset")
+
+
+def test_callbacks(failed: dict[str, Any]) -> None:
+    assert reason(failed, "/raises") == "parse: KeyError: 'price'"
+    told = reason(failed, "/tells")
+    assert told.startswith("parse: ValueError: not at https://***@example.com/x?*** xxx")
+    assert len(told) <= 200
+
+
+def test_what_else_is_known(failed: dict[str, Any]) -> None:
+    one = failed["/error"]
+    assert (one["name"], one["attempts"], one["spider"]) == ("lasting", 1, "odd")
+    assert one["due_utc"].endswith("Z")

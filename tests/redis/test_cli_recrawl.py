@@ -1,0 +1,301 @@
+"""``scrapy bloom recrawl``: what it leaves, and what it refuses. Crawls: test_recrawled_urls.py."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.spiders import CrawlSpider
+from support.cli import KEY, SECRET, Call, Own, everything, fingerprints, give
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.crawl.claims import request_codec, workers
+
+URL = "https://example.com/a"
+
+
+class Parsing(Spider):
+    name = "shop"
+
+    def __init__(self, needed: str) -> None:
+        raise AssertionError("a spider may need arguments, and is not made")
+
+    def parse(self, response: Any) -> None: ...
+
+    def parse_item(self, response: Any) -> None: ...
+
+    not_a_method = 7
+
+
+class Following(CrawlSpider):
+    name = "shop"
+
+
+@pytest.fixture
+def recrawl(call: Call, server: Server) -> Call:
+    """Calls the subcommand in the project of a spider with callbacks."""
+
+    def recrawl(*arguments: str, **settings: Any) -> Any:
+        given = {"spiders": (Parsing,), "BLOOM_REDIS_URL": server.unix_url, **settings}
+        return call("recrawl", *arguments, **given)
+
+    return recrawl
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, KEY, blocks=3)
+    bloom.open()
+    return bloom
+
+
+def claims(client: redis.Redis) -> dict[str, str]:
+    return {
+        field.decode(): value.decode()
+        for key in client.keys("*:claims")
+        for field, value in client.hgetall(key).items()
+    }
+
+
+def left(client: redis.Redis) -> dict[str, Any]:
+    """Return the requests by URL."""
+    requests = [json.loads(claim.split(" ", 4)[4]) for claim in claims(client).values()]
+    return {request["url"]: request for request in requests}
+
+
+def test_a_url_is_left_with_its_request(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    (item,) = fingerprints([URL])
+    bloom.add(item)
+    done = recrawl(URL)
+    assert (done.code, done.err) == (0, "")
+    line, total = done.out.splitlines()
+    assert line == f"will be crawled  {URL}"
+    assert total.endswith(": 1 URLs are left for the next crawl of 'shop', or one that runs now")
+    ((field, claim),) = claims(client).items()
+    owner, _, time, attempt, request = claim.split(" ", 4)
+    assert (field, owner, attempt) == (item.hex(), workers.failed_id("shop"), "0")
+    assert int(time) <= int(client.time()[0])
+    expected = {"url": URL, "dont_filter": True, "meta": {"bloom_claims": {f"lasting:{field}": 0}}}
+    assert json.loads(request) == expected
+    assert item in bloom
+
+
+def test_the_callback_is_stored(recrawl: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+    recrawl(URL, "--callback", "parse_item")
+    assert left(client)[URL]["callback"] == "parse_item"
+    recrawl(URL, "--callback", "parse")  # again: the last one counts
+    assert left(client)[URL]["callback"] == "parse"
+
+
+@pytest.mark.parametrize("name", ["nothing", "not_a_method", "__init__", "from_crawler", "closed"])
+def test_a_callback_that_the_spider_lacks_is_refused(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis, name: str
+) -> None:
+    done = recrawl(URL, "--callback", name)
+    assert (done.code, done.out) == (2, "")
+    assert f"--callback: callback {name!r} is not a method of the spider 'shop'" in done.err
+    assert not claims(client)
+
+
+def test_a_spider_without_parse_needs_a_callback(
+    shop: Call, recrawl: Call, bloom: BloomFilter
+) -> None:
+    for callback in ((), ("--callback", "parse")):
+        done = shop("recrawl", URL, *callback)
+        assert (done.code, done.out) == (2, "")
+        assert (
+            "spider 'shop' has no parse: say which method gets the pages with --callback"
+            in done.err
+        )
+    assert recrawl(URL, spiders=(Following,)).code == 0
+    assert recrawl(URL, "--callback", "parse", spiders=(Following,)).code == 2
+
+
+def test_which_spider_must_be_clear(recrawl: Call, bloom: BloomFilter) -> None:
+    """Also where all spiders share the filter: only one of them takes the URL over."""
+    done = recrawl(URL, spiders=(Parsing, Own), BLOOM_KEY=KEY)
+    assert (done.code, done.out) == (2, "")
+    assert "--spider (there are: own, shop)" in done.err
+    assert recrawl(URL, "--spider", "shop", spiders=(Parsing, Own), BLOOM_KEY=KEY).code == 0
+
+
+def test_there_must_be_urls(recrawl: Call, bloom: BloomFilter, tmp_path: Path) -> None:
+    done = recrawl()
+    assert done.code == 2
+    assert "give URLs to crawl again, or a file of them with --file" in done.err
+    done = recrawl("--file", str(tmp_path / "nothing"))
+    assert done.code == 2
+    assert "cannot be read" in done.err
+
+
+def test_without_a_filter_nothing_is_made(recrawl: Call, client: redis.Redis) -> None:
+    done = recrawl(URL)
+    assert (done.code, done.out) == (1, "")
+    assert "there is no filter 'shop:bloom'" in done.err
+    assert not client.keys()
+
+
+WRONG = ["example.com", "ftp://example.com/", "http://", "http://[x/", "file:///etc/passwd"]
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_a_wrong_url_is_named(recrawl: Call, bloom: BloomFilter, url: str) -> None:
+    done = recrawl(url)
+    assert (done.code, done.out) == (1, "")
+    assert f"{url!r} is no URL of a page" in done.err
+
+
+def test_if_one_line_is_wrong_nothing_is_left(
+    recrawl: Call,
+    bloom: BloomFilter,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = everything(client)
+    long = f"https://example.com/{'x' * 70_000}"
+    lines = [URL, "x", "", f"https://u:{SECRET}@/", "\ttab\tin\t", "\udcff", long]
+    text = "\n".join(lines).encode("utf-8", "surrogateescape")
+    give(monkeypatch, text)
+    done = recrawl("--file", "-")
+    assert (done.code, done.out) == (1, "")
+    named = re.findall(r"^scrapy bloom: line (\d+): ", done.err, re.MULTILINE)
+    assert named == ["2", "4", "5", "6", "7"]
+    assert "5 URLs are wrong, and none is crawled again" in done.err
+    assert SECRET not in done.err
+    assert len(done.err) < 3_000
+    assert everything(client) == before
+
+
+def test_many_wrong_lines_are_counted(
+    recrawl: Call, bloom: BloomFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, b"x\n" * 1_000)
+    done = recrawl("--file", "-")
+    assert done.err.count("is no URL") == 20
+    assert "1,000 URLs are wrong" in done.err
+
+
+def test_ten_thousand_urls_take_few_round_trips(
+    recrawl: Call,
+    bloom: BloomFilter,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    urls = [f"https://example.com/{number}" for number in range(10_000)]
+    give(monkeypatch, "\n".join(urls).encode())
+    sent = count_calls(monkeypatch)
+    done = recrawl("--file", "-", "--json")
+    assert (done.code, done.json["left"], done.json["claimed"]) == (0, 10_000, 0)
+    assert [one["url"] for one in done.json["urls"]] == urls
+    assert left(client).keys() == set(urls)
+    assert 10 <= sent() <= 60
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Count rounds of calls; return what tells how many."""
+    send, count = Driver._send, 0
+
+    def counted(self: Driver, calls: Any) -> Any:
+        nonlocal count
+        count += 1
+        return send(self, calls)
+
+    monkeypatch.setattr(Driver, "_send", counted)
+    return lambda: count
+
+
+def test_a_second_call_changes_nothing(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    recrawl(URL, "https://example.com/b")
+    before = left(client)
+    done = recrawl(URL, f"{URL}#fragment", "--json")
+    assert [one["state"] for one in done.json["urls"]] == ["due"]
+    assert left(client) == before
+
+
+def test_urls_for_which_there_is_no_room_are_not_left(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [f"https://example.com/{number}" for number in range(5_000)]
+    give(monkeypatch, "\n".join(urls).encode())
+    done = recrawl("--file", "-", BLOOM_PENDING_MEMORY=300_000)
+    assert (done.code, done.out) == (2, "")
+    assert "raise BLOOM_PENDING_MEMORY" in done.err
+    assert "of 5,000 URLs are done" in done.err
+    assert 0 < len(left(client)) < 5_000  # each has a request
+
+
+def test_a_server_that_fails_in_between_is_told(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [f"https://example.com/{number}" for number in range(2_500)]
+    give(monkeypatch, "\n".join(urls).encode())
+    claim, times = claim_protocol.claim, 0
+
+    def fail_late(*args: Any, **kwargs: Any) -> Any:
+        nonlocal times
+        times += 1
+        if times == 2:
+            raise StorageError("no answer")
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(claim_protocol, "claim", fail_late)
+    done = recrawl("--file", "-")
+    assert (done.code, done.out) == (2, "")
+    assert "1,000 of 2,500 URLs are done, and some of the next ones may be" in done.err
+    assert len(left(client)) == 1_000
+
+
+def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
+    done = recrawl(URL, BLOOM_WINDOW_RULES=[("/a", "run")])
+    assert (done.code, done.out) == (1, "")
+    assert f"{URL!r} has the window 'run' by BLOOM_WINDOW_RULES" in done.err
+
+
+def test_the_filter_of_each_window_must_exist_before_anything_is_left(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    settings: dict[str, Any] = {
+        "BLOOM_WINDOWS": {"listing": "1 day"},
+        "BLOOM_WINDOW_RULES": [("/list", "listing")],
+    }
+    done = recrawl(URL, "https://example.com/list", **settings)
+    assert (done.code, done.out) == (1, "")
+    assert "there is no filter 'shop:bloom:listing'" in done.err
+    assert not claims(client)
+    BloomFilter(client, f"{KEY}:listing", window="1 day").open()
+    done = recrawl(URL, "https://example.com/list", "--json", **settings)
+    assert [one["name"] for one in done.json["urls"]] == ["lasting", "listing"]
+
+
+def test_what_is_left_can_be_read_by_a_crawl(
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    recrawl(URL, "--callback", "parse_item")
+    spider = Parsing.__new__(Parsing)
+    ((_, claim),) = claims(client).items()
+    request = request_codec.load(claim.split(" ", 4)[4], spider)
+    assert request.callback == spider.parse_item
+
+
+def test_pending_and_check_show_what_is_left(
+    recrawl: Call, call: Call, bloom: BloomFilter, server: Server
+) -> None:
+    recrawl(URL)
+    project: dict[str, Any] = {"spiders": (Parsing,), "BLOOM_REDIS_URL": server.unix_url}
+    (claim,) = call("pending", "--json", **project).json["claims"]
+    assert (claim["url"], claim["attempts"], claim["spider"]) == (URL, 0, "shop")
+    assert call("failed", "--json", **project).json["pages"] == []
+    (answer,) = call("check", URL, "--json", **project).json["answers"]
+    assert answer["state"] == "claimed"

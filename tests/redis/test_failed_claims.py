@@ -1,0 +1,144 @@
+"""Claims of failed URLs: why they failed, and URLs that are made due."""
+
+from collections.abc import Sequence
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol import claim_protocol, failure_reason
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
+
+pytestmark = pytest.mark.each_server
+
+A, B, C, D = (letter * 20 for letter in (b"a", b"b", b"c", b"d"))
+WORKER, FAILED = "w-1", "-shop"
+REQUEST = '{"url":"https://example.com/"}'
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    return BloomFilter(client, "k", blocks=1, capacity=1_000)
+
+
+def claim(
+    bloom: BloomFilter, *items: bytes, owner: str = WORKER, request: str = REQUEST
+) -> list[Verdict]:
+    requests = [request] * len(items)
+    return bloom.run(
+        lambda session: claim_protocol.claim(session, items, requests, owner, "n", tested=False)
+    )
+
+
+def fail(bloom: BloomFilter, *items: bytes, reason: str = "", owner: str = FAILED) -> None:
+    reasons = {field_of(item): reason for item in items}
+    failure = RetryPolicy(owner, 600, 5, reasons)
+    assert bloom.run(
+        lambda session: claim_protocol.release(session, items, WORKER, failure)
+    ) == len(items)
+
+
+def make_due(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
+    found = bloom.run(lambda session: claim_protocol.make_due(session, items, FAILED, "again"))
+    return [found[field_of(item)] for item in items]
+
+
+def stored(bloom: BloomFilter, item: bytes) -> StoredClaim:
+    page = bloom.run(lambda session: claim_protocol.scan(session, 0, "0", 100))
+    assert not page.damaged
+    return next(one for one in page.claims if one.field == field_of(item))
+
+
+@pytest.mark.parametrize(
+    "reason", ["HTTP 503", "a+b 100% é", "two\nlines\tand a tab", "x" * 5_000, "é" * 500, " "]
+)
+def test_a_reason_comes_back_as_one_short_line(bloom: BloomFilter, reason: str) -> None:
+    claim(bloom, A, B)
+    fail(bloom, A, reason=reason)
+    found = stored(bloom, A)
+    assert found.reason == " ".join(reason.split())[: len(found.reason)]
+    assert bool(found.reason) == bool(reason.strip())
+    assert (found.attempt, found.length) == (1, len(REQUEST))
+    assert stored(bloom, B).reason == ""
+
+
+@given(reason=st.text(max_size=300))
+def test_a_stored_reason_can_be_read(reason: str) -> None:
+    encoded = failure_reason.encode(reason)
+    head = f"- {encoded or 'nonce'} 1 1 0"
+    claim = StoredClaim.parse("field", head)
+    assert claim is not None
+    text = " ".join(reason.split()).encode(errors="replace").decode()
+    assert text.startswith(claim.reason)
+    assert claim.reason == text or len(encoded) > failure_reason.MAX_REASON - 12
+
+
+def test_each_url_has_its_own_reason(bloom: BloomFilter) -> None:
+    claim(bloom, A, B, C)
+    reasons = {field_of(A): "HTTP 500", field_of(C): "HTTP 403"}
+    policy = RetryPolicy(FAILED, 600, 5, reasons)
+    bloom.run(lambda session: claim_protocol.release(session, [A, B, C], WORKER, policy))
+    assert [stored(bloom, item).reason for item in (A, B, C)] == ["HTTP 500", "", "HTTP 403"]
+
+
+def test_claims_of_earlier_versions_have_no_reason(bloom: BloomFilter) -> None:
+    """What stands in its place is the nonce of the claim."""
+    claim(bloom, A)
+    fail(bloom, A)
+    assert (stored(bloom, A).nonce, stored(bloom, A).reason) == ("n", "")
+
+
+def test_a_reason_is_gone_when_another_worker_has_the_url(bloom: BloomFilter) -> None:
+    claim(bloom, A)
+    fail(bloom, A, reason="HTTP 503")
+    make_due(bloom, A)
+    assert claim(bloom, A, owner="w-2") == [Verdict.NEW]
+    assert (stored(bloom, A).owner, stored(bloom, A).reason) == ("w-2", "")
+
+
+def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> None:
+    claim(bloom, A)
+    fail(bloom, A, reason="HTTP 503")
+    assert make_due(bloom, A) == [Verdict.MINE]
+    found = stored(bloom, A)
+    assert (found.owner, found.attempt, found.length) == (FAILED, 0, len(REQUEST))
+    assert 0 <= bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 9)).now - found.time <= 60
+    assert make_due(bloom, A) == [Verdict.MINE]  # again
+    assert claim(bloom, A, owner="w-2", request="") == [Verdict.NEW]
+    assert stored(bloom, A).length == len(REQUEST)
+
+
+def test_what_has_not_failed_stays_as_it_is(bloom: BloomFilter) -> None:
+    claim(bloom, A)
+    before = stored(bloom, A)
+    assert make_due(bloom, A, B) == [Verdict.OTHERS, Verdict.SEEN]
+    assert stored(bloom, A) == before
+
+
+@pytest.mark.parametrize("page", [(), (field_of(D),)])
+def test_a_url_without_a_request_is_due_and_needs_one(
+    bloom: BloomFilter, page: Sequence[str]
+) -> None:
+    bloom.run(
+        lambda session: claim_protocol.claim(session, [A], [""], WORKER, "n", pages=page or [""])
+    )
+    fail(bloom, A, reason="HTTP 503")
+    assert make_due(bloom, A) == [Verdict.SEEN]
+    assert claim(bloom, A, owner=FAILED) == [Verdict.NEW]
+    found = stored(bloom, A)
+    assert (found.owner, found.length) == (FAILED, len(REQUEST))
+
+
+def test_a_failed_url_of_another_spider_is_due_and_its_request_of_no_use(
+    bloom: BloomFilter,
+) -> None:
+    claim(bloom, A)
+    fail(bloom, A, owner="-other")
+    assert make_due(bloom, A) == [Verdict.SEEN]
+    assert (stored(bloom, A).owner, stored(bloom, A).attempt) == ("-other", 0)
+    assert claim(bloom, A, owner=FAILED) == [Verdict.NEW]
+    assert stored(bloom, A).owner == FAILED
