@@ -14,11 +14,13 @@ class Tally:
         new: requests that were new.
         seen: requests that were duplicates.
         failed: pages that failed.
+        taken_over: requests that were left behind, and are crawled now.
     """
 
     new: int
     seen: int
     failed: int
+    taken_over: int = 0
 
 
 def summary(tally: Tally, info: FilterInfo) -> str:
@@ -33,13 +35,16 @@ def summary(tally: Tally, info: FilterInfo) -> str:
 
 def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
     """Return why a crawl found nothing new, and what to do; None if it found something."""
-    if tally.new or not tally.seen:
+    if tally.new or tally.taken_over or not tally.seen:
         return None
     since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
     again = f", and is crawled again from {day(due)} on" if due else ""
+    others = ""
+    if info.claims:
+        others = f"or is one of the {info.claims:,} that another worker crawls or that failed, "
     return (
-        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
-        f"since {since}{again}. If some of these pages list others that are new, read them in "
+        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, {others}the "
+        f"oldest since {since}{again}. If some of these pages list others that are new, read them in "
         'every run: Request(url, meta={"bloom_window": "run"}), or BLOOM_WINDOW_RULES'
     )
 

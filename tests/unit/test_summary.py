@@ -68,3 +68,9 @@ def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
 def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> None:
     assert nothing_new(Tally(1, 5, 0), INFO) is None
     assert nothing_new(Tally(0, 0, 0), INFO) is None
+    assert nothing_new(Tally(0, 5, 0, taken_over=1), INFO) is None
+
+
+def test_links_may_be_claimed_by_another_worker() -> None:
+    text = nothing_new(Tally(0, 5, 0), replace(INFO, claims=3))
+    assert "or is one of the 3 that another worker crawls or that failed, the oldest" in str(text)
