@@ -29,6 +29,7 @@ from scrapy_bloom.cli import (
     plan,
     rotate,
 )
+from scrapy_bloom.cli.help_groups import GroupedSubcommands
 from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
 from scrapy_bloom.settings import WORDS
 
@@ -58,14 +59,14 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": plan,
     "info": info,
     "check": check,
-    "migrate": migrate,
     "pending": pending,
+    "acl": acl,
     "rotate": rotate,
     "clear": clear,
     "delete": delete,
+    "migrate": migrate,
     "export": export,
     "import": import_,
-    "acl": acl,
 }
 
 
@@ -87,7 +88,12 @@ class BloomCommand(ScrapyCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
         parser.epilog = f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h"
-        commands = parser.add_subparsers(title="Subcommands", prog="scrapy bloom", dest="command")
+        commands = parser.add_subparsers(
+            title="Subcommands",
+            prog="scrapy bloom",
+            dest="command",
+            action=GroupedSubcommands,
+        )
         for name, module in SUBCOMMANDS.items():
             subcommand = commands.add_parser(
                 name,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -35,6 +36,21 @@ def test_help_tells_the_exit_codes(call: Call, arguments: list[str]) -> None:
     assert "--json" in done.out if arguments[0] == "info" else "rotate" in done.out
 
 
+def test_help_has_the_subcommands_in_groups(call: Call) -> None:
+    lines = call("-h").out.splitlines()
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if match := re.match(r"    (\w+)  +\S", line):
+            found[match[1]] = []
+        elif found and (match := re.match(r"      (\w+)  +\S", line)):
+            found[next(reversed(found))].append(match[1])
+    assert [*found] == ["look", "change", "move"]
+    assert sorted(name for names in found.values() for name in names) == sorted(SUBCOMMANDS)
+    assert {"plan", "info", "check", "pending", "acl"} <= {*found["look"]}
+    assert {"rotate", "clear", "delete"} <= {*found["change"]}
+    assert found["move"] == ["migrate", "export", "import"]
+
+
 @pytest.mark.parametrize(
     "width", mostly_slow(range(60, 141), lambda width: width in (60, 79, 80, 100, 140))
 )
@@ -64,7 +80,7 @@ def test_scrapys_options_stand_after_the_subcommand(
 def test_without_a_subcommand_it_shows_its_help(call: Call) -> None:
     done = call()
     assert done.code == 2
-    assert "{plan,info,check,migrate,pending,rotate,clear,delete,export,import,acl}" in done.out
+    assert f"{{{','.join(SUBCOMMANDS)}}}" in done.out
 
 
 @pytest.mark.parametrize(
