@@ -3,9 +3,8 @@
 import logging
 
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
-from scrapy.utils.misc import load_object
 
-from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.dupefilter import BloomDupeFilter, is_ours
 
 logger = logging.getLogger(__name__)
 
@@ -21,18 +20,10 @@ class Addon:
             return  # `scrapy shell` must not filter
         if priority < SETTINGS_PRIORITIES["addon"]:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
-        elif not _is_ours(current):
+        elif not is_ours(current):
             logger.warning(
                 "scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS = %r is set as well: "
                 "remove that line (from settings.py, the spider's custom_settings, the command "
                 "line or another add-on) to filter duplicates with BloomDupeFilter",
                 current,
             )
-
-
-def _is_ours(value: object) -> bool:
-    try:
-        loaded = load_object(value) if isinstance(value, str) else value
-    except (ImportError, NameError, ValueError):
-        return False  # Scrapy reports the error
-    return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

@@ -7,12 +7,14 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.misc import load_object
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
+from scrapy_bloom.crawl.developer_commands import is_developer_command, is_shell
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.lifecycle import Lifecycle
@@ -21,7 +23,7 @@ from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.settings import BloomSettings, is_developer_command, is_shell
+from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 
@@ -225,3 +227,12 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats.set("round_trips", connections.round_trips)
         if connections.async_round_trips:
             self._stats.set("async_round_trips", connections.async_round_trips)
+
+
+def is_ours(value: object) -> bool:
+    """Whether a class, or its import path, is this dupefilter or derives from it."""
+    try:
+        loaded = load_object(value) if isinstance(value, str) else value
+    except (ImportError, NameError, ValueError):
+        return False  # Scrapy reports the error
+    return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

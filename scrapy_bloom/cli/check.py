@@ -168,7 +168,7 @@ def run(session: CommandSession) -> ExitCode:
             stored = server.read(name).header.fingerprinter
             warning = advice.on_fingerprinter(stored, identifier.name)
             if warning and (opts.urls or opts.bloom_key):
-                complain(warning)
+                complain(str(warning))
         filters = {name: server.filter(name) for name in identifier.windows}
         answers = _answer(_queries(opts, identifier), server, filters, totals)
         if opts.json:

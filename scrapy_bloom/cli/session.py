@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from scrapy import Spider
@@ -109,27 +110,51 @@ class Server:
 
 
 class CommandSession:
-    """One call of a subcommand.
+    """One call of a subcommand. What is wrong is refused when it is first needed.
 
     Args:
         project: the settings of the project and of the command line.
         opts: the options.
-
-    Raises:
-        ConfigurationError: settings or options are wrong.
     """
 
     def __init__(self, project: Settings, opts: argparse.Namespace) -> None:
-        self.opts = opts
-        loader = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(project.frozencopy())
-        #: Names of the project's spiders.
-        self.spiders: Sequence[str] = sorted(loader.list())
-        spider = _choose_spider(loader, self.spiders, project, opts)
-        #: Has the settings of the spider and of add-ons; it never crawls.
-        self.crawler = Crawler(spider, project)
-        self.crawler.addons.load_settings(self.crawler.settings)
-        name = getattr(spider, "name", None) or "spider"
-        self.settings = BloomSettings.from_scrapy(self.crawler.settings, name)
+        self.project, self.opts = project, opts
+
+    @cached_property
+    def loader(self) -> Any:
+        """What loads the project's spiders."""
+        return load_object(self.project["SPIDER_LOADER_CLASS"]).from_settings(
+            self.project.frozencopy()
+        )
+
+    @cached_property
+    def spiders(self) -> Sequence[str]:
+        """Names of the project's spiders."""
+        return sorted(self.loader.list())
+
+    @cached_property
+    def crawler(self) -> Crawler:
+        """Has the settings of the spider and of add-ons; it never crawls.
+
+        Raises:
+            ConfigurationError: the options name no spider, or there are several.
+        """
+        return self.crawler_of(_choose_spider(self.loader, self.spiders, self.project, self.opts))
+
+    @cached_property
+    def settings(self) -> BloomSettings:
+        """Our settings.
+
+        Raises:
+            ConfigurationError: they, or the options, are wrong.
+        """
+        return BloomSettings.from_scrapy(self.crawler.settings, name_of(self.crawler))
+
+    def crawler_of(self, spider: type[Spider]) -> Crawler:
+        """Return a crawler with the settings of a spider and of add-ons; it never crawls."""
+        crawler = Crawler(spider, self.project)
+        crawler.addons.load_settings(crawler.settings)
+        return crawler
 
     def connect(self, fingerprinter: str = "") -> AbstractContextManager[Server]:
         """Return a connection to the server, which is closed at the end."""
@@ -218,6 +243,11 @@ def iso(time: int) -> str | None:
 def complain(text: str) -> None:
     """Print one line to the standard error."""
     print(f"scrapy bloom: {' '.join(text.split())}", file=sys.stderr)
+
+
+def name_of(crawler: Crawler) -> str:
+    """Return the name of a crawler's spider, as BLOOM_KEY has it."""
+    return getattr(crawler.spidercls, "name", None) or "spider"
 
 
 def add_filter_options(parser: argparse.ArgumentParser) -> None:

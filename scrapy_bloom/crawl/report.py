@@ -104,7 +104,8 @@ class Report:
         )
         policy = opening.run(filters.lasting.eviction_policy)
         self._advise(filters.lasting, advice.on_eviction(policy, has_window=has_window))
-        self._advise(filters.lasting, advice.on_http_cache(scrapy_settings))
+        schedule = filters.lasting.config.schedule if filters.lasting.config else None
+        self._advise(filters.lasting, advice.on_http_cache(scrapy_settings, schedule))
         self._advise(filters.lasting, advice.on_seeds(settings.seeds))
         if settings.remember == SCHEDULED:
             self._advise(filters.lasting, advice.on_queue(Queue.of(scrapy_settings)))
@@ -152,14 +153,8 @@ class Report:
 
     def claims_ignored(self, count: int) -> None:
         """Log that there are claims, and that this crawl does not take them over."""
-        if count:
-            logger.warning(
-                "Bloom filter: %s requests are claimed, and were not crawled when an earlier crawl "
-                'ended (or are being crawled by another one). BLOOM_REMEMBER = "scheduled" does '
-                "not take them over, and their pages may never be found again. Run the spider once "
-                "with -s BLOOM_REMEMBER=crawled; scrapy bloom pending lists and ends claims",
-                f"{count:,}",
-            )
+        if finding := advice.on_claims_ignored(count):
+            logger.warning("Bloom filter: %s", finding)
 
     def dropped(self, count: int) -> None:
         """Log that claims of workers that are gone were ended without being crawled."""
@@ -230,9 +225,9 @@ class Report:
         for name, value in values.items():
             self.stats.set(name, value, window)
 
-    def _advise(self, bloom: BloomFilter, sentence: str | None) -> None:
-        if sentence:
-            logger.warning("Bloom filter %r: %s", bloom.key, sentence)
+    def _advise(self, bloom: BloomFilter, finding: advice.Finding | None) -> None:
+        if finding:
+            logger.warning("Bloom filter %r: %s", bloom.key, finding)
 
 
 class RingEvents:
