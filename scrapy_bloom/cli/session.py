@@ -14,7 +14,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
-from scrapy.utils.misc import load_object
+from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
@@ -132,6 +132,11 @@ class CommandSession:
         """Names of the project's spiders."""
         return sorted(self.loader.list())
 
+    @property
+    def all_spiders(self) -> list[type[Spider]]:
+        """All spiders of the project; outside a project, ``Spider`` itself."""
+        return [self.loader.load(name) for name in self.spiders] or [Spider]
+
     @cached_property
     def crawler(self) -> Crawler:
         """Has the settings of the spider and of add-ons; it never crawls.
@@ -248,6 +253,11 @@ def complain(text: str) -> None:
 def name_of(crawler: Crawler) -> str:
     """Return the name of a crawler's spider, as BLOOM_KEY has it."""
     return getattr(crawler.spidercls, "name", None) or "spider"
+
+
+def fingerprinter_of(crawler: Crawler) -> Any:
+    """Return the fingerprinter of a crawler that never crawls, and has none."""
+    return build_from_crawler(load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
 
 
 def add_filter_options(parser: argparse.ArgumentParser) -> None:

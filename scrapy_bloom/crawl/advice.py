@@ -249,6 +249,27 @@ def changes_times(before: Config, after: Config | FilterInfo) -> bool:
     return (before.window, before.period) != (after.window, after.period)
 
 
+def on_difference(stored: Config, wanted: Config) -> Finding | None:
+    """Advise on settings that differ from the stored ones, before a crawl applies them."""
+    found = changes(stored, wanted)
+    if not found:
+        return None
+    texts = [f"{name} = {_set(new)} (stored: {_set(old)})" for name, old, new in found]
+    why = "the next crawl applies the settings to the filter, sizes to what it makes from then on"
+    if changes_times(stored, wanted):
+        why += ", times at once: what is older than the new window is crawled again"
+    return Finding(
+        f"settings differ from those of the stored filter: {', '.join(texts)}",
+        why,
+        "If that is not meant, remove the settings (then what is stored holds), or set them as "
+        "they are stored",
+    )
+
+
+def _set(value: object) -> object:
+    return "never" if value is None else value
+
+
 def on_change(before: Config, after: FilterInfo, since: str) -> str:
     """List the stored settings that were replaced, with the consequences of new times.
 
