@@ -7,8 +7,7 @@ import redis
 from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.client.unreadable import reading
-from scrapy_bloom.bloom.errors import BloomError, explain, in_words, showable
+from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.bloom.model.forecast import load
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
@@ -105,19 +104,9 @@ def _read(server: Server, settings: BloomSettings) -> ServerFacts:
 
 
 def _ping(server: Server) -> float:
-    """Return the seconds until a server answers.
-
-    Raises:
-        StorageError: it does not answer.
-    """
+    """Return the seconds until a server answers. Raises as ``Server.ping`` does."""
     begin = time.perf_counter()
-    try:
-        with reading():
-            server.client.ping()
-    except redis.exceptions.NoPermissionError:
-        pass  # a refusal is an answer
-    except (redis.RedisError, OSError) as error:
-        raise explain(error, server.address, WORDS) from showable(error)
+    server.ping()
     return time.perf_counter() - begin
 
 

@@ -70,6 +70,16 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
     return "\n".join((_facts(heading, facts), "", _table((*columns, "memory"), rows)))
 
 
+def listed(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines about filters. Their keys come last, because they may be long."""
+    columns = ("window", "generations", "capacity", "URLs", "fill", "memory")
+    headings = (*columns, "rotates (UTC)", "last worker", "key")
+    *lines, keys = zip(*[headings, *rows], strict=True)
+    first, *others = zip(*lines, strict=True)
+    table = _table(first, others).splitlines()
+    return "\n".join(f"{line}  {key}" for line, key in zip(table, keys, strict=True))
+
+
 def item_line(item: str, info: ItemInfo) -> str:
     """Return a line about an item, which comes last because it may be long."""
     verdict, since, until = "new", "", ""

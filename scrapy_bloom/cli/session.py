@@ -11,12 +11,14 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
@@ -104,6 +106,20 @@ class Server:
             "(--key)"
         )
 
+    def ping(self) -> None:
+        """Make sure that the server answers.
+
+        Raises:
+            StorageError: it does not.
+        """
+        try:
+            with reading():
+                self.client.ping()
+        except redis.exceptions.NoPermissionError:
+            pass  # a refusal is an answer
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self.address, WORDS) from showable(error)
+
     def close(self) -> None:
         """Close the connection."""
         self.filters.close()
@@ -164,6 +180,13 @@ class CommandSession:
     def connect(self, fingerprinter: str = "") -> AbstractContextManager[Server]:
         """Return a connection to the server, which is closed at the end."""
         return closing(Server(self.settings, self.crawler.settings, fingerprinter))
+
+    def connect_any(self) -> AbstractContextManager[Server]:
+        """Return a connection to the server of the project, whatever the spider."""
+        opts, is_one = self.opts, len(self.spiders) == 1
+        crawler = self.crawler if opts.spider or is_one else self.crawler_of(Spider)
+        settings = BloomSettings.from_scrapy(crawler.settings, name_of(crawler))
+        return closing(Server(settings, crawler.settings, ""))
 
     @property
     def window(self) -> str:

@@ -137,7 +137,7 @@ def test_stored_and_set_differ(doctor: Call, client: redis.Redis) -> None:
 
 def test_a_server_that_is_down_is_the_finding_and_the_rest_is_checked(doctor: Call) -> None:
     url = f"redis://:{SECRET}@127.0.0.1:{free_port()}"
-    done = doctor(BLOOM_REDIS_URL=url, BLOOM_SEEDS=[1, 2], DUPEFILTER_CLASS="x.Y")
+    done = doctor(BLOOM_REDIS_URL=url, BLOOM_SEEDS=[*range(18)], DUPEFILTER_CLASS="x.Y")
     found = problems(done)
     assert found.keys() == {"server", "seeds", "dupefilter"}
     assert "is not there" in found["server"][0]
