@@ -1,13 +1,13 @@
 """``scrapy bloom doctor``: what is wrong with a project and its server. Changes nothing."""
 
 import argparse
-import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.cli import render
 from scrapy_bloom.cli.doctor_checks import Check, check_settings
 from scrapy_bloom.cli.doctor_project import check_project
 from scrapy_bloom.cli.doctor_server import ServerDoctor
@@ -17,8 +17,6 @@ from scrapy_bloom.settings import BloomSettings, own_names, parse_setting
 HELP = "say what is wrong with a project and its server; changes nothing"
 #: Settings without which it is not known which server, or which filter, is meant.
 OF_SERVER = {"BLOOM_REDIS_URL", "BLOOM_REDIS_PARAMS", "BLOOM_KEY"}
-#: Characters of a line of the text.
-WIDTH = 100
 #: What stands before a check, by its state.
 MARKS = {"fine": "ok", "problem": "PROBLEM", "unknown": "?"}
 
@@ -116,23 +114,5 @@ def _crawlers_names(session: CommandSession) -> Sequence[str]:
 def _line(check: Check, who: str) -> str:
     head = f"{MARKS[check.state]:8}{check.name}{who}: "
     if check.finding is None:
-        return _wrapped(head + (check.fine or check.unknown), "")
-    finding = check.finding
-    return "\n".join(
-        (
-            _wrapped(f"{head}{finding.problem}", ""),
-            _wrapped(f"why: {finding.why}", " " * 10),
-            _wrapped(f"do:  {finding.remedy}", " " * 10),
-        )
-    )
-
-
-def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=" " * (len(indent) + (5 if indent else 10)),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        return render.wrapped(head + (check.fine or check.unknown))
+    return render.finding(check.finding, head)

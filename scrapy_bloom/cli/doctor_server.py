@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.bloom.model.forecast import load
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
+from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
@@ -25,7 +25,7 @@ from scrapy_bloom.cli.doctor_checks import (
 from scrapy_bloom.cli.doctor_embedded import check_binary, check_place, place_of
 from scrapy_bloom.cli.doctor_project import schedule_of
 from scrapy_bloom.cli.session import Server, fingerprinter_of
-from scrapy_bloom.cli.stored_settings import compare
+from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
 from scrapy_bloom.settings import CRAWLED, LASTING, WORDS, BloomSettings
@@ -179,9 +179,7 @@ def _findings(
     if snapshot is None:
         return
     info = describe(server.key(window), snapshot)
-    config = next(iter(snapshot.rings.values())).config
-    wanted = options_of(settings, window)
-    yield compare(wanted, server.key(window), snapshot.header, config)
+    yield compare(options_of(settings, window), server.key(window), snapshot)
     if ours:
         yield advice.on_fingerprinter(snapshot.header.fingerprinter, ours)
     yield advice.on_capacity(info)
@@ -205,11 +203,6 @@ def _state(snapshot: Snapshot | None) -> str:
         return "is not there yet, the first crawl creates it"
     info = describe("", snapshot)
     return f"{info.count:,} URLs, settings as stored"
-
-
-def options_of(settings: BloomSettings, window: str) -> FilterOptions:
-    """Return what settings ask of the filter of a window."""
-    return FilterOptions(**settings.parameters(settings.windows.get(window)))
 
 
 def _need(settings: BloomSettings, snapshots: dict[str, Snapshot]) -> int:

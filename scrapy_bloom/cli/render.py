@@ -1,6 +1,7 @@
 """The texts of ``scrapy bloom plan``, ``info`` and ``check``, and the progress bar."""
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -9,12 +10,16 @@ from scrapy_bloom.bloom.model.forecast import Forecast, Load
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.crawl.advice import Finding
 
 try:
     import rich.console
     import rich.progress
 except ImportError:  # pip install "scrapy-bloom[cli]"
     rich = None  # type: ignore[assignment]
+
+#: Characters of a line of prose.
+WIDTH = 100
 
 
 def plan(forecast: Forecast) -> str:
@@ -78,6 +83,29 @@ def listed(rows: Sequence[Sequence[str]]) -> str:
     first, *others = zip(*lines, strict=True)
     table = _table(first, others).splitlines()
     return "\n".join(f"{line}  {key}" for line, key in zip(table, keys, strict=True))
+
+
+def finding(finding: Finding, head: str = "") -> str:
+    """Return what is wrong, why it matters and what to do, below each other."""
+    return "\n".join(
+        (
+            wrapped(f"{head}{finding.problem}"),
+            wrapped(f"why: {finding.why}", 10),
+            wrapped(f"do:  {finding.remedy}", 10),
+        )
+    )
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return a text in lines of ``WIDTH``, the first one indented, the others more."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 5 if indent else 10),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def item_line(item: str, info: ItemInfo) -> str:

@@ -1,25 +1,29 @@
 """How a project's settings differ from those of a stored filter, and what a crawl does about it."""
 
 from scrapy_bloom.bloom.errors import BloomError, in_words
-from scrapy_bloom.bloom.model.generations import Config
-from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.settings import WORDS
+from scrapy_bloom.settings import WORDS, BloomSettings
 
 
-def compare(wanted: FilterOptions, key: str, header: Header, stored: Config) -> Finding | None:
-    """Return how settings differ from those of a stored filter.
+def options_of(settings: BloomSettings, window: str) -> FilterOptions:
+    """Return what settings ask of the filter of a window."""
+    return FilterOptions(**settings.parameters(settings.windows.get(window)))
+
+
+def compare(wanted: FilterOptions, key: str, snapshot: Snapshot) -> Finding | None:
+    """Return how settings differ from those of a stored filter; None if they do not.
 
     Args:
         wanted: what the project asks for.
         key: the filter's key.
-        header: as stored.
-        stored: the configuration that is stored.
+        snapshot: what is stored.
     """
+    stored = next(iter(snapshot.rings.values())).config
     try:
-        wanted.check(header, key)
+        wanted.check(snapshot.header, key)
         return advice.on_difference(stored, wanted.config(stored))
     except BloomError as error:
         return _refused(error)
