@@ -289,12 +289,14 @@ class RingEvents:
 
 
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
-    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks, made for {info.capacity:,}"
+    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks"
     if schedule is None:
-        return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
+        made_for = f"made for {info.capacity:,}"
+        return f"remembers {info.count:,} URLs, which are not crawled again ({size}, {made_for})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
     return (
         f"remembers {info.count:,} URLs, which are crawled again {schedule.age}{since} "
-        f"({size} a period of {info.period})"
+        f"({size}, made for {info.capacity_in_all:,} URLs in all, {info.capacity:,} a period of "
+        f"{info.period})"
     )

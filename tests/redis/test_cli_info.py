@@ -29,7 +29,12 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
     assert generation["opened_utc"].endswith("Z")
     assert generation["fill_ratio"] == pytest.approx(20 / generation["capacity"])
     assert text.code == 0
-    for part in (KEY, "3 months, rotated every 1 month", "20 (made for 1,000 a gen", "1.0 MiB"):
+    for part in (
+        KEY,
+        "3 months, rotated every 1 month",
+        "20 (made for 1,000 a generation, 3,000 in all)",
+        "1.0 MiB",
+    ):
         assert part in text.out
 
 
