@@ -19,6 +19,7 @@ NEEDS = [
     ("info --measure 100", "read"),
     (f"check {URLS[0]}", "read"),
     ("pending", "read"),
+    ("list", "list"),
     ("pending --release --owner w1 --yes", "crawl"),
     ("rotate --yes", "crawl"),
     ("export file", "crawl,export"),
@@ -93,7 +94,7 @@ def test_wrong_options_are_refused(shop: Call) -> None:
     for options, text in (
         (
             ("--for", "crawl,fly"),
-            "--for 'fly' is none of crawl, read, delete, export, import, sets",
+            "--for 'fly' is none of crawl, read, list, delete, export, import, sets",
         ),
         (("--user", "a b"), "--user 'a b' has spaces or quotes"),
     ):
