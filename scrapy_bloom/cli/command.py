@@ -38,9 +38,10 @@ from scrapy_bloom.settings import WORDS
 logger = logging.getLogger(__name__)
 
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint "
-    "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
-    "recorded entries are not seen afterwards; 141 the reader of the output has closed it."
+    "Exit codes: 0 fine; 1 there is no such filter, doctor found a problem, a URL is not seen, an "
+    "entry is no fingerprint or URL, or you said no; 2 wrong usage or settings, the server or a "
+    "file cannot be used, or recorded entries are not seen afterwards; 141 the reader of "
+    "the output has closed it."
 )
 
 
@@ -87,7 +88,9 @@ class BloomCommand(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return a line for Scrapy's list of commands."""
-        return "Plan, inspect, query, fill, rotate, clear, delete, save and load Bloom filters"
+        return (
+            "Plan, check, inspect, query, fill, rotate, clear, delete, save and load Bloom filters"
+        )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""

@@ -38,7 +38,8 @@ class ExitCode(IntEnum):
 
     #: Done.
     FINE = 0
-    #: There is no such filter, a URL is not seen, an entry is malformed, or the user said no.
+    #: There is no such filter, there is a problem, a URL is not seen, an entry is malformed, or the
+    #: user said no.
     NO = 1
     #: Wrong usage or settings, or a server or file that cannot be used.
     FAILED = 2
