@@ -177,7 +177,7 @@ class Driver:
         """
         return [
             {str(name): str(value) for name, value in _parse_info(info).items()}
-            for info in self._query("INFO", section)
+            for info in self._query(("INFO", section), lambda: self.client.info(section))
         ]
 
     def options(self, name: str) -> list[str]:
@@ -186,11 +186,17 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        found = self._query("CONFIG", "GET", name)
+        command = ("CONFIG", "GET", name)
+        found = self._query(command, lambda: self.client.execute_command(*command))
         return [_text(pair[1]) for pair in found if isinstance(pair, list) and len(pair) == 2]
 
-    def _query(self, *command: str) -> list[Any]:
-        """Return the server's reply to a command, or those of all primaries; [] if it refuses."""
+    def _query(self, command: Sequence[str], of_one: Callable[[], Any]) -> list[Any]:
+        """Return the server's reply to a command, or those of all primaries; [] if it refuses.
+
+        Args:
+            command: for the nodes of a cluster.
+            of_one: sends it to a server that is none.
+        """
         self._give_back()
         try:
             with connecting(allowed=self.may_connect), reading():
@@ -201,7 +207,7 @@ class Driver:
                     refuse_nodes(replies, self._cluster.topology, str(self.label), self._words)
                     return replies
                 self._count()
-                return [self.client.execute_command(*command)]
+                return [of_one()]
         except redis.ResponseError:
             return []
         except (redis.RedisError, OSError) as error:
