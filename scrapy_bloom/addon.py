@@ -3,9 +3,8 @@
 import logging
 
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
-from scrapy.utils.misc import load_object
 
-from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.dupefilter import BloomDupeFilter, is_ours
 from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
@@ -22,7 +21,7 @@ class Addon:
             return  # `scrapy shell` must not filter
         if priority < SETTINGS_PRIORITIES["addon"]:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
-        elif not _is_ours(current):
+        elif not is_ours(current):
             logger.warning(
                 tagged(
                     "addon-unused",
@@ -32,11 +31,3 @@ class Addon:
                 ),
                 current,
             )
-
-
-def _is_ours(value: object) -> bool:
-    try:
-        loaded = load_object(value) if isinstance(value, str) else value
-    except (ImportError, NameError, ValueError):
-        return False  # Scrapy reports the error
-    return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

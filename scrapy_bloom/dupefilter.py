@@ -7,6 +7,7 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.misc import load_object
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
@@ -226,3 +227,12 @@ class BloomDupeFilter(BaseDupeFilter):
         self._stats.set("round_trips", connections.round_trips)
         if connections.async_round_trips:
             self._stats.set("async_round_trips", connections.async_round_trips)
+
+
+def is_ours(value: object) -> bool:
+    """Whether a class, or its import path, is this dupefilter or derives from it."""
+    try:
+        loaded = load_object(value) if isinstance(value, str) else value
+    except (ImportError, NameError, ValueError):
+        return False  # Scrapy reports the error
+    return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)

@@ -296,12 +296,8 @@ class BloomSettings:
             ConfigurationError: a setting is unknown, its value is not what it may be, or settings
                 contradict each other.
         """
-        _refuse_unknown(settings)
-        given = {
-            attribute: parse(name, settings[name])
-            for name, (attribute, parse) in SETTINGS.items()
-            if not validators.is_unset(settings.get(name))
-        }
+        parsed = {name: parse_setting(name, settings[name]) for name in own_names(settings)}
+        given = {SETTINGS[name][0]: value for name, value in parsed.items() if value is not None}
         names = {"spider": spider_name, "bot": str(settings.get("BOT_NAME") or "")}
         return cls(**given | {"key": _format_key(given.get("key", DEFAULT_KEY), names)})
 
@@ -369,17 +365,25 @@ REMOVED = {
 }
 
 
-def _refuse_unknown(settings: BaseSettings) -> None:
-    for name in settings:
-        if name in REMOVED:
-            raise ConfigurationError(f"{name} is no setting any more; {REMOVED[name]}")
-        if isinstance(name, str) and name.startswith("BLOOM_") and name not in SETTINGS:
-            close = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
-            # The value is not shown: it may be a misspelt BLOOM_REDIS_URL, with a password.
-            raise ConfigurationError(
-                f"{name} is no setting of this version of scrapy-bloom; {hint}"
-            )
+def own_names(settings: BaseSettings) -> list[str]:
+    """Return the names of settings that are meant for this package, also wrong ones."""
+    return [name for name in settings if isinstance(name, str) and name.startswith("BLOOM_")]
+
+
+def parse_setting(name: str, value: Any) -> Any:
+    """Return the value of a setting, None if it is unset.
+
+    Raises:
+        ConfigurationError: there is no such setting, or its value is not what it may be.
+    """
+    if name in REMOVED:
+        raise ConfigurationError(f"{name} is no setting any more; {REMOVED[name]}")
+    if name not in SETTINGS:
+        close = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
+        # The value is not shown: it may be a misspelt BLOOM_REDIS_URL, with a password.
+        raise ConfigurationError(f"{name} is no setting of this version of scrapy-bloom; {hint}")
+    return None if validators.is_unset(value) else SETTINGS[name][1](name, value)
 
 
 def _format_key(template: str, names: Mapping[str, str]) -> str:

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from scrapy import Request
-from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.bloom.errors import ConfigurationError
@@ -24,6 +23,7 @@ from scrapy_bloom.cli.session import (
     Server,
     add_filter_options,
     complain,
+    fingerprinter_of,
     print_json_list,
     to_json,
     with_dates,
@@ -46,8 +46,7 @@ class Identifier:
 
     def __init__(self, session: CommandSession) -> None:
         crawler, settings = session.crawler, session.settings
-        fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
-        self.fingerprinter: Any = build_from_crawler(fingerprinter, crawler)
+        self.fingerprinter = fingerprinter_of(crawler)
         #: Import path of the class that makes the fingerprints.
         self.name = global_object_name(type(self.fingerprinter))
         #: The window of URLs that no rule matches.
@@ -168,7 +167,7 @@ def run(session: CommandSession) -> ExitCode:
             stored = server.read(name).header.fingerprinter
             warning = advice.on_fingerprinter(stored, identifier.name)
             if warning and (opts.urls or opts.bloom_key):
-                complain(warning)
+                complain(str(warning))
         filters = {name: server.filter(name) for name in identifier.windows}
         answers = _answer(_queries(opts, identifier), server, filters, totals)
         if opts.json:

@@ -21,25 +21,29 @@ from scrapy_bloom.cli import (
     check,
     clear,
     delete,
+    doctor,
     export,
     failed,
     import_,
     info,
+    list_,
     migrate,
     pending,
     plan,
     recrawl,
     rotate,
 )
+from scrapy_bloom.cli.help_groups import GroupedSubcommands
 from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
 from scrapy_bloom.settings import WORDS
 
 logger = logging.getLogger(__name__)
 
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 there is no such filter, a URL is not seen, an entry is no fingerprint "
-    "or URL, or you said no; 2 wrong usage or settings, the server or a file cannot be used, or "
-    "recorded entries are not seen afterwards; 141 the reader of the output has closed it."
+    "Exit codes: 0 fine; 1 there is no such filter, doctor found a problem, a URL is not seen, an "
+    "entry is no fingerprint or URL, or you said no; 2 wrong usage or settings, the server or a "
+    "file cannot be used, or recorded entries are not seen afterwards; 141 the reader of "
+    "the output has closed it."
 )
 
 
@@ -60,16 +64,18 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": plan,
     "info": info,
     "check": check,
-    "migrate": migrate,
     "pending": pending,
     "failed": failed,
+    "list": list_,
+    "doctor": doctor,
+    "acl": acl,
     "recrawl": recrawl,
     "rotate": rotate,
     "clear": clear,
     "delete": delete,
+    "migrate": migrate,
     "export": export,
     "import": import_,
-    "acl": acl,
 }
 
 
@@ -86,12 +92,19 @@ class BloomCommand(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return a line for Scrapy's list of commands."""
-        return "Plan, inspect, query, fill, rotate, clear, delete, save and load Bloom filters"
+        return (
+            "Plan, check, inspect, query, fill, rotate, clear, delete, save and load Bloom filters"
+        )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
         parser.epilog = f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h"
-        commands = parser.add_subparsers(title="Subcommands", prog="scrapy bloom", dest="command")
+        commands = parser.add_subparsers(
+            title="Subcommands",
+            prog="scrapy bloom",
+            dest="command",
+            action=GroupedSubcommands,
+        )
         for name, module in SUBCOMMANDS.items():
             subcommand = commands.add_parser(
                 name,

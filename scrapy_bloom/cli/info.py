@@ -1,6 +1,7 @@
 """``scrapy bloom info``: what filters hold. Changes nothing."""
 
 import argparse
+from dataclasses import asdict
 from typing import Any
 
 from scrapy_bloom.bloom.protocol.info import describe
@@ -15,6 +16,7 @@ from scrapy_bloom.cli.session import (
     add_filter_options,
     to_json,
 )
+from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.settings import LASTING
 
 HELP = "show what filters hold; changes nothing"
@@ -66,4 +68,10 @@ def _describe(
         probes = whole_number("--measure", session.opts.measure, 1, MAX_PROBES, meaning)
         measured = server.filter(name).measure(probes)
         document["measured"] = to_json(measured)
-    return document, render.info(name, server.address, info, measured)
+    text = render.info(name, server.address, info, measured)
+    differs = None
+    # The windows of a filter that --key names are not known.
+    if name in (LASTING, *session.settings.windows):
+        differs = compare(options_of(session.settings, name), key, snapshot)
+    document["differs"] = asdict(differs) if differs else None
+    return document, f"{text}\n\n{render.finding(differs)}" if differs else text

@@ -44,7 +44,7 @@ class Target:
         for snapshot in self._stored.values():
             warning = advice.on_fingerprinter(snapshot.header.fingerprinter, fingerprinter)
             if warning:
-                yield warning
+                yield str(warning)
         (bloom, *others) = self._blooms.values()
         capacity = bloom.session.wanted.config(DEFAULTS).capacity
         if not others and not self._stored and entries > capacity:

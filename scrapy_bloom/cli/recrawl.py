@@ -146,7 +146,7 @@ def _filters(server: Server, identifier: Identifier, windows: set[str]) -> dict[
     for name in sorted(windows):
         stored = server.read(name).header.fingerprinter
         if warning := advice.on_fingerprinter(stored, identifier.name):
-            complain(warning)
+            complain(str(warning))
         filters[name] = server.filter(name)
     return filters
 

@@ -1,20 +1,25 @@
 """The texts of ``scrapy bloom plan``, ``info`` and ``check``, and the progress bar."""
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
-from scrapy_bloom.bloom.model.forecast import Forecast, Load
+from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.crawl.advice import Finding
 
 try:
     import rich.console
     import rich.progress
 except ImportError:  # pip install "scrapy-bloom[cli]"
     rich = None  # type: ignore[assignment]
+
+#: Characters of a line of prose.
+WIDTH = 100
 
 
 def plan(forecast: Forecast) -> str:
@@ -24,6 +29,7 @@ def plan(forecast: Forecast) -> str:
         "window": _window(f.window, f.period, f.ring),
         "a page is crawled again": f.recrawl,
         "generations": f"{f.generations}",
+        "URLs in all": _in_all(f),
         "hash functions (k)": f"{f.num_hashes}",
         "blocks": f"{f.blocks:,}",
         "a bitmap": f"{size(f.opened_memory / f.blocks)} ({f.num_bits:,} {_places(f.counting)})",
@@ -48,7 +54,8 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
     counters = f" of {_places(info.counting)}" if info.counting else ""
     facts = {
         "window": _window(info.window, info.period, info.ring),
-        "URLs": f"{info.count:,} (made for {info.capacity:,} a generation)",
+        "URLs": f"{info.count:,} (made for {info.capacity:,} a generation, "
+        f"{info.capacity_in_all:,} in all)",
         "error rate": f"{rate}, {_rate(info.error_bound)} when all layers are full",
         "memory": f"{size(info.memory)} in {info.blocks:,} blocks{counters}",
         "bits per URL": f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions",
@@ -68,6 +75,39 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
     rows = [_generation_row(info, generation) for generation in info.generations]
     heading = f"{info.key} on {address} (window {name!r})"
     return "\n".join((_facts(heading, facts), "", _table((*columns, "memory"), rows)))
+
+
+def listed(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines about filters. Their keys come last, because they may be long."""
+    columns = ("window", "generations", "capacity", "URLs", "fill", "memory")
+    headings = (*columns, "rotates (UTC)", "last worker", "key")
+    *lines, keys = zip(*[headings, *rows], strict=True)
+    first, *others = zip(*lines, strict=True)
+    table = _table(first, others).splitlines()
+    return "\n".join(f"{line}  {key}" for line, key in zip(table, keys, strict=True))
+
+
+def finding(finding: Finding, head: str = "") -> str:
+    """Return what is wrong, why it matters and what to do, below each other."""
+    return "\n".join(
+        (
+            wrapped(f"{head}{finding.problem}"),
+            wrapped(f"why: {finding.why}", 10),
+            wrapped(f"do:  {finding.remedy}", 10),
+        )
+    )
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return a text in lines of ``WIDTH``, the first one indented, the others more."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 5 if indent else 10),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def item_line(item: str, info: ItemInfo) -> str:
@@ -131,6 +171,32 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
         for line in lines
     )
+
+
+def site(site: Site, forecast: Forecast) -> str:
+    """Return what a filter for a site takes, as text."""
+    new = site.in_all - site.urls
+    span = f"in {forecast.window}" if forecast.window else "in a year"
+    grown = "which grows to" if site.at_once > site.capacity else "which has room for them:"
+    room = "" if site.has_room else " (more than it may take: it forgets early, or records less)"
+    facts = {
+        "URLs in all": f"{site.in_all:,}"
+        + (f": {site.urls:,} now, and {new:,} new ones {span}" if new else ""),
+        "set": f"BLOOM_CAPACITY = {site.capacity:_} (URLs a generation)",
+        "memory": f"{size(forecast.loads[0].memory)} with URLs spread evenly over the window",
+        "a first crawl": f"{site.at_once:,} URLs in one generation, {grown} "
+        f"{size(site.generation_memory)}; {size(site.memory)} in all{room}",
+        "error rate": f"{_rate(forecast.error_rate)} at most, in both cases",
+    }
+    return _facts("For this site", facts)
+
+
+def _in_all(f: Forecast) -> str:
+    if f.generations == 1:
+        return f"{f.capacity_in_all:,}"
+    if f.capacity_in_all == f.capacity:
+        return f"{f.capacity_in_all:,}: each generation has those of a whole window"
+    return f"{f.capacity_in_all:,} in {f.generations} generations of {f.capacity:,}"
 
 
 def _window(window: str | None, period: str | None, ring: str) -> str:

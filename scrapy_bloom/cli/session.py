@@ -8,14 +8,17 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
+import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
-from scrapy.utils.misc import load_object
+from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
@@ -35,7 +38,8 @@ class ExitCode(IntEnum):
 
     #: Done.
     FINE = 0
-    #: There is no such filter, a URL is not seen, an entry is malformed, or the user said no.
+    #: There is no such filter, there is a problem, a URL is not seen, an entry is malformed, or the
+    #: user said no.
     NO = 1
     #: Wrong usage or settings, or a server or file that cannot be used.
     FAILED = 2
@@ -103,37 +107,87 @@ class Server:
             "(--key)"
         )
 
+    def ping(self) -> None:
+        """Make sure that the server answers.
+
+        Raises:
+            StorageError: it does not.
+        """
+        try:
+            with reading():
+                self.client.ping()
+        except redis.exceptions.NoPermissionError:
+            pass  # a refusal is an answer
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, self.address, WORDS) from showable(error)
+
     def close(self) -> None:
         """Close the connection."""
         self.filters.close()
 
 
 class CommandSession:
-    """One call of a subcommand.
+    """One call of a subcommand. What is wrong is refused when it is first needed.
 
     Args:
         project: the settings of the project and of the command line.
         opts: the options.
-
-    Raises:
-        ConfigurationError: settings or options are wrong.
     """
 
     def __init__(self, project: Settings, opts: argparse.Namespace) -> None:
-        self.opts = opts
-        loader = load_object(project["SPIDER_LOADER_CLASS"]).from_settings(project.frozencopy())
-        #: Names of the project's spiders.
-        self.spiders: Sequence[str] = sorted(loader.list())
-        spider = _choose_spider(loader, self.spiders, project, opts)
-        #: Has the settings of the spider and of add-ons; it never crawls.
-        self.crawler = Crawler(spider, project)
-        self.crawler.addons.load_settings(self.crawler.settings)
-        name = getattr(spider, "name", None) or "spider"
-        self.settings = BloomSettings.from_scrapy(self.crawler.settings, name)
+        self.project, self.opts = project, opts
+
+    @cached_property
+    def loader(self) -> Any:
+        """What loads the project's spiders."""
+        return load_object(self.project["SPIDER_LOADER_CLASS"]).from_settings(
+            self.project.frozencopy()
+        )
+
+    @cached_property
+    def spiders(self) -> Sequence[str]:
+        """Names of the project's spiders."""
+        return sorted(self.loader.list())
+
+    @property
+    def all_spiders(self) -> list[type[Spider]]:
+        """All spiders of the project; outside a project, ``Spider`` itself."""
+        return [self.loader.load(name) for name in self.spiders] or [Spider]
+
+    @cached_property
+    def crawler(self) -> Crawler:
+        """Has the settings of the spider and of add-ons; it never crawls.
+
+        Raises:
+            ConfigurationError: the options name no spider, or there are several.
+        """
+        return self.crawler_of(_choose_spider(self.loader, self.spiders, self.project, self.opts))
+
+    @cached_property
+    def settings(self) -> BloomSettings:
+        """Our settings.
+
+        Raises:
+            ConfigurationError: they, or the options, are wrong.
+        """
+        return BloomSettings.from_scrapy(self.crawler.settings, name_of(self.crawler))
+
+    def crawler_of(self, spider: type[Spider]) -> Crawler:
+        """Return a crawler with the settings of a spider and of add-ons; it never crawls."""
+        crawler = Crawler(spider, self.project)
+        crawler.addons.load_settings(crawler.settings)
+        return crawler
 
     def connect(self, fingerprinter: str = "") -> AbstractContextManager[Server]:
         """Return a connection to the server, which is closed at the end."""
         return closing(Server(self.settings, self.crawler.settings, fingerprinter))
+
+    def connect_any(self) -> AbstractContextManager[Server]:
+        """Return a connection to the server of the project, whatever the spider."""
+        opts, is_one = self.opts, len(self.spiders) == 1
+        crawler = self.crawler if opts.spider or is_one else self.crawler_of(Spider)
+        settings = BloomSettings.from_scrapy(crawler.settings, name_of(crawler))
+        return closing(Server(settings, crawler.settings, ""))
 
     @property
     def window(self) -> str:
@@ -218,6 +272,16 @@ def iso(time: int) -> str | None:
 def complain(text: str) -> None:
     """Print one line to the standard error."""
     print(f"scrapy bloom: {' '.join(text.split())}", file=sys.stderr)
+
+
+def name_of(crawler: Crawler) -> str:
+    """Return the name of a crawler's spider, as BLOOM_KEY has it."""
+    return getattr(crawler.spidercls, "name", None) or "spider"
+
+
+def fingerprinter_of(crawler: Crawler) -> Any:
+    """Return the fingerprinter of a crawler that never crawls, and has none."""
+    return build_from_crawler(load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
 
 
 def add_filter_options(parser: argparse.ArgumentParser) -> None:

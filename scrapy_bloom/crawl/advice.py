@@ -1,43 +1,87 @@
-"""Texts of warnings about a filter. Each function returns a sentence, or None for no warning."""
+"""What crawls warn about, and ``scrapy bloom doctor`` finds: each function returns it, or None.
+
+Pure: on settings, and on what was read from the server.
+"""
+
+from dataclasses import dataclass
 
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.bloom.model.forecast import saved_by_capacity
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import MONTHS, Schedule
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.claims.queues import Queue
 
+#: Seconds of the shortest month.
+_MONTH_SECONDS = 28 * 86_400
 
-def on_eviction(policy: str, *, has_window: bool) -> str | None:
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong.
+
+    Args:
+        problem: what is wrong.
+        why: why it matters.
+        remedy: what to do about it.
+    """
+
+    problem: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the warning of a crawl."""
+        return f"{self.problem}: {self.why}. {self.remedy}"
+
+
+def on_eviction(policy: str, *, has_window: bool) -> Finding | None:
     """Advise on the server's ``maxmemory-policy``.
 
     Keys of a filter with a window have a time to live: ``volatile-*`` evicts them, and them only.
     """
     if policy in ("", "noeviction") or (policy.startswith("volatile-") and not has_window):
         return None
-    return (
-        f"the Redis server's maxmemory-policy is {policy}: when its memory is full it may delete a "
-        "part of the filter, and the URLs in it are crawled again. Set it to noeviction, or give "
-        "the filter a server of its own with BLOOM_REDIS_URL"
+    return Finding(
+        f"the Redis server's maxmemory-policy is {policy}",
+        "when its memory is full it may delete a part of the filter, and the URLs in it are "
+        "crawled again",
+        "Set it to noeviction, or give the filter a server of its own with BLOOM_REDIS_URL",
     )
 
 
-def on_queue(queue: Queue) -> str | None:
+def on_queue(queue: Queue) -> Finding | None:
     """Advise on a queue that is lost while what is in it counts as seen."""
     if queue.survives_kill and queue.survives_stop:
         return None
     when = "is killed" if queue.survives_stop else "is killed or stopped"
     remedy = ", or keep the queue with SCHEDULER_PERSIST = True" if queue.is_shared else ""
-    return (
+    return Finding(
         'BLOOM_REMEMBER = "scheduled" remembers a URL before its page is crawled, and '
-        f"{queue.kind} is lost when the crawl {when}: the pages in it are then not crawled, not "
-        f'before they are forgotten. Set BLOOM_REMEMBER = "crawled"{remedy}'
+        f"{queue.kind} is lost when the crawl {when}",
+        "the pages in it are then not crawled, not before they are forgotten",
+        f'Set BLOOM_REMEMBER = "crawled"{remedy}',
     )
 
 
-def on_replicas(acknowledged: Acknowledged) -> str:
+def on_claims_ignored(count: int) -> Finding | None:
+    """Advise on claims where a URL is remembered once it is scheduled."""
+    if not count:
+        return None
+    return Finding(
+        f"{count:,} requests are claimed, and were not crawled when an earlier crawl ended (or "
+        "are being crawled by another one)",
+        'BLOOM_REMEMBER = "scheduled" does not take them over, and their pages may never be found '
+        "again",
+        "Run the spider once with -s BLOOM_REMEMBER=crawled; scrapy bloom pending lists and ends "
+        "claims",
+    )
+
+
+def on_replicas(acknowledged: Acknowledged) -> Finding:
     """Advise on replicas that are missing or late."""
     replicas, refusal = acknowledged
     if refusal:
@@ -46,56 +90,88 @@ def on_replicas(acknowledged: Acknowledged) -> str:
     else:
         problem = f"a primary had {replicas} replicas in time that have all it wrote"
         remedy = "Repair the replicas"
-    return (
-        f"{problem}, fewer than BLOOM_WAIT_REPLICAS: pages are recorded all the same "
-        "(bloom/unreplicated counts them), and a primary that fails together with a crawler may "
-        f"lose links of theirs. {remedy}, or lower BLOOM_WAIT_REPLICAS (0 does not wait)"
+    return Finding(
+        f"{problem}, fewer than BLOOM_WAIT_REPLICAS",
+        "pages are recorded all the same (bloom/unreplicated counts them), and a primary that "
+        "fails together with a crawler may lose links of theirs",
+        f"{remedy}, or lower BLOOM_WAIT_REPLICAS (0 does not wait)",
     )
 
 
-def on_http_cache(settings: BaseSettings) -> str | None:
-    """Advise on an HTTP cache that serves old pages for ever."""
+def on_http_cache(settings: BaseSettings, schedule: Schedule | None) -> Finding | None:
+    """Advise on an HTTP cache that serves old pages where they should be crawled again.
+
+    Args:
+        settings: Scrapy's.
+        schedule: when the filter forgets.
+    """
     policy = str(settings.get("HTTPCACHE_POLICY"))
     if not settings.getbool("HTTPCACHE_ENABLED") or "DummyPolicy" not in policy:
         return None
-    if settings.getint("HTTPCACHE_EXPIRATION_SECS") > 0:
+    seconds = settings.getint("HTTPCACHE_EXPIRATION_SECS")
+    if seconds <= 0:
+        return Finding(
+            "HTTPCACHE_ENABLED with HTTPCACHE_EXPIRATION_SECS = 0 never expires",
+            "a later crawl reads the old pages from the cache",
+            "Set an expiration shorter than the time between crawls",
+        )
+    shortest = _shortest_age(schedule)
+    if schedule is None or not shortest or seconds <= shortest:
         return None
-    return (
-        "HTTPCACHE_ENABLED with HTTPCACHE_EXPIRATION_SECS = 0 never expires: a later crawl reads "
-        "the old pages from the cache. Set an expiration shorter than the time between crawls"
+    return Finding(
+        f"HTTPCACHE_ENABLED with HTTPCACHE_EXPIRATION_SECS = {seconds} keeps pages for longer than "
+        f"the filter remembers some URLs (they are crawled again {schedule.age})",
+        "a page that is crawled again may be the old one from the cache",
+        f"Set HTTPCACHE_EXPIRATION_SECS to {shortest} at most, or a longer BLOOM_RECRAWL_AFTER",
     )
 
 
-def on_seeds(seeds: tuple[int, ...] | int | None) -> str | None:
+def _shortest_age(schedule: Schedule | None) -> int:
+    """Return after how many seconds a URL is new again at least; 0 if no clock decides it.
+
+    Without a part of the window (one generation), it is the window.
+    """
+    if schedule is None or schedule.counts_runs:
+        return 0
+    window, period = schedule.window.count, schedule.period.count
+    count = window - period if window > period else window
+    return count * (_MONTH_SECONDS if schedule.window.unit == MONTHS else 1)
+
+
+def on_seeds(seeds: tuple[int, ...] | int | None) -> Finding | None:
     """Advise on seeds that are written down."""
     if not isinstance(seeds, tuple):
         return None
-    return (
-        "BLOOM_SEEDS lists the seeds of the hash functions: a site that knows them can choose URLs "
-        "that make any page count as seen. Keep the list as secret as a password; or remove it and "
-        "set another BLOOM_KEY, because the seeds of a new filter are drawn at random"
+    return Finding(
+        "BLOOM_SEEDS lists the seeds of the hash functions",
+        "a site that knows them can choose URLs that make any page count as seen",
+        "Keep the list as secret as a password; or remove it and set another BLOOM_KEY, because "
+        "the seeds of a new filter are drawn at random",
     )
 
 
-def on_fingerprinter(stored: str, ours: str) -> str | None:
+def on_fingerprinter(stored: str, ours: str) -> Finding | None:
     """Advise on fingerprints of another kind than those in the filter."""
     if stored in ("", ours):
         return None
-    return (
+    return Finding(
         f"the filter was filled with fingerprints of {stored!r:.200}, and this crawl uses {ours} "
-        "(REQUEST_FINGERPRINTER_CLASS): URLs that are in it look new. Use the same class, or "
-        "another BLOOM_KEY"
+        "(REQUEST_FINGERPRINTER_CLASS)",
+        "URLs that are in it look new",
+        "Use the same class, or another BLOOM_KEY",
     )
 
 
-def on_capacity(info: FilterInfo) -> str | None:
+def on_capacity(info: FilterInfo) -> Finding | None:
     """Advise on a filter that is nearly full and cannot grow."""
     active = info.generations[0]
     if info.growth or active.fill_ratio < 0.8:
         return None
-    return (
+    return Finding(
         f"the active generation holds {active.count:,} of {active.capacity:,} URLs, and "
-        f"BLOOM_GROWTH = 0: {_ON_FULL}. Set BLOOM_GROWTH = 2, or a larger BLOOM_CAPACITY"
+        "BLOOM_GROWTH = 0",
+        _ON_FULL,
+        "Set BLOOM_GROWTH = 2, or a larger BLOOM_CAPACITY",
     )
 
 
@@ -155,9 +231,43 @@ def on_early_rotation(ring: Ring) -> str:
     )
 
 
-def changes_times(before: Config, after: FilterInfo) -> bool:
+def changes(before: Config, after: Config | FilterInfo) -> list[tuple[str, object, object]]:
+    """Return the settings that differ, each with both values."""
+    both = (
+        ("BLOOM_RECRAWL_AFTER", before.window, after.window),
+        ("BLOOM_ROTATE_EVERY", before.period, after.period),
+        ("BLOOM_CAPACITY", before.capacity, after.capacity),
+        ("BLOOM_ERROR_RATE", before.error_rate, after.error_rate),
+        ("BLOOM_GROWTH", before.growth, after.growth),
+        ("BLOOM_MAX_MEMORY", before.max_memory, after.max_memory),
+    )
+    return [change for change in both if change[1] != change[2]]
+
+
+def changes_times(before: Config, after: Config | FilterInfo) -> bool:
     """Whether another window or period than the stored one holds now."""
     return (before.window, before.period) != (after.window, after.period)
+
+
+def on_difference(stored: Config, wanted: Config) -> Finding | None:
+    """Advise on settings that differ from the stored ones, before a crawl applies them."""
+    found = changes(stored, wanted)
+    if not found:
+        return None
+    texts = [f"{name} = {_set(new)} (stored: {_set(old)})" for name, old, new in found]
+    why = "the next crawl applies the settings to the filter, sizes to what it makes from then on"
+    if changes_times(stored, wanted):
+        why += ", times at once: what is older than the new window is crawled again"
+    return Finding(
+        f"settings differ from those of the stored filter: {', '.join(texts)}",
+        why,
+        "If that is not meant, remove the settings (then what is stored holds), or set them as "
+        "they are stored",
+    )
+
+
+def _set(value: object) -> object:
+    return "never" if value is None else value
 
 
 def on_change(before: Config, after: FilterInfo, since: str) -> str:
@@ -168,15 +278,7 @@ def on_change(before: Config, after: FilterInfo, since: str) -> str:
         after: the filter as it is now.
         since: the day from which on it remembers what was seen.
     """
-    changes = (
-        ("BLOOM_RECRAWL_AFTER", before.window, after.window),
-        ("BLOOM_ROTATE_EVERY", before.period, after.period),
-        ("BLOOM_CAPACITY", before.capacity, after.capacity),
-        ("BLOOM_ERROR_RATE", before.error_rate, after.error_rate),
-        ("BLOOM_GROWTH", before.growth, after.growth),
-        ("BLOOM_MAX_MEMORY", before.max_memory, after.max_memory),
-    )
-    texts = [f"{name} = {new} (was {old})" for name, old, new in changes if new != old]
+    texts = [f"{name} = {new} (was {old})" for name, old, new in changes(before, after)]
     text = (
         f"settings of the stored filter changed: {', '.join(texts)}. Times hold from now on, sizes "
         f"from the next {'generation' if after.window else 'layer'} on"

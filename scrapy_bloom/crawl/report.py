@@ -113,7 +113,8 @@ class Report:
         policy = opening.run(filters.lasting.eviction_policy)
         lasting, eviction = filters.lasting, advice.on_eviction(policy, has_window=has_window)
         self._advise("eviction", lasting, eviction)
-        self._advise("http-cache", lasting, advice.on_http_cache(scrapy_settings))
+        schedule = lasting.config.schedule if lasting.config else None
+        self._advise("http-cache", lasting, advice.on_http_cache(scrapy_settings, schedule))
         self._advise("seeds", lasting, advice.on_seeds(settings.seeds))
         if settings.remember == SCHEDULED:
             self._advise("queue-lost", lasting, advice.on_queue(Queue.of(scrapy_settings)))
@@ -166,18 +167,8 @@ class Report:
 
     def claims_ignored(self, count: int) -> None:
         """Log that there are claims, and that this crawl does not take them over."""
-        if count:
-            logger.warning(
-                tagged(
-                    "claims-ignored",
-                    "Bloom filter: %s requests are claimed, and were not crawled when an earlier "
-                    "crawl ended (or are being crawled by another one). BLOOM_REMEMBER = "
-                    '"scheduled" does not take them over, and their pages may never be found '
-                    "again. Run the spider once with -s BLOOM_REMEMBER=crawled; scrapy bloom "
-                    "pending lists and ends claims",
-                ),
-                f"{count:,}",
-            )
+        if finding := advice.on_claims_ignored(count):
+            logger.warning(tagged("claims-ignored", "Bloom filter: %s"), finding)
 
     def dropped(self, count: int) -> None:
         """Log that claims of workers that are gone were ended without being crawled."""
@@ -253,9 +244,9 @@ class Report:
         for name, value in values.items():
             self.stats.set(name, value, window)
 
-    def _advise(self, code: str, bloom: BloomFilter, sentence: str | None) -> None:
-        if sentence:
-            logger.warning(tagged(code, "Bloom filter %r: %s"), bloom.key, sentence)
+    def _advise(self, code: str, bloom: BloomFilter, finding: advice.Finding | None) -> None:
+        if finding:
+            logger.warning(tagged(code, "Bloom filter %r: %s"), bloom.key, finding)
 
 
 class RingEvents:
@@ -313,12 +304,14 @@ class RingEvents:
 
 
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
-    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks, made for {info.capacity:,}"
+    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks"
     if schedule is None:
-        return f"remembers {info.count:,} URLs, which are not crawled again ({size})"
+        made_for = f"made for {info.capacity:,}"
+        return f"remembers {info.count:,} URLs, which are not crawled again ({size}, {made_for})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
     return (
         f"remembers {info.count:,} URLs, which are crawled again {schedule.age}{since} "
-        f"({size} a period of {info.period})"
+        f"({size}, made for {info.capacity_in_all:,} URLs in all, {info.capacity:,} a period of "
+        f"{info.period})"
     )

@@ -66,6 +66,26 @@ def test_changed_settings_are_applied_once_and_said_in_a_line(
     assert "settings of the" not in caplog.text
 
 
+def test_the_log_says_how_many_urls_all_generations_take(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        make(BLOOM_RECRAWL_AFTER="3 months")
+        assert "made for 30,000 URLs in all, 10,000 a period of 1 month)" in caplog.text
+        make(BLOOM_KEY="other")
+        assert "blocks, made for 10,000)" in caplog.text
+
+
+def test_pages_in_the_cache_for_longer_than_the_filter_remembers_them(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = {"HTTPCACHE_ENABLED": True, "BLOOM_RECRAWL_AFTER": "10 hours", "BLOOM_KEY": "short"}
+    make(**cache, HTTPCACHE_EXPIRATION_SECS=36_000)
+    assert "HTTPCACHE" not in caplog.text
+    make(**cache, HTTPCACHE_EXPIRATION_SECS=36_001)
+    assert "Set HTTPCACHE_EXPIRATION_SECS to 36000 at most" in caplog.text
+
+
 def test_spiders_that_change_each_others_window_are_warned(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

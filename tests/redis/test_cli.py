@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -33,6 +34,21 @@ def test_help_tells_the_exit_codes(call: Call, arguments: list[str]) -> None:
     assert done.code == 0
     assert "Exit codes: 0 fine; 1" in done.out
     assert "--json" in done.out if arguments[0] == "info" else "rotate" in done.out
+
+
+def test_help_has_the_subcommands_in_groups(call: Call) -> None:
+    lines = call("-h").out.splitlines()
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if match := re.match(r"    (\w+)  +\S", line):
+            found[match[1]] = []
+        elif found and (match := re.match(r"      (\w+)  +\S", line)):
+            found[next(reversed(found))].append(match[1])
+    assert [*found] == ["look", "change", "move"]
+    assert sorted(name for names in found.values() for name in names) == sorted(SUBCOMMANDS)
+    assert {"plan", "info", "check", "pending", "acl"} <= {*found["look"]}
+    assert {"rotate", "clear", "delete"} <= {*found["change"]}
+    assert found["move"] == ["migrate", "export", "import"]
 
 
 @pytest.mark.parametrize(

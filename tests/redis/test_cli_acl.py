@@ -21,6 +21,7 @@ NEEDS = [
     ("pending", "read"),
     ("failed", "read"),
     ("recrawl https://example.com/new --callback parse_item", "crawl"),
+    ("list", "list"),
     ("pending --release --owner w1 --yes", "crawl"),
     ("rotate --yes", "crawl"),
     ("export file", "crawl,export"),
@@ -95,7 +96,7 @@ def test_wrong_options_are_refused(shop: Call) -> None:
     for options, text in (
         (
             ("--for", "crawl,fly"),
-            "--for 'fly' is none of crawl, read, delete, export, import, sets",
+            "--for 'fly' is none of crawl, read, list, delete, export, import, sets",
         ),
         (("--user", "a b"), "--user 'a b' has spaces or quotes"),
     ):

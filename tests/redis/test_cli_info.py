@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 import redis
@@ -28,8 +29,43 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
     assert generation["opened_utc"].endswith("Z")
     assert generation["fill_ratio"] == pytest.approx(20 / generation["capacity"])
     assert text.code == 0
-    for part in (KEY, "3 months, rotated every 1 month", "20 (made for 1,000 a gen", "1.0 MiB"):
+    for part in (
+        KEY,
+        "3 months, rotated every 1 month",
+        "20 (made for 1,000 a generation, 3,000 in all)",
+        "1.0 MiB",
+    ):
         assert part in text.out
+
+
+def test_info_says_how_settings_differ_and_what_a_crawl_does(
+    shop: Call, client: redis.Redis
+) -> None:
+    def differs(**settings: Any) -> Any:
+        (document,) = shop("info", "--json", **settings).json["filters"]
+        found = document["differs"]
+        text = " ".join(shop("info", **settings).out.split())
+        assert (found is None) or all(found[part] in text for part in found)
+        return found
+
+    BloomFilter(client, KEY, capacity=1000, window="3 months").open()
+    assert differs() is None
+    assert differs(BLOOM_RECRAWL_AFTER="3 months", BLOOM_CAPACITY="1K") is None
+    times = differs(BLOOM_RECRAWL_AFTER="1 day")
+    assert "BLOOM_RECRAWL_AFTER = 1 day (stored: 3 months)" in times["problem"]
+    assert "BLOOM_ROTATE_EVERY = 1 day (stored: 1 month)" in times["problem"]
+    assert "what is older than the new window is crawled again" in times["why"]
+    assert "(then what is stored holds)" in times["remedy"]
+    sizes = differs(BLOOM_CAPACITY=77)
+    assert "BLOOM_CAPACITY = 77 (stored: 1000)" in sizes["problem"]
+    assert "times" not in sizes["why"]
+    never = differs(BLOOM_RECRAWL_AFTER="never")
+    assert "BLOOM_RECRAWL_AFTER = never (stored: 3 months)" in never["problem"]
+    fixed = differs(BLOOM_BLOCKS=5, BLOOM_CAPACITY=77)
+    assert fixed["why"] == "a crawl refuses to open the filter"
+    assert fixed["remedy"].startswith("Remove BLOOM_BLOCKS to use the filter as it is")
+    orphan = differs(BLOOM_ROTATE_EVERY="2 months")
+    assert orphan["why"] == "a crawl refuses to open the filter"
 
 
 def test_info_measures(shop: Call, client: redis.Redis) -> None:

@@ -122,3 +122,93 @@ def test_growth_ends_at_the_limits() -> None:
     limited = wanted(window=parse_span("", "3 months"), max_memory=20_000_000)["loads"]
     assert [load["forgets_early"] for load in limited] == [False, True, True]
     assert limited[2]["memory"] == 20_000_000
+
+
+def test_a_plan_by_urls_in_all_and_new_ones_a_month(call: Call) -> None:
+    options = ("--urls", "10M", "--new-a-month", "500k", "--recrawl-after", "6 months")
+    document = call("plan", "--json", *options).json
+    site = document["site"]
+    assert (site["urls"], site["new_a_month"]) == (10_000_000, 500_000)
+    assert site["in_all"] == 13_000_000
+    assert site["at_once"] == 10_500_000
+    assert site["capacity"] == document["capacity"] == 2_200_000
+    assert document["capacity_in_all"] == 13_200_000
+    expected = wanted(capacity=2_200_000, window=parse_span("", "6 months"))
+    assert document["loads"] == [*expected["loads"]]
+    text = call("plan", *options).out
+    for part in (
+        "URLs in all    13,000,000: 10,000,000 now, and 3,000,000 new ones in 6 months",
+        "BLOOM_CAPACITY = 2_200_000 (URLs a generation)",
+        "10,500,000 URLs in one generation, which grows to ",
+        "13,200,000 in 6 generations of 2,200,000",
+        "A filter for 2,200,000 URLs a generation",
+    ):
+        assert part in text
+    # The project's capacity is what is asked for.
+    assert call("plan", "--json", *options, BLOOM_CAPACITY=7).json["capacity"] == 2_200_000
+
+
+@pytest.mark.parametrize(
+    ("options", "in_all", "at_once", "capacity"),
+    [
+        ("--urls 1000", 1000, 1000, 1000),
+        ("--urls 1000 --new-a-month 100", 2200, 2200, 2200),
+        ("--urls 1234 --recrawl-after never", 1234, 1234, 1300),
+        ("--urls 6000 --recrawl-after 3runs", 6000, 6000, 2000),
+        ("--urls 1000 --new-a-month 100 --recrawl-after 3months --growth 0", 1300, 1100, 1100),
+        (
+            "--urls 1000 --new-a-month 100 --recrawl-after 3months --ring write-all",
+            1300,
+            1300,
+            1300,
+        ),
+        ("--urls 99 --new-a-month 10000 --recrawl-after 36h", 592, 592, 600),
+        ("--urls 1 --recrawl-after 5years", 1, 1, 1),
+    ],
+)
+def test_capacities_for_sites(
+    call: Call, options: str, in_all: int, at_once: int, capacity: int
+) -> None:
+    site = call("plan", "--json", *options.split()).json["site"]
+    assert (site["in_all"], site["at_once"], site["capacity"]) == (in_all, at_once, capacity)
+    assert site["has_room"]
+
+
+def test_a_first_crawl_takes_what_is_planned(call: Call, client: redis.Redis) -> None:
+    options = ("--urls", "3000", "--recrawl-after", "3 runs")
+    assert "--new-a-month needs a window of time" in call("plan", *options, "--new-a-month=9").err
+    exact = ("--blocks", "1", "--error-rate", "1e-2")
+    site = call("plan", "--json", *options, *exact).json["site"]
+    parameters: dict[str, Any] = {"capacity": site["capacity"], "error_rate": 1e-2, "blocks": 1}
+    items = iter(range(100_000))
+    for run_, urls in (("1", site["at_once"]), ("2", 10), ("3", 10)):
+        bloom = BloomFilter(client, "k", **parameters, window="3 runs", run=run_)
+        bloom.extend(f"{next(items)}" for _ in range(urls))
+    info = bloom.info()
+    assert [generation.layers for generation in info.generations] == [1, 1, 2]
+    assert info.generations[-1].memory == site["generation_memory"]
+    assert info.memory == site["memory"]
+    assert info.capacity_in_all == 3 * site["capacity"]
+    assert info.error_bound <= 1e-2
+
+
+def test_a_first_crawl_without_room(call: Call) -> None:
+    options = ("--urls", "1M", "--recrawl-after", "6 months", "--max-memory", "5 MB")
+    done = call("plan", *options)
+    assert "(more than it may take: it forgets early, or records less)" in done.out
+    assert not call("plan", "--json", *options).json["site"]["has_room"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--new-a-month 5", "--new-a-month goes with --urls"),
+        ("--urls 5 --capacity 7", "--capacity and --urls both say how large the filter is"),
+        ("--urls many", "--urls is the URLs of the site in all, a whole number from 1"),
+        ("--urls 5 --new-a-month=-1", "--new-a-month is URLs a month, a whole number from 0"),
+    ],
+)
+def test_sites_that_are_no_sites(call: Call, options: str, message: str) -> None:
+    done = call("plan", *options.split())
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

@@ -547,12 +547,12 @@ def test_a_platform_without_binary_is_named(
 def test_a_binary_that_does_not_run_is_reported(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, binary: str
 ) -> None:
-    genuine = embedded._binary()
+    genuine = embedded.binary()
     script = data_dir.with_name("refuses")
     script.write_text(f"#!/bin/sh\nexec {genuine} --no-such-option 1\n")
     script.chmod(0o700)
     found = {"false": shutil.which("false"), "refuses": str(script)}.get(binary, f"/{binary}")
-    monkeypatch.setattr(embedded, "_binary", lambda: found)
+    monkeypatch.setattr(embedded, "binary", lambda: found)
     with pytest.raises(StorageError, match="does not start") as caught:
         EmbeddedServer.attach(data_dir)
     if binary == "refuses":

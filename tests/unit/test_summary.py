@@ -20,6 +20,7 @@ GENERATION = GenerationInfo(
 INFO = FilterInfo(
     key="shop:bloom",
     capacity=1_000,
+    capacity_in_all=2_000,
     error_rate=1e-5,
     window="2 months",
     period="1 month",

@@ -4,7 +4,7 @@ redis-py's cluster client sends again what got no reply, so only its connections
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,14 +65,14 @@ class ClusterNodes:
         """
         return self._run(dispatch_and_wait(self.topology, calls, Command(wait.command())))
 
-    def info(self, section: str) -> list[Any]:
-        """Return the replies of all primaries to INFO as ``ask_primaries`` does.
+    def query(self, command: Sequence[str]) -> list[Any]:
+        """Return the replies of all primaries to a command as ``ask_primaries`` does.
 
         Raises:
             redis.RedisError: as ``ask_primaries`` does.
             OSError: as ``ask_primaries`` does.
         """
-        return self._run(ask_primaries(self.topology, Command(("INFO", section))))
+        return self._run(ask_primaries(self.topology, Command(tuple(command))))
 
     def _run(self, waves: Waves[T]) -> T:
         try:

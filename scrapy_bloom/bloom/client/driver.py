@@ -159,7 +159,7 @@ class Driver:
             StorageError: as ``run`` does.
         """
         # INFO, because managed services refuse CONFIG.
-        return self._info("memory", "maxmemory_policy")
+        return values_of("maxmemory_policy", self.infos("memory"))
 
     def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -167,25 +167,51 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return self._info("server", "run_id")
+        return values_of("run_id", self.infos("server"))
 
-    def _info(self, section: str, name: str) -> str:
+    def infos(self, section: str) -> list[dict[str, str]]:
+        """Return a section of the server's INFO, of a cluster that of each primary; [] if unknown.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        return [
+            {str(name): str(value) for name, value in _parse_info(info).items()}
+            for info in self._query(("INFO", section), lambda: self.client.info(section))
+        ]
+
+    def options(self, name: str) -> list[str]:
+        """Return an option of the server, of a cluster that of each primary; [] if unknown.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        command = ("CONFIG", "GET", name)
+        found = self._query(command, lambda: self.client.execute_command(*command))
+        return [_text(pair[1]) for pair in found if isinstance(pair, list) and len(pair) == 2]
+
+    def _query(self, command: Sequence[str], of_one: Callable[[], Any]) -> list[Any]:
+        """Return the server's reply to a command, or those of all primaries; [] if it refuses.
+
+        Args:
+            command: for the nodes of a cluster.
+            of_one: sends it to a server that is none.
+        """
         self._give_back()
         try:
             with connecting(allowed=self.may_connect), reading():
                 if self._cluster is not None:
-                    replies = self._cluster.info(section)
+                    replies = self._cluster.query(command)
                     if any(map(is_refusal, replies)):
-                        return ""
+                        return []
                     refuse_nodes(replies, self._cluster.topology, str(self.label), self._words)
-                    return values_of(name, replies)
+                    return replies
                 self._count()
-                info: Any = self.client.info(section)
+                return [of_one()]
         except redis.ResponseError:
-            return ""
+            return []
         except (redis.RedisError, OSError) as error:
             raise self._explain(error) from showable(error)
-        return values_of(name, [info])
 
     def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
         """Make the calls, and wait until replicas have all that was written before.
@@ -345,6 +371,9 @@ def values_of(name: str, infos: Iterable[Any]) -> str:
 def _parse_info(info: Any) -> Mapping[str, Any]:
     if isinstance(info, Mapping):
         return info
-    text = info.decode() if isinstance(info, bytes) else info
-    pairs = (line.partition(":") for line in text.splitlines())
+    pairs = (line.partition(":") for line in _text(info).splitlines())
     return {name: value for name, _, value in pairs}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -188,7 +188,7 @@ def _launch(data_dir: Path, lock: int, deadline: float) -> None:
     os.pwrite(lock, os.fsencode(path), 0)
     # A daemon is not our child: it leaves no zombie, and Ctrl-C in the terminal does not hit it.
     command = [
-        *(_binary(), "--daemonize", "yes", "--pidfile", str(data_dir / "server.pid")),
+        *(binary(), "--daemonize", "yes", "--pidfile", str(data_dir / "server.pid")),
         *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
         *("--dir", str(data_dir), "--logfile", str(data_dir / "server.log")),
         *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
@@ -213,7 +213,7 @@ def _launch(data_dir: Path, lock: int, deadline: float) -> None:
         raise StorageError(f"the embedded server does not start:\n{output}")
 
 
-def _binary() -> str:
+def binary() -> str:
     """Return the path of ``valkey-server``."""
     if sys.version_info < (3, 11):
         raise ConfigurationError(

@@ -1,16 +1,19 @@
 """What a filter will take and do, before there is one: the formulas of ``sizing``. Pure."""
 
+import math
 from dataclasses import dataclass, replace
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.generations import Config, lost_by_discard_from, saturated_in
+from scrapy_bloom.bloom.model.generations import Config, Counts, lost_by_discard_from, saturated_in
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.bloom.model.sizing import any_of
 
 #: Loads that are forecast, in sizes of the capacity.
 FACTORS = (1, 2, 3)
+#: Of a month on average.
+_MONTH_SECONDS = 1461 * 86_400 / 48
 #: When the filter is created: any time.
 _START = 1_800_000_000
 
@@ -51,6 +54,7 @@ class Forecast:
 
     Args:
         capacity: URLs a generation takes before it grows.
+        capacity_in_all: URLs that all generations take together.
         error_rate: bound on the false-positive rate.
         window: how long URLs are remembered; None for ever.
         period: how often the filter rotates; None for never.
@@ -70,6 +74,7 @@ class Forecast:
     """
 
     capacity: int
+    capacity_in_all: int
     error_rate: float
     window: str | None
     period: str | None
@@ -96,6 +101,7 @@ def forecast(header: Header, config: Config) -> Forecast:
     first = Ring.fresh(header, config, _START, run="0").active.layers[0]
     return Forecast(
         capacity=config.capacity,
+        capacity_in_all=config.capacity_in_all(header.order),
         error_rate=config.error_rate,
         window=config.window,
         period=config.period,
@@ -120,16 +126,8 @@ def load(header: Header, config: Config, urls: int) -> Load:
     Raises:
         ConfigurationError: it is impossible.
     """
-    ring, counts = Ring.fresh(header, config, _START, run="0"), dict[str, int]()
-    share = left = max(1, round(urls / header.blocks))
-    while True:
-        (layer,) = ring.written
-        counts[layer.name] = min(left, layer.capacity)
-        left -= counts[layer.name]
-        grown = ring.grow(_START, counts) if left else ring
-        if grown is ring or grown.active.number > ring.active.number:
-            break
-        ring = grown
+    share = max(1, round(urls / header.blocks))
+    ring, counts, left = _filled(header, config, share)
     slots, tested, limit = config.slots, config.tested(header.order), config.max_memory
     generation, held = header.blocks * ring.memory, header.blocks * (share - left)
     memory, k = slots * generation, len(header.seeds)
@@ -145,6 +143,111 @@ def load(header: Header, config: Config, urls: int) -> Load:
         forgets_early=slots > 1 and (left > 0 or (limit is not None and memory > limit)),
         unrecorded=header.blocks * max(0, share - slots * (share - left)),
     )
+
+
+def _filled(header: Header, config: Config, share: int) -> tuple[Ring, Counts, int]:
+    """Return a block whose generation is given some URLs, and how many it has no room for."""
+    ring, counts = Ring.fresh(header, config, _START, run="0"), dict[str, int]()
+    left = share
+    while True:
+        (layer,) = ring.written
+        counts[layer.name] = min(left, layer.capacity)
+        left -= counts[layer.name]
+        grown = ring.grow(_START, counts) if left else ring
+        if grown is ring or grown.active.number > ring.active.number:
+            break
+        ring = grown
+    return ring, counts, left
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A filter for the URLs of a site.
+
+    Args:
+        urls: URLs that the site has now.
+        new_a_month: URLs that come every month.
+        in_all: URLs that are remembered at once, at most.
+        months: for which URLs come: those of the window, or of a year where nothing is forgotten.
+        capacity: URLs a generation, for the URLs spread evenly over the window.
+        at_once: URLs of a generation that takes the whole site, as that of a first crawl does.
+        generation_memory: bytes of that generation.
+        memory: bytes of all generations, if one of them takes the whole site.
+        has_room: whether there is room for that.
+    """
+
+    urls: int
+    new_a_month: int
+    in_all: int
+    months: float
+    capacity: int
+    at_once: int
+    generation_memory: int
+    memory: int
+    has_room: bool
+
+
+def capacity_for(urls: int, new_a_month: int, wanted: Config, order: str) -> int:
+    """Return the URLs a generation for a site, rounded up to two digits.
+
+    A URL is in one generation, and so they share the URLs; under ``write-all`` it is in all. A
+    filter that may not grow takes a first crawl, which puts the whole site into one generation.
+    """
+    needed = -(-_in_all(urls, new_a_month, wanted.schedule) // wanted.tested(order))
+    if not wanted.growth:
+        needed = max(needed, _at_once(urls, new_a_month, wanted.schedule))
+    step: int = 10 ** max(0, len(str(needed)) - 2)
+    return max(1, -(-needed // step) * step)
+
+
+def for_site(urls: int, new_a_month: int, header: Header, config: Config) -> Site:
+    """Forecast a filter whose capacity is that of ``capacity_for``, on a site.
+
+    Raises:
+        ConfigurationError: it is impossible.
+    """
+    in_all = _in_all(urls, new_a_month, config.schedule)
+    # Under "write-all", a generation takes all that comes in a window.
+    is_shared = config.tested(header.order) == config.slots
+    at_once = _at_once(urls, new_a_month, config.schedule) if is_shared else in_all
+    whole, _, left = _filled(header, config, max(1, round(at_once / header.blocks)))
+    others = load(header, config, config.capacity).generation_memory
+    generation = header.blocks * whole.memory
+    return Site(
+        urls=urls,
+        new_a_month=new_a_month,
+        in_all=in_all,
+        months=months_of(config.schedule),
+        capacity=config.capacity,
+        at_once=at_once,
+        generation_memory=generation,
+        memory=generation + (config.slots - 1) * others,
+        has_room=not left,
+    )
+
+
+def months_of(schedule: Schedule | None) -> float:
+    """Return the months of a window; a year where nothing is forgotten."""
+    return 12 if schedule is None else _months(schedule.window)
+
+
+def _in_all(urls: int, new_a_month: int, schedule: Schedule | None) -> int:
+    return urls + _new(new_a_month, months_of(schedule))
+
+
+def _at_once(urls: int, new_a_month: int, schedule: Schedule | None) -> int:
+    return urls + _new(new_a_month, 12 if schedule is None else _months(schedule.period))
+
+
+def _new(new_a_month: int, months: float) -> int:
+    return math.ceil(new_a_month * months)
+
+
+def _months(span: Span) -> float:
+    """Return the months of a span, 0 for runs."""
+    if span.unit == RUNS:
+        return 0
+    return span.count if span.unit == MONTHS else span.count / _MONTH_SECONDS
 
 
 def saved_by_capacity(ring: Ring) -> tuple[int, int]:

@@ -53,6 +53,10 @@ class Config:
         """Generations that are live at once, at most."""
         return self.schedule.generations if self.schedule else 1
 
+    def capacity_in_all(self, order: str) -> int:
+        """Return how many URLs all generations take together before any of them grows."""
+        return self.capacity * self.tested(order)
+
     def tested(self, order: str) -> int:
         """Return how many generations are tested for a URL, at most."""
         return 1 if order == WRITE_ALL else self.slots

@@ -56,6 +56,7 @@ class FilterInfo:
     Args:
         key: its key prefix in Redis.
         capacity: items a generation takes before it grows.
+        capacity_in_all: items that all generations of the window take together before one grows.
         error_rate: the bound on its false-positive rate that was asked for.
         window: how long items are remembered; None for ever.
         period: how often it rotates; None for never.
@@ -83,6 +84,7 @@ class FilterInfo:
 
     key: str
     capacity: int
+    capacity_in_all: int
     error_rate: float
     window: str | None
     period: str | None
@@ -138,6 +140,7 @@ def describe(
     return FilterInfo(
         key=key,
         capacity=config.capacity,
+        capacity_in_all=config.capacity_in_all(header.order),
         error_rate=config.error_rate,
         window=config.window,
         period=config.period,

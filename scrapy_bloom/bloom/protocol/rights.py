@@ -21,6 +21,7 @@ from scrapy_bloom.bloom.protocol.scripts import (
 
 #: Uses of a filter.
 CRAWL, READ, DELETE, EXPORT, IMPORT, SETS = "crawl", "read", "delete", "export", "import", "sets"
+LIST = "list"
 #: Scripts that crawls do not run, by what they are for.
 _SCRIPTS = {
     DELETE: ("walk",),
@@ -32,11 +33,15 @@ _SCRIPTS = {
 USES = {
     CRAWL: "crawls, and most of the library; rotate, clear, pending --release, recrawl, migrate",
     READ: "info, check, failed, and the list of pending",
+    LIST: "list; it sees the names of all keys",
     DELETE: "delete",
     EXPORT: "export",
     IMPORT: "import",
     SETS: "set operations of the library, and discard",
 }
+_READING = (READ, LIST)
+#: What finds filters by the names of their keys, without a script.
+SCAN = "SCAN"
 #: Scripts that read; some write, but with other arguments.
 _READERS = ("contains", "header", "heartbeat", "read", "scan")
 #: What each call of a script may be: by its name, or its text.
@@ -65,13 +70,15 @@ def commands_for(*uses: str) -> Commands:
     for use in uses:
         for name in _scripts_for(use):
             found = commands_in(load(name).text)
-            needed |= {*found.needed} - (WRITES if use == READ else set())
+            needed |= {*found.needed} - (WRITES if use in _READING else set())
             optional |= {*found.optional}
+    if LIST in uses:
+        needed.add(SCAN)
     return Commands(tuple(sorted(needed)), tuple(sorted(optional - needed)))
 
 
 def _scripts_for(use: str) -> Iterable[str]:
-    if use == READ:
+    if use in _READING:
         return _READERS
     if use != CRAWL:
         return ("drop", *_SCRIPTS[use], *_READERS)

@@ -1,0 +1,383 @@
+"""``scrapy bloom doctor``: what it finds, and that it changes nothing."""
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import redis
+from scrapy import Request
+from support.cli import KEY, SECRET, URLS, Call, Done, Own, Shop, everything, fingerprints
+from support.rights import PASSWORD, USER, user_of
+from support.servers import Server, free_port
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.cli.doctor_checks import ServerFacts, check_facts, check_memory
+from scrapy_bloom.cli.doctor_embedded import Place, check_place
+from scrapy_bloom.cli.doctor_project import judge
+from scrapy_bloom.crawl.advice import Finding
+
+OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+
+
+class Crooked:
+    """Returns another fingerprint each time."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return random.randbytes(20)
+
+
+class Slow:
+    def fingerprint(self, request: Request) -> bytes:
+        time.sleep(0.001)
+        return request.url.encode()
+
+
+class NoFingerprinter:
+    def fingerprint(self, request: Request) -> str:
+        return request.url
+
+
+class Wrong(Shop):
+    name = "wrong"
+    custom_settings: ClassVar = {"BLOOM_CAPACITY": "many"}  # type: ignore[misc]
+
+
+def problems(done: Done) -> dict[str, list[str]]:
+    """Return what is wrong, by check: problems with reasons and remedies."""
+    found: dict[str, list[str]] = {}
+    for check in done.json["checks"]:
+        if check["state"] == "problem":
+            assert check["problem"]
+            assert check["why"]
+            assert check["remedy"]
+            text = f"{check['problem']} | {check['why']} | {check['remedy']}"
+            found.setdefault(check["check"], []).append(text)
+    assert done.json["problems"] == sum(map(len, found.values()))
+    assert done.code == (1 if found else 0)
+    return found
+
+
+def states(done: Done) -> dict[str, str]:
+    return {check["check"]: check["state"] for check in done.json["checks"]}
+
+
+@contextmanager
+def option(client: redis.Redis, name: str, value: str) -> Iterator[None]:
+    before = str(client.config_get(name)[name])
+    client.config_set(name, value)
+    try:
+        yield
+    finally:
+        client.config_set(name, before)
+
+
+@pytest.fixture
+def saving(client: redis.Redis) -> Iterator[None]:
+    """The server keeps its data."""
+    with option(client, "save", "3600 1"):
+        yield
+
+
+@pytest.fixture
+def doctor(shop: Call) -> Call:
+    return lambda *arguments, **settings: shop(
+        "doctor", "--json", *arguments, **{**OURS, **settings}
+    )
+
+
+@pytest.mark.each_server
+@pytest.mark.usefixtures("saving")
+def test_a_good_project_is_fine_and_a_missing_filter_is_no_problem(
+    shop: Call, client: redis.Redis
+) -> None:
+    done = shop("doctor", **OURS)
+    assert (done.code, done.err) == (0, "")
+    assert "filter shop:bloom: is not there yet, the first crawl creates it" in done.out
+    assert "No problem found" in done.out
+    assert "PROBLEM" not in done.out
+    assert client.dbsize() == 0
+    BloomFilter(client, KEY).extend(fingerprints(URLS))
+    done = shop("doctor", "--json", **OURS)
+    assert problems(done) == {}
+    assert {*states(done).values()} == {"fine"}
+    (server,) = [one["text"] for one in done.json["checks"] if one["check"] == "server"]
+    assert " answers in " in server
+
+
+def test_it_changes_nothing(doctor: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", fingerprinter="other.Class")
+    bloom.extend(fingerprints(URLS))
+    client.set("else", "1")
+    before = everything(client)
+    done = doctor(BLOOM_RECRAWL_AFTER="1 day", BLOOM_CAPACITY=77, BLOOM_BLOCKS=5)
+    assert done.code == 1
+    assert everything(client) == before
+
+
+@pytest.mark.usefixtures("saving")
+def test_stored_and_set_differ(doctor: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", fingerprinter="other.Class")
+    bloom.extend(fingerprints(URLS))
+    (difference, fingerprinter) = problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))[f"filter {KEY}"]
+    assert "BLOOM_RECRAWL_AFTER = 1 day (stored: 3 months)" in difference
+    assert "the next crawl applies" in difference
+    assert "fingerprints of 'other.Class'" in fingerprinter
+    (mismatch, _) = problems(doctor(BLOOM_BLOCKS=5))[f"filter {KEY}"]
+    assert "BLOOM_BLOCKS = 16, but BLOOM_BLOCKS is 5 | a crawl refuses" in mismatch
+    client.delete(f"{{{KEY}:2}}:ring")
+    assert "1 of 16 blocks are gone" in problems(doctor())[f"filter {KEY}"][-1]
+    client.hset(f"{{{KEY}:0}}:header", "seeds", "[1")
+    assert "cannot use the Redis key" in problems(doctor())[f"filter {KEY}"][0]
+
+
+def test_a_server_that_is_down_is_the_finding_and_the_rest_is_checked(doctor: Call) -> None:
+    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}"
+    done = doctor(BLOOM_REDIS_URL=url, BLOOM_SEEDS=[*range(18)], DUPEFILTER_CLASS="x.Y")
+    found = problems(done)
+    assert found.keys() == {"server", "seeds", "dupefilter"}
+    assert "is not there" in found["server"][0]
+    assert SECRET not in done.out + done.err
+    assert doctor(BLOOM_REDIS_URL=url, spiders=(Shop, Own)).json["problems"] == 1
+
+
+@pytest.mark.usefixtures("saving")
+def test_wrong_settings_are_the_findings_all_of_them(doctor: Call) -> None:
+    done = doctor(BLOOM_CAPACITY="many", BLOOM_CAPACTIY=7, BLOOM_FLUSH="never", BLOOM_GROWTH=-1)
+    found = problems(done)
+    assert [*found] == ["settings"]
+    assert sorted(text.split()[0] for text in found["settings"]) == [
+        *("BLOOM_CAPACITY", "BLOOM_CAPACTIY", "BLOOM_FLUSH", "BLOOM_GROWTH")
+    ]
+    assert any("did you mean BLOOM_CAPACITY?" in text for text in found["settings"])
+    contradiction = doctor(BLOOM_RECRAWL_AFTER="5 months", BLOOM_ROTATE_EVERY="2 months")
+    assert "is a multiple of the period" in problems(contradiction)["settings"][0]
+    assert states(contradiction)["server"] == "fine"
+    for name, value in (("BLOOM_REDIS_PARAMS", "x"), ("BLOOM_KEY", "a{b"), ("BLOOM_REDIS_URL", 7)):
+        done = doctor(**{name: value})
+        assert [*problems(done)] == ["settings"]
+        assert states(done)["server"] == "unknown"
+    assert "expected redis://" in problems(doctor(BLOOM_REDIS_URL="http://x"))["server"][0]
+
+
+@pytest.mark.usefixtures("saving")
+def test_each_spider_is_checked_and_named(call: Call, server: Server) -> None:
+    project = {"spiders": (Shop, Own, Wrong), "BLOOM_REDIS_URL": server.unix_url, **OURS}
+    done = call("doctor", "--json", **project)
+    (wrong,) = [check for check in done.json["checks"] if check["state"] == "problem"]
+    assert (wrong["check"], wrong["spiders"]) == ("settings", ["wrong"])
+    filters = {check["check"] for check in done.json["checks"] if "filter " in check["check"]}
+    assert filters == {"filter shop:bloom", "filter special", "filter wrong:bloom"}
+    assert "PROBLEM settings (spider wrong): BLOOM_CAPACITY" in call("doctor", **project).out
+    assert call("doctor", "--spider", "own", **project).code == 0
+    assert call("doctor", "--spider", "nobody", **project).code == 2
+
+
+@pytest.mark.usefixtures("saving")
+def test_outside_a_project(call: Call, server: Server) -> None:
+    done = call("doctor", "--json", BLOOM_REDIS_URL=server.unix_url)
+    assert problems(done) == {}
+    assert states(done)["dupefilter"] == "unknown"
+
+
+@pytest.mark.usefixtures("saving")
+@pytest.mark.parametrize(
+    ("settings", "check", "text"),
+    [
+        ({"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}, "dupefilter", "not BloomDupe"),
+        (
+            {
+                "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+                "SCHEDULER_PERSIST": True,
+                "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+                "SCHEDULER_DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+            },
+            "dupefilter",
+            "nothing reads SCHEDULER_DUPEFILTER_CLASS",
+        ),
+        (
+            {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_FLUSH_ON_START": True},
+            "flush",
+            "whenever a worker starts",
+        ),
+        ({"SCHEDULER": "no.Such"}, "queue", "SCHEDULER = 'no.Such' cannot be used"),
+        ({"BLOOM_REMEMBER": "scheduled"}, "queue", "the queue in this process's memory is lost"),
+        ({"BLOOM_REMEMBER": "scheduled", "JOBDIR": "j"}, "queue", "the queue in JOBDIR is lost"),
+        ({"HTTPCACHE_ENABLED": True}, "HTTP cache", "never expires"),
+        (
+            {
+                "HTTPCACHE_ENABLED": True,
+                "HTTPCACHE_EXPIRATION_SECS": 29 * 86_400,
+                "BLOOM_RECRAWL_AFTER": "2 months",
+            },
+            "HTTP cache",
+            "Set HTTPCACHE_EXPIRATION_SECS to 2419200 at most",
+        ),
+        (
+            {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
+            "reactor",
+            "runs no asyncio loop",
+        ),
+        ({"REQUEST_FINGERPRINTER_CLASS": Crooked}, "fingerprinter", "another fingerprint for the"),
+        ({"REQUEST_FINGERPRINTER_CLASS": Slow}, "fingerprinter", "us a request"),
+        ({"REQUEST_FINGERPRINTER_CLASS": NoFingerprinter}, "fingerprinter", "cannot be used"),
+        ({"BLOOM_SEEDS": [1, 2, 3]}, "seeds", "BLOOM_SEEDS lists the seeds"),
+        ({"BLOOM_WAIT_REPLICAS": 1}, "replicas", "had 0 replicas"),
+        ({"BLOOM_MAX_MEMORY": "1 KB"}, "settings", "BLOOM_MAX_MEMORY = 1,000 is less than"),
+    ],
+)
+def test_what_is_wrong_with_a_project(
+    doctor: Call, settings: dict[str, Any], check: str, text: str
+) -> None:
+    found = problems(doctor(**settings))
+    assert [*found] == [check]
+    assert text in found[check][0]
+
+
+@pytest.mark.usefixtures("saving")
+def test_good_projects_are_not_blamed(doctor: Call) -> None:
+    for settings in (
+        {"BLOOM_ENABLED": False},
+        {"HTTPCACHE_ENABLED": True, "HTTPCACHE_EXPIRATION_SECS": 3600},
+        {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
+        {
+            "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+            "ADDONS": {"scrapy_bloom.Addon": 500},
+        },
+    ):
+        expected = {} if "ADDONS" not in settings else {"dupefilter": 1}
+        assert problems(doctor(**settings)).keys() == expected.keys()
+
+
+def test_what_is_wrong_with_a_server(doctor: Call, client: redis.Redis) -> None:
+    assert "neither AOF nor snapshots" in problems(doctor())["persistence"][0]
+    with option(client, "save", "3600 1"):
+        assert problems(doctor()) == {}
+        with option(client, "maxmemory-policy", "allkeys-lru"):
+            assert "policy is allkeys-lru" in problems(doctor())["eviction"][0]
+        with option(client, "maxmemory-policy", "volatile-lru"):
+            assert problems(doctor()) == {}
+            assert [*problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))] == ["eviction"]
+        with option(client, "maxmemory", "20mb"):
+            assert problems(doctor()) == {}
+            found = problems(doctor(BLOOM_CAPACITY="100M"))["memory"][0]
+            assert "more at full capacity, and maxmemory leaves the server" in found
+
+
+@pytest.mark.usefixtures("saving")
+def test_a_filter_that_is_there_needs_less(doctor: Call, client: redis.Redis) -> None:
+    def need() -> str:
+        checks = doctor(BLOOM_CAPACITY=1_000_000).json["checks"]
+        return str(next(check["text"] for check in checks if check["check"] == "memory"))
+
+    assert need().startswith("the filters take 3.1 MiB more")
+    BloomFilter(client, KEY).open()
+    assert need().startswith("the filters take 0 bytes more")
+
+
+@pytest.mark.usefixtures("saving")
+def test_rights_that_are_missing(doctor: Call, server: Server) -> None:
+    url = f"unix://{USER}:{PASSWORD}@{server.socket}"
+    with user_of(server, "~*", "+@all", "-hset"):
+        done = doctor(BLOOM_REDIS_URL=url)
+        assert "may not run HSET" in problems(done)["rights"][0]
+        assert PASSWORD not in done.out + done.err
+    with user_of(server, "~*", "+@all", "-info", "-config", "-ping"):
+        done = doctor(BLOOM_REDIS_URL=url)
+        assert problems(done) == {}
+        names = ("version", "kind", "eviction", "memory", "persistence")
+        assert [states(done)[name] for name in names] == ["unknown"] * 5
+
+
+@pytest.mark.usefixtures("saving")
+def test_claims_that_are_not_taken_over(doctor: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).open()
+    client.hset(f"{{{KEY}:0}}:claims", "x", "y")
+    scheduled = {"BLOOM_REMEMBER": "scheduled"}
+    found = problems(doctor(SCHEDULER="scrapy_redis.scheduler.Scheduler", **scheduled))
+    assert "1 requests are claimed" in found[f"filter {KEY}"][0]
+    assert problems(doctor()) == {}
+
+
+def test_a_replica_and_a_node_of_a_cluster(doctor: Call, nodes: list[Server]) -> None:
+    url = f"redis://127.0.0.1:{nodes[0].port}"
+    assert "redis+cluster://" in problems(doctor(BLOOM_REDIS_URL=url))["kind"][0]
+    url = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+    done = doctor(BLOOM_REDIS_URL=f"redis+cluster://{url}")
+    assert problems(done).keys() == {"persistence"}
+    texts = {check["check"]: check.get("text") for check in done.json["checks"]}
+    assert texts["kind"] == "a cluster of 3 primaries"
+    assert texts["rights"]
+
+
+def test_of_an_embedded_server(doctor: Call, data_dir: Path, own_tmp: Path) -> None:
+    url = f"embedded:{data_dir}"
+    text = "which is lost when"
+    assert text in problems(doctor(BLOOM_REDIS_URL=url, BLOOM_CAPACITY=9))["place"][0]
+    assert not data_dir.exists()
+    data_dir.mkdir(mode=0o700)
+    done = doctor(BLOOM_REDIS_URL=url)
+    assert str(data_dir) in problems(done)["place"][0]
+    if sys.version_info < (3, 11):
+        assert "needs Python 3.11" in problems(done)["server"][0]
+    else:
+        assert problems(done).keys() == {"place"}
+        assert states(done)["persistence"] == "fine"
+
+
+@pytest.mark.parametrize(
+    ("place", "texts"),
+    [
+        (Place(Path("/data"), True, 1 << 40, False, False), []),
+        (Place(Path("/data"), True, 1 << 40, True, False), ["when the machine restarts"]),
+        (Place(Path("/data"), True, 1 << 40, False, True), ["when the container is removed"]),
+        (Place(Path("/data"), True, 1 << 20, False, False), ["1.0 MiB are free on the disk"]),
+    ],
+)
+def test_where_embedded_data_is(place: Place, texts: list[str]) -> None:
+    found = [one.finding.problem for one in check_place(place, 1 << 20) if one.finding]
+    assert len(found) == len(texts)
+    assert all(text in problem for text, problem in zip(texts, found, strict=True))
+
+
+def facts(**server: str) -> ServerFacts:
+    server = {"redis_version": "7.2.0", "redis_mode": "standalone", **server}
+    return ServerFacts("redis://x", 0.001, False, [server], [server], [server], [server], ["60 1"])
+
+
+@pytest.mark.parametrize(
+    ("server", "check", "text"),
+    [
+        ({"redis_version": "6.2.14"}, "version", "the server is Redis 6.2.14"),
+        ({"redis_mode": "sentinel"}, "kind", "is a sentinel, and no server"),
+        ({"redis_mode": "", "server_mode": "cluster"}, "kind", "is a node of a cluster"),
+        ({"role": "slave"}, "kind", "is a read-only replica"),
+        ({"aof_last_write_status": "err"}, "persistence", "could not write to its disk"),
+    ],
+)
+def test_what_info_shows(server: dict[str, str], check: str, text: str) -> None:
+    checks = {one.name: one for one in check_facts(facts(**server), has_window=True, replicas=0)}
+    finding = checks[check].finding
+    assert finding is not None
+    assert text in finding.problem
+    fine = {one.name: one for one in check_facts(facts(), has_window=True, replicas=0)}
+    assert fine[check].finding is None
+
+
+def test_memory_of_a_machine() -> None:
+    small = facts(used_memory="900", total_system_memory="1000", maxmemory="0")
+    finding = check_memory(small, 200).finding
+    assert finding is not None
+    assert "the memory of its machine leaves the server 100 bytes" in finding.problem
+    assert check_memory(small, 100).finding is None
+    assert check_memory(facts(), 100).state == "unknown"
+
+
+def test_slow_fingerprinters() -> None:
+    assert judge("x.Y", 20e-6, 20e-6, is_same=True) is None
+    assert judge("x.Y", 99e-6, 10e-6, is_same=True) is None
+    assert isinstance(judge("x.Y", 201e-6, 20e-6, is_same=True), Finding)

@@ -1,0 +1,137 @@
+"""``scrapy bloom list``: all filters on a server, whoever made them."""
+
+import random
+from functools import partial
+
+import pytest
+import redis
+from support.cli import SECRET, URLS, Call, Own, Shop, everything, fingerprints
+from support.rights import PASSWORD, USER, user_of
+from support.servers import Server, contents, free_port
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol.worker_protocol import heartbeat
+
+
+def foreign(client: redis.Redis) -> None:
+    """Write what looks like parts of filters."""
+    client.hset("{a:0}:header", "id", "x")
+    client.set("{b:0}:header", "a string")
+    client.hset("{c:0}:ring", "state", "[")
+    client.zadd("{d:3}:ring", {"a zset": 1})
+    client.hset(b"{\xff\xfe:0}:header", "id", "x")
+    client.hset("{e{f:0}:header", "id", "x")
+    client.hset("{g:0}:headers", "id", "x")
+    client.set("header", "x")
+
+
+def test_all_filters_are_listed_and_nothing_changes(call: Call, server: Server) -> None:
+    with server.client() as client:
+        client.flushall()
+        first = BloomFilter(client, "shop:bloom", capacity=1000, window="3 months")
+        first.extend(fingerprints(URLS))
+        BloomFilter(client, "shop:bloom:news", window="2 runs", run="1").open()
+        BloomFilter(client, "other project:ü", blocks=2).open()
+        client.delete("{other project:ü:0}:header")
+        before = everything(client)
+        done = call("list", "--json", spiders=(Shop, Own), BLOOM_REDIS_URL=server.unix_url)
+        text = call("list", BLOOM_REDIS_URL=server.unix_url)
+        assert everything(client) == before
+    assert (done.code, done.err, text.code) == (0, "", 0)
+    filters = {found["key"]: found for found in done.json["filters"]}
+    assert [*filters] == ["shop:bloom", "shop:bloom:news"]
+    assert done.json["skipped"] == 1, "it has lost its header"
+    assert filters["shop:bloom"]["count"] == 20
+    assert filters["shop:bloom"]["closes"] == first.info().generations[0].closes
+    assert filters["shop:bloom"]["workers"]["alive"] == 0
+    lines = text.out.splitlines()
+    assert lines[0].startswith("2 filters on unix://")
+    assert lines[2].split() == [
+        *("window", "generations", "capacity", "URLs", "fill", "memory", "rotates", "(UTC)"),
+        *("last", "worker", "key"),
+    ]
+    assert lines[3].split()[:5] == ["3", "months", "1", "1,000", "20"]
+    assert lines[3].endswith("  shop:bloom")
+    assert "by runs" in lines[4]
+
+
+def test_foreign_keys_are_skipped(shop: Call, client: redis.Redis) -> None:
+    foreign(client)
+    BloomFilter(client, "k").open()
+    before = contents(client)
+    done = shop("list", "--json")
+    assert contents(client) == before
+    assert (done.code, done.err) == (0, "")
+    assert [found["key"] for found in done.json["filters"]] == ["k"]
+    assert done.json["skipped"] == 6
+    assert "6 with keys like a filter's are none, or cannot be read: skipped" in shop("list").out
+
+
+def test_random_bytes_do_no_harm(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, "good").open()
+    BloomFilter(client, "bad", blocks=1).open()
+    state = client.hget("{bad:0}:ring", "state")
+    assert isinstance(state, bytes)
+    generator = random.Random(5)
+    for _ in range(20):
+        broken = bytearray(state)
+        for _ in range(3):
+            broken[generator.randrange(len(broken))] = generator.randrange(256)
+        client.hset("{bad:0}:ring", "state", bytes(broken))
+        done = shop("list", "--json")
+        assert done.code == 0, done.err
+        assert "good" in [found["key"] for found in done.json["filters"]]
+
+
+def test_workers(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k")
+    bloom.open()
+    for member in ("a one", "b two"):
+        bloom.run(partial(heartbeat, member=member, life=60, nonce="n"))
+    (found,) = shop("list", "--json").json["filters"]
+    assert found["workers"]["alive"] == 2
+    assert found["workers"]["until"] > found["now"]
+    assert found["workers"]["until_utc"].endswith("Z")
+    assert "2 alive" in shop("list").out
+    client.zadd("{k:0}:heartbeats", {"a one": 1_000_000_000, "b two": 0})
+    assert "2001-09-09 01:46" in shop("list").out
+
+
+def test_without_filters_or_a_server(call: Call, shop: Call, client: redis.Redis) -> None:
+    client.set("x", "y")
+    assert shop("list").out.startswith("0 filters on ")
+    done = call("list", BLOOM_REDIS_URL=f"redis://:{SECRET}@127.0.0.1:{free_port()}")
+    assert (done.code, done.out) == (2, "")
+    assert "is not there" in done.err
+    assert SECRET not in done.err
+
+
+def test_rights_that_are_missing(shop: Call, server: Server, client: redis.Redis) -> None:
+    url = f"unix://{USER}:{PASSWORD}@{server.socket}"
+    BloomFilter(client, "k").open()
+    with user_of(server, "~*", "+@all", "-scan"):
+        done = shop("list", BLOOM_REDIS_URL=url)
+    assert (done.code, done.out) == (2, "")
+    assert "does not let this user do that" in done.err
+    with user_of(server, "~{other:*", "+@all"):
+        assert shop("list", "--json", BLOOM_REDIS_URL=url).json["skipped"] == 1
+
+
+def test_of_a_cluster_all_primaries_are_read(
+    call: Call, cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    names = [f"f{number}" for number in range(8)]
+    for name in names:
+        BloomFilter(cluster, name, blocks=1).open()
+    keys = [node.client().dbsize() for node in nodes]
+    assert all(keys), "each node has some"
+    url = f"redis+cluster://127.0.0.1:{nodes[1].port}"
+    done = call("list", "--json", BLOOM_REDIS_URL=url)
+    assert [found["key"] for found in done.json["filters"]] == names
+
+
+@pytest.mark.each_server
+def test_thousands_of_blocks(shop: Call, server: Server, client: redis.Redis) -> None:
+    BloomFilter(client, "wide", blocks=2048, capacity=10_000).open()
+    (found,) = shop("list", "--json").json["filters"]
+    assert found["blocks"] == 2048
