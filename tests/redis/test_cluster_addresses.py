@@ -117,7 +117,7 @@ def test_the_certificate_is_checked(secure: TLSServer, tmp_path: Any) -> None:
     with secure.presenting(secure.authority.issue("elsewhere", address="192.0.2.1")):
         with pytest.raises(StorageError, match="for another host name"):
             use(url_of(secure))
-        assert not any(use(url_of(secure, ssl_check_hostname="false")))
+        use(url_of(secure, ssl_check_hostname="false"))
 
 
 @pytest.mark.skipif("ssl_ciphers" not in tls.IN_URL, reason="redis-py is too old")
@@ -130,7 +130,7 @@ def test_options_that_redis_pys_clients_for_clusters_drop(secure: TLSServer) -> 
             ciphers = "ECDHE-ECDSA-AES128-GCM-SHA256"
             with pytest.raises(StorageError, match="TLS"):
                 use(url_of(secure, ssl_ciphers=ciphers))
-            assert not any(use(url_of(secure, ssl_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")))
+            use(url_of(secure, ssl_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384"))
         finally:
             client.execute_command("CONFIG SET", "tls-ciphers", "DEFAULT")
             client.execute_command("CONFIG SET", "tls-protocols", "")
