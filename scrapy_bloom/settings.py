@@ -265,6 +265,9 @@ class BloomSettings:
         partial(validators.seconds, low=0.001, high=3600),
         "seconds an operation may wait for the server at most",
     )
+    metrics_port: tuple[str, int] | None = _setting(
+        None, validators.listen_address, "port, or host:port, of the page of metrics; None for none"
+    )
 
     @classmethod
     def from_scrapy(cls, settings: BaseSettings, spider_name: str) -> "BloomSettings":

@@ -24,6 +24,7 @@ from scrapy_bloom.cli import (
     export,
     import_,
     info,
+    metrics,
     migrate,
     pending,
     plan,
@@ -57,6 +58,7 @@ class Subcommand(Protocol):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": plan,
     "info": info,
+    "metrics": metrics,
     "check": check,
     "migrate": migrate,
     "pending": pending,
