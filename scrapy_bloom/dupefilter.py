@@ -228,7 +228,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _read_metrics(self) -> list[Family]:
         self._count_round_trips()
-        return families(self._stats, self._spider_name, self.settings.windows)
+        return families(self._stats, self._spider_name)
 
     def _count_round_trips(self) -> None:
         connections = self._crawl.connections

@@ -29,17 +29,11 @@ def _metric(name: str, stat: Stat) -> Metric:
 METRICS: Mapping[str, Metric] = {name: _metric(name, stat) for name, stat in STATS.items()}
 
 
-def families(stats: Stats, spider: str, windows: Iterable[str]) -> list[Family]:
-    """Return the stats of a crawl.
-
-    Args:
-        stats: the crawl's.
-        spider: name of the spider.
-        windows: names of the windows that have filters of their own.
-    """
-    named = (LASTING, *windows)
+def families(stats: Stats, spider: str) -> list[Family]:
+    """Return the stats of a spider's crawl."""
+    windows = stats.windows
     return [
-        Family(metric, list(_samples(stats, name, spider, named)))
+        Family(metric, list(_samples(stats, name, spider, windows)))
         for name, metric in METRICS.items()
     ]
 

@@ -17,18 +17,19 @@ from scrapy_bloom.cli import metrics as filter_metrics
 from scrapy_bloom.crawl.exposition import Family, Metric, Sample, render
 from scrapy_bloom.crawl.metrics import METRICS, at, families
 from scrapy_bloom.crawl.stats import STATS, Kind, Stats
+from scrapy_bloom.settings import LASTING
 
 GAUGE = Metric("g", Kind.GAUGE, "what it shows")
 DASHBOARD = json.loads((ROOT / "example_project" / "grafana" / "scrapy-bloom.json").read_text())
 
 
 def stats(**values: Any) -> Stats:
-    """Return the stats of a crawl; a name with two underscores has a window before them."""
-    crawler = get_crawler(Spider)
-    assert crawler.stats is not None
-    for name, value in values.items():
-        crawler.stats.set_value(f"bloom/{name.replace('__', '/')}", value)
-    return Stats(crawler.stats)
+    """Return the stats of a crawl; the names of a window's begin with its name and ``__``."""
+    found = Stats(get_crawler(Spider).stats)
+    for given_name, value in values.items():
+        window, _, name = given_name.rpartition("__")
+        found.set(name, value, window or LASTING)
+    return found
 
 
 def test_the_text_is_that_of_the_format() -> None:
@@ -70,9 +71,8 @@ def test_odd_numbers_and_names_that_are_no_utf_8() -> None:
 
 
 def test_every_stat_is_a_metric() -> None:
-    windows = ("daily",)
     values = dict.fromkeys(STATS, 3) | {f"daily__{name}": 4 for name in STATS}
-    found = parse(render(families(stats(**values), "shop", windows)))
+    found = parse(render(families(stats(**values), "shop")))
     assert len(found) == 2 * len(STATS)
     main = (("spider", "shop"),)
     assert found["scrapy_bloom_new_total", main] == 3
@@ -81,7 +81,7 @@ def test_every_stat_is_a_metric() -> None:
 
 
 def test_counters_begin_at_zero_and_gauges_with_their_first_value() -> None:
-    found = parse(render(families(stats(daily__seen=2), "shop", ["daily"])))
+    found = parse(render(families(stats(daily__seen=2), "shop")))
     counters = {m.name for m in METRICS.values() if m.kind is Kind.COUNTER}
     main = (("spider", "shop"),)
     daily = "scrapy_bloom_seen_total", (*main, ("window", "daily"))
@@ -90,7 +90,7 @@ def test_counters_begin_at_zero_and_gauges_with_their_first_value() -> None:
 
 @pytest.mark.parametrize("value", ["many", b"1", True, [1], object()])
 def test_what_is_no_number_is_left_out(value: object) -> None:
-    found = parse(render(families(stats(fill_ratio=value), "shop", [])))
+    found = parse(render(families(stats(fill_ratio=value), "shop")))
     assert not any(name == "scrapy_bloom_fill_ratio" for name, _ in found)
 
 
