@@ -15,9 +15,11 @@ from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.developer_commands import is_developer_command, is_shell
+from scrapy_bloom.crawl.exposition import Family
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.lifecycle import Lifecycle
+from scrapy_bloom.crawl.metrics import MetricsServer, families
 from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
@@ -77,6 +79,8 @@ class BloomDupeFilter(BaseDupeFilter):
         )
         self._deduplicator = Deduplicator(self._crawl, self._identity, self._report)
         self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)
+        self._spider_name = name
+        self._metrics = MetricsServer(self.settings.metrics_port, self._read_metrics)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
@@ -124,6 +128,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._crawl.close()
             raise
         self._is_open = True
+        self._metrics.open()
         return filters
 
     def request_seen(self, request: Request) -> bool:
@@ -194,6 +199,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._closed:
             return None
         self._closed = self._outputs.is_closed = True
+        self._metrics.close()
         if not self._crawl.is_busy:  # nothing to wait for
             self._crawl.close()
             self._count_round_trips()
@@ -221,6 +227,10 @@ class BloomDupeFilter(BaseDupeFilter):
     def _on_spider_closed(self) -> "asyncio.Future[None] | None":
         # scrapy-redis's scheduler never closes its dupefilter.
         return self._close()
+
+    def _read_metrics(self) -> list[Family]:
+        self._count_round_trips()
+        return families(self._stats, self._spider_name)
 
     def _count_round_trips(self) -> None:
         connections = self._crawl.connections

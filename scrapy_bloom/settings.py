@@ -287,6 +287,9 @@ class BloomSettings:
         "seconds an operation may wait for the server at most",
         "Delays of the crawl itself do not count.",
     )
+    metrics_port: tuple[str, int] | None = _setting(
+        None, validators.listen_address, "port, or host:port, of the page of metrics; None for none"
+    )
 
     @classmethod
     def from_scrapy(cls, settings: BaseSettings, spider_name: str) -> "BloomSettings":

@@ -8,9 +8,11 @@ because ``scrapy crawl -s NAME=VALUE`` gives text.
 import ast
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
+from ipaddress import IPv6Address
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +31,12 @@ MAX_CAPACITY = 10**13
 MAX_MEMORY_BYTES = 1 << 50
 #: Requests in one lookup, and cached answers (8 bytes each), at most.
 MAX_BATCH, MAX_CACHE_SIZE = 4_096, 100_000_000
+#: Where a port listens unless another address is named.
+LOCAL_HOST = "127.0.0.1"
+MAX_PORT, MAX_HOST = 65_535, 253
+_PORT = re.compile("[0-9]{1,5}")
+#: An IPv4 address, or a name of labels.
+_HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 #: Characters of a run's id at most.
 MAX_RUN_ID = 100
 
@@ -209,6 +217,31 @@ def whole_seconds(name: str, value: Any) -> int:
             f"{shown(value, 60)}"
         )
     return span.count
+
+
+def listen_address(name: str, value: Any) -> tuple[str, int]:
+    """Parse where to listen: a port on this machine alone, or ``"host:port"``."""
+    given = _text(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    host, colon, port = given.rpartition(":")
+    if not colon:
+        host = LOCAL_HOST
+    elif host.startswith("[") and host.endswith("]"):
+        host = host[1:-1] if _is_ipv6(host[1:-1]) else ""
+    elif len(host) > MAX_HOST or not _HOST.fullmatch(host):
+        host = ""
+    if not host or not _PORT.fullmatch(port) or int(port) > MAX_PORT:
+        raise ConfigurationError(
+            f"{name} is a port from 0 to {MAX_PORT} (0 for any free one), or an address with one, "
+            f'as "0.0.0.0:9410" or "[::1]:9410"; got {shown(value, 60)}'
+        )
+    return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:

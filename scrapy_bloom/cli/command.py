@@ -27,6 +27,7 @@ from scrapy_bloom.cli import (
     import_,
     info,
     list_,
+    metrics,
     migrate,
     pending,
     plan,
@@ -63,6 +64,7 @@ class Subcommand(Protocol):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": plan,
     "info": info,
+    "metrics": metrics,
     "check": check,
     "pending": pending,
     "failed": failed,

@@ -107,6 +107,17 @@ class Stats:
         count: int = self._collector.get_value(self.names[window, name], 0)
         return count
 
+    @property
+    def windows(self) -> list[str]:
+        """All windows that have stats, the main one first."""
+        named = {window for window, _ in self.names} - {LASTING}
+        return [LASTING, *sorted(named)]
+
+    def number(self, name: str, window: str) -> float | None:
+        """Return a stat; None if it has no value yet."""
+        value = self._collector.get_value(self.names[window, name])
+        return value if type(value) in (int, float) else None
+
     def set(self, name: str, value: object, window: str = LASTING) -> None:
         """Set a gauge."""
         self._collector.set_value(self.names[window, name], value)

@@ -18,6 +18,7 @@ from scrapy_bloom.cli.acl import PASSWORD as PLACEHOLDER
 NEEDS = [
     ("info --measure 100", "read"),
     (f"check {URLS[0]}", "read"),
+    ("metrics --count-failed", "read"),
     ("pending", "read"),
     ("failed", "read"),
     ("recrawl https://example.com/new --callback parse_item", "crawl"),

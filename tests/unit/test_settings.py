@@ -121,6 +121,11 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_ENABLED", "False", "enabled", False),
         ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
         ("BLOOM_TIMEOUT", "500 ms", "timeout", 0.5),
+        ("BLOOM_METRICS_PORT", 9410, "metrics_port", ("127.0.0.1", 9410)),
+        ("BLOOM_METRICS_PORT", " 0 ", "metrics_port", ("127.0.0.1", 0)),
+        ("BLOOM_METRICS_PORT", "0.0.0.0:9410", "metrics_port", ("0.0.0.0", 9410)),
+        ("BLOOM_METRICS_PORT", "node-1.local:1", "metrics_port", ("node-1.local", 1)),
+        ("BLOOM_METRICS_PORT", "[::1]:65535", "metrics_port", ("::1", 65_535)),
         ("BLOOM_WAIT_REPLICAS", "2", "wait_replicas", 2),
         ("BLOOM_WAIT_REPLICAS", "0", "wait_replicas", 0),
         ("BLOOM_BATCH", 0, "batch", 0),
@@ -188,6 +193,12 @@ def test_what_people_write_is_parsed(
         ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "size": 0}}),
         *(("BLOOM_WINDOW_RULES", [rule]) for rule in (("(", "run"), ("a",), (1, "run"), 7)),
         *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
+        *(("BLOOM_METRICS_PORT", v) for v in (-1, 65_536, 1.5, True, [9410], b"1", "host")),
+        *(
+            ("BLOOM_METRICS_PORT", v)
+            for v in (":1", "h:", "h:x", "h:65536", "::1:1", "[x]:1", "a..b:1", "a b:1", "\u0661")
+        ),
+        *(("BLOOM_METRICS_PORT", v) for v in ("x" * 64 + ":1", "user:pw@host:1", "h:1:2", "h:-1")),
         *(("BLOOM_WAIT_REPLICAS", v) for v in ("-1", "garbage", "1000", 1.5, True, [1])),
         *(("BLOOM_BATCH", value) for value in (-1, 4_097, 1.5, "many", True, [64])),
         *(("BLOOM_CACHE_SIZE", value) for value in (-1, 10**9, 0.5, "big", True, float("inf"))),

@@ -163,6 +163,7 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_ON_REDIS_ERROR": ["close"],
     "BLOOM_ENABLED": ["True", 0],
     "BLOOM_TIMEOUT": [2.5],
+    "BLOOM_METRICS_PORT": [9410, "0.0.0.0:9410", "[::1]:0"],
 }
 _HOSTILE = (
     *(

@@ -1,0 +1,156 @@
+"""``scrapy bloom metrics``: the gauges of filters, as ``info`` knows them."""
+
+import io
+import sys
+from functools import partial
+
+import pytest
+import redis
+from support.cli import KEY, SECRET, URLS, Call, everything, fingerprints
+from support.prometheus import Values, parse
+from support.servers import Server, free_port
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
+from scrapy_bloom.cli.metrics import EXISTS, METRICS, PAGE, living
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+ELSEWHERE = Process("host-1", 4711, "another boot", 1)
+
+
+def of(values: Values, key: str = KEY, window: str = "lasting") -> dict[str, float]:
+    """Return the values of a filter, by the short names of the gauges."""
+    labels = (("key", key), ("window", window))
+    prefix = "scrapy_bloom_filter_"
+    return {name.removeprefix(prefix): v for (name, pairs), v in values.items() if pairs == labels}
+
+
+def worker(life: int) -> Worker:
+    return Worker(workers.worker_id("shop"), life, 10.0, ELSEWHERE)
+
+
+def register(bloom: BloomFilter, life: int) -> None:
+    """Make a worker that is good for ``life`` seconds, or has stopped (0)."""
+    beat = partial(worker_protocol.heartbeat, member=worker(0).member, life=life)
+    bloom.run(beat)
+
+
+def claim(bloom: BloomFilter, count: int, *, fail: bool = False) -> None:
+    owner = workers.worker_id("shop")
+    items = [f"{fail} {number}".encode() for number in range(count)]
+    bloom.run(
+        partial(claim_protocol.claim, items=items, requests=[""] * count, owner=owner, nonce="n")
+    )
+    if fail:
+        failure = RetryPolicy(f"-{workers.tag('shop')}", 600, 5)
+        bloom.run(lambda session: claim_protocol.release(session, items, owner, failure))
+
+
+@pytest.mark.each_server
+def test_the_gauges_are_those_of_info_and_nothing_changes(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", blocks=4)
+    bloom.extend(fingerprints(URLS))
+    claim(bloom, 3)
+    claim(bloom, PAGE + 40, fail=True)
+    for life in (20, 20, 0):
+        register(bloom, life)
+    before = everything(client)
+    done = shop("metrics", "--count-failed", BLOOM_CAPACITY=77)
+    (info,) = shop("info", "--json").json["filters"]
+    assert everything(client) == before
+    assert (done.code, done.err) == (0, "")
+    active = info["generations"][0]
+    assert of(parse(done.out)) == {
+        "exists": 1,
+        "capacity_urls": 1000,
+        "urls": 20,
+        "fill_ratio": active["fill_ratio"],
+        "estimated_error_rate": info["estimated_error_rate"],
+        "error_rate_limit": info["error_rate"],
+        "generations": 1,
+        "layers": active["layers"],
+        "memory_bytes": info["memory"],
+        "lost_blocks": 0,
+        "next_rotation_timestamp_seconds": active["closes"],
+        "claims": PAGE + 43,
+        "failed_claims": PAGE + 40,
+        "workers": 2,
+    }
+    assert info["claims"] == PAGE + 43
+    assert active["closes"] > info["now"]
+
+
+def test_what_is_not_counted_or_never_happens_has_no_value(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).open()
+    found = of(parse(shop("metrics").out))
+    absent = {"failed_claims", "next_rotation_timestamp_seconds"}
+    assert set(found) == {"exists", *METRICS} - absent
+    assert (found["workers"], found["claims"]) == (0, 0)
+
+
+def test_each_window_has_its_own_values(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).extend(fingerprints(URLS))
+    BloomFilter(client, f"{KEY}:daily", window="1 day").extend(fingerprints(URLS[:5]))
+    windows = {"daily": "1 day", "hourly": "1 hour"}
+    done = shop("metrics", BLOOM_WINDOWS=windows)
+    found = parse(done.out)
+    assert done.code == 0
+    assert of(found)["urls"] == 20
+    assert of(found, f"{KEY}:daily", "daily")["urls"] == 5
+    assert of(found, f"{KEY}:hourly", "hourly") == {"exists": 0}
+    only = parse(shop("metrics", "--window", "daily", BLOOM_WINDOWS=windows).out)
+    assert of(only, f"{KEY}:daily", "daily")["urls"] == 5
+    assert of(only) == {}
+
+
+def test_where_there_is_no_filter(shop: Call, client: redis.Redis) -> None:
+    done = shop("metrics")
+    assert (done.code, done.err) == (1, "")
+    assert of(parse(done.out)) == {"exists": 0}
+    assert client.dbsize() == 0
+
+
+def test_json_has_the_same(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY, window="2 days").extend(fingerprints(URLS))
+    values = parse(shop("metrics").out)
+    documents = shop("metrics", "--json").json["metrics"]
+    assert [d["name"] for d in documents] == [EXISTS.name, *(m.name for m in METRICS.values())]
+    assert {
+        (d["name"], tuple(sorted(sample["labels"].items()))): sample["value"]
+        for d in documents
+        for sample in d["samples"]
+    } == values
+
+
+@pytest.mark.parametrize("key", ['a"b', "a\\b", "ключ"])
+def test_any_key_is_a_label(
+    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    BloomFilter(client, key).open()
+    raw = io.BytesIO()
+    with monkeypatch.context() as patch:
+        # A terminal that has ASCII only.
+        patch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+        shop("metrics", "--key", key)
+        sys.stdout.flush()
+        text = raw.getvalue().decode()
+    assert of(parse(text), key)["exists"] == 1
+
+
+def test_no_password_is_printed(shop: Call, server: Server, client: redis.Redis) -> None:
+    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}"
+    done = shop("metrics", BLOOM_REDIS_URL=url)
+    assert (done.code, done.out) == (2, "")
+    assert done.err
+    assert SECRET not in done.err
+
+
+def test_of_very_many_workers_some_are_read() -> None:
+    found = [worker(1_000 if number % 4 else 0) for number in range(100)]
+    entries = {one.member: str(one.until) for one in found}
+    assert living(WorkerEntries(500, entries, True, {}, 100, "")) == 75
+    assert living(WorkerEntries(500, entries, True, {}, 4_000, "")) == 3_000
+    assert living(WorkerEntries(500, {}, True, {}, 4_000, "")) == 0
