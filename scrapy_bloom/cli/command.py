@@ -27,6 +27,7 @@ from scrapy_bloom.cli import (
     migrate,
     pending,
     plan,
+    report,
     rotate,
 )
 from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
@@ -57,6 +58,7 @@ class Subcommand(Protocol):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": plan,
     "info": info,
+    "report": report,
     "check": check,
     "migrate": migrate,
     "pending": pending,
