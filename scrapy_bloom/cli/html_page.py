@@ -119,7 +119,6 @@ def _panel(panel: Panel) -> str:
 
 def _tiles(panel: Panel, info: FilterInfo) -> str:
     newest, claims = info.generations[0], panel.claims
-    rotation = f"rotates {minute(newest.closes)} UTC" if newest.closes else _never(info)
     failed = f"{_data('failed', claims.failed)} failed, {_data('due', claims.due)} due now"
     if claims.next_due:
         failed += f"; next due {minute(claims.next_due)} UTC"
@@ -137,11 +136,12 @@ def _tiles(panel: Panel, info: FilterInfo) -> str:
             f"{_rate('error_bound', info.error_bound)} when full",
         ),
         _tile("Fits until", *_forecast(info)),
+        _tile("Next rotation", *_rotation(info)),
         _tile("Claims", _data("claims", info.claims), failed),
         _tile(
             "Memory",
             _data("memory", info.memory, size(info.memory)),
-            f"{info.blocks:,} blocks; {escape(rotation)}",
+            f"in {info.blocks:,} blocks",
         ),
     ]
     if panel.measured is not None:
@@ -167,8 +167,10 @@ def _forecast(info: FilterInfo) -> tuple[str, str]:
     if closes and until > closes:
         return _time("fits_until", closes), "has room until it rotates"
     if info.growth:
-        return _time("fits_until", until), "then it grows, at the same error rate"
-    return _time("fits_until", until), "then it does not grow: it forgets early or stops recording"
+        limit = "" if info.max_memory is None else f" up to {size(info.max_memory)}"
+        return _time("fits_until", until), f"then it grows{limit}, at the same error rate"
+    then = "stops recording" if info.window is None else "forgets the oldest URLs early"
+    return _time("fits_until", until), f"then it {then}: growth is off"
 
 
 def _measured(m: Measurement) -> str:
@@ -177,8 +179,16 @@ def _measured(m: Measurement) -> str:
     return _tile("Measured error rate", _rate("rate", m.rate), seen)
 
 
-def _never(info: FilterInfo) -> str:
-    return "never forgets" if info.window is None else "rotates with the next run"
+def _rotation(info: FilterInfo) -> tuple[str, str]:
+    """Return when the filter rotates, and what it forgets next."""
+    newest, oldest = info.generations[0], info.generations[-1]
+    if info.window is None:
+        return "never", "no URL is forgotten"
+    window = f"window {escape(info.window)}"
+    if not newest.closes:
+        return "with the next run", window
+    note = f"{window}; the oldest URLs go {minute(oldest.forgotten)}"
+    return _time("rotation", newest.closes), note
 
 
 def _time_line(info: FilterInfo) -> str:

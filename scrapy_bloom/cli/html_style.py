@@ -19,14 +19,14 @@ code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mon
 section { margin-top: 28px; padding: 28px; background: var(--card); border: 1px solid var(--rule);
   border-radius: 12px }
 section > p.none { margin-top: 8px }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 24px 32px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: 24px 32px;
   margin: 24px 0 0 }
 .tile { border-top: 2px solid var(--rule); padding-top: 10px }
 .tile.bad { border-color: var(--bad) }
 .tile.bad .value { color: var(--bad) }
 dt { color: var(--soft); font-size: 13px }
 dd { margin: 0 }
-.value { font-size: 24px; font-weight: 600; line-height: 1.35; letter-spacing: -.01em }
+.value { font-size: 22px; font-weight: 600; line-height: 1.35; letter-spacing: -.01em }
 .note { color: var(--soft); font-size: 13px }
 .bar { display: block; width: 100%; height: 8px; margin-top: 6px; border-radius: 4px }
 rect.open, i.open { fill: var(--open); background: var(--open) }
@@ -63,6 +63,7 @@ th:first-child, td:first-child { padding-left: 0; text-align: left }
     padding: 12px 0; border-bottom: 1px solid var(--rule) }
   table td, table td:first-child, .workers td:nth-child(n) { display: block; padding: 0; border: 0;
     text-align: left }
+  .workers td:first-child { grid-column: 1 / -1 }
   td::before { content: attr(data-label); display: block; color: var(--soft); font-size: 12px }
 }
 @media (max-width: 520px) { .tiles { grid-template-columns: 1fr; gap: 18px }
