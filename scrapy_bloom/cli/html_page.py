@@ -200,7 +200,12 @@ def _time_line(info: FilterInfo) -> str:
     end += max(1, (end - start) // (20 if any(ends) else 3))
     scale = 1000 / (end - start)
     now = (info.now - start) * scale
-    rows = "".join(_time_row(g, start, scale, now) for g in info.generations)
+    # A generation collects URLs until the next newer one is opened, early or by a run.
+    newer = [0, *(generation.opened for generation in info.generations)]
+    rows = "".join(
+        _time_row(g, next_opened or g.closes, start, scale, now)
+        for g, next_opened in zip(info.generations, newer, strict=False)
+    )
     place = f"{now / 10:.2f}%"
     side = "left" if now > 850 else "right" if now < 150 else "middle"
     axis = f'<span class="now {side}" style="left:{place}">now, {minute(info.now)}</span>'
@@ -211,10 +216,10 @@ def _time_line(info: FilterInfo) -> str:
     )
 
 
-def _time_row(g: GenerationInfo, start: int, scale: float, now: float) -> str:
+def _time_row(g: GenerationInfo, closes: int, start: int, scale: float, now: float) -> str:
     left = (g.opened - start) * scale
     right = (g.forgotten - start) * scale if g.forgotten else 1000.0
-    closed = min(right, (g.closes - start) * scale) if g.closes else right
+    closed = min(right, (closes - start) * scale) if closes else right
     until = minute(g.forgotten) or "no date"
     title = f"opened {minute(g.opened)}, forgotten: {until}"
     return (

@@ -122,6 +122,17 @@ def test_bars_stay_on_the_time_line(info: FilterInfo) -> None:
     assert 0 <= float(now) < 1000
 
 
+def test_a_generation_collects_until_the_next_is_opened() -> None:
+    """A window in runs has no dates of closing."""
+    newest = replace(NEWEST, opened=OPENED + 5 * DAY, closes=0, forgotten=0)
+    oldest = replace(NEWEST, closes=0, forgotten=0)
+    html = page("here", [Panel("lasting", "k", replace(INFO, generations=(newest, oldest)))])
+    bars = re.findall(r'<rect class="open" x="([\d.]+)" width="([\d.]+)" height="10"', html)
+    (new_x, _), (old_x, old_width) = bars
+    assert float(old_x) == 0
+    assert float(old_width) == float(new_x) > 100
+
+
 def test_lost_blocks_stand_out() -> None:
     assert "Lost blocks" not in page("here", [Panel("lasting", "k", INFO)])
     html = page("here", [Panel("lasting", "k", replace(INFO, lost_blocks=2))])
