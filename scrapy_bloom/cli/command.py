@@ -32,6 +32,7 @@ from scrapy_bloom.cli import (
     pending,
     plan,
     recrawl,
+    report,
     rotate,
 )
 from scrapy_bloom.cli.help_groups import GroupedSubcommands
@@ -65,6 +66,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": plan,
     "info": info,
     "metrics": metrics,
+    "report": report,
     "check": check,
     "pending": pending,
     "failed": failed,

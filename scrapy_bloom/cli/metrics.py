@@ -12,7 +12,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
-from scrapy_bloom.cli.info import gather
+from scrapy_bloom.cli.info import Found, gather
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.exposition import Family, Metric, Sample, render
@@ -123,13 +123,13 @@ def run(session: CommandSession) -> ExitCode:
     """
     with session.connect() as server:
         readings = [
-            _read(server, name, key, info, counts_failed=session.opts.count_failed)
-            for name, key, info in gather(session, server)
+            _read(server, found, counts_failed=session.opts.count_failed)
+            for found in gather(session, server)
         ]
-    found = families(readings)
+    metrics = families(readings)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # the format's, whatever the terminal's is
-    session.report({"metrics": [_to_json(family) for family in found]}, render(found)[:-1])
+    session.report({"metrics": [_to_json(family) for family in metrics]}, render(metrics)[:-1])
     return ExitCode.of(any(reading.info is not None for reading in readings))
 
 
@@ -163,15 +163,13 @@ def living(entries: WorkerEntries) -> int:
     return round(entries.total * alive / len(found))
 
 
-def _read(
-    server: Server, window: str, key: str, info: FilterInfo | None, *, counts_failed: bool
-) -> Reading:
-    if info is None:
-        return Reading(window, key, None)
-    bloom = server.filter(window)
+def _read(server: Server, found: Found, *, counts_failed: bool) -> Reading:
+    if found.info is None:
+        return Reading(found.window, found.key, None)
+    bloom = server.filter(found.window)
     alive = living(bloom.run(worker_protocol.read_workers))
-    failed = _failed(bloom, info.blocks) if counts_failed else None
-    return Reading(window, key, info, alive, failed)
+    failed = _failed(bloom, found.info.blocks) if counts_failed else None
+    return Reading(found.window, found.key, found.info, alive, failed)
 
 
 def _failed(bloom: BloomFilter, blocks: int) -> int:

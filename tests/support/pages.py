@@ -5,8 +5,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scrapy_bloom.cli.command import SUBCOMMANDS
-from scrapy_bloom.settings import SETTINGS
 from support.paths import ROOT
 
 README = ROOT / "README.md"
@@ -21,18 +19,6 @@ PAGES = [
 ]
 _BLOCK = re.compile(r"(?:^<!-- (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-
-# -- What other branches bring. When all are merged, delete this part and its uses. --
-
-#: Subcommands that are not there yet.
-COMING_SUBCOMMANDS = {"doctor", "list", "failed", "recrawl", "report", "watch", "metrics"}
-COMING_SUBCOMMANDS -= set(SUBCOMMANDS)
-#: Settings that are not there yet.
-COMING_SETTINGS = {"BLOOM_METRICS_PORT"} - set(SETTINGS)
-#: Folder of pages that are not there yet.
-COMING_PAGES = "docs/reference/"
-
-# -- End of that part. --
 
 
 @dataclass(frozen=True)

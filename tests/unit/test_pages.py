@@ -8,8 +8,6 @@ import pytest
 import yaml
 from scrapy.settings import Settings
 from support.pages import (
-    COMING_SETTINGS,
-    COMING_SUBCOMMANDS,
     PAGES,
     blocks,
     commands,
@@ -43,8 +41,7 @@ def parser() -> argparse.ArgumentParser:
 def load(given: dict[str, Any]) -> BloomSettings:
     """Read settings as a crawl does."""
     settings = Settings()
-    known = {name: value for name, value in given.items() if name not in COMING_SETTINGS}
-    settings.setdict(known, priority="project")
+    settings.setdict(given, priority="project")
     return BloomSettings.from_scrapy(settings, "shop")
 
 
@@ -85,8 +82,7 @@ def test_settings_in_the_text_load(page: str) -> None:
 def test_subcommands_parse(page: str) -> None:
     known = parser()
     for arguments in scrapy_commands(page, "bloom"):
-        subcommand = arguments[0]
-        if subcommand in COMING_SUBCOMMANDS or arguments in ([name] for name in SUBCOMMANDS):
+        if arguments in ([name] for name in SUBCOMMANDS):
             continue  # the text may name one without what it needs
         try:
             parsed = known.parse_known_args(arguments)
@@ -121,7 +117,7 @@ def test_most_pages_have_examples() -> None:
 def test_named_things_exist(page: str) -> None:
     """Settings, stats, keys of ``meta``, extras and targets of make."""
     text = read(page)
-    assert set(re.findall(r"BLOOM_[A-Z_]+", text)) - COMING_SETTINGS <= {*SETTINGS}
+    assert set(re.findall(r"BLOOM_[A-Z_]+", text)) <= {*SETTINGS}
     # bloom/listing/new is a named window's.
     stats = re.findall(r"(?<![\w./-])bloom/(?:(?:run|listing)/)?([a-z_]+)", text)
     assert set(stats) <= {*STATS}

@@ -1,0 +1,138 @@
+"""``scrapy bloom report``: its page has the numbers of ``scrapy bloom info --json``."""
+
+from collections import Counter
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+from support.cli import KEY, SECRET, URLS, Call, everything, fingerprints
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.request_codec import dump
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+HOSTILE = '<script>alert("1")</script>&\'x'
+
+
+class Page(HTMLParser):
+    """Reads ``<data>`` elements, by class, and all tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.numbers, self.text = Counter[str](), dict[str, list[float]](), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        if tag == "data":
+            found = dict(attrs)
+            number = float(found["value"] or "")
+            self.numbers.setdefault(found["class"] or "", []).append(number)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(shop: Call, *options: str, **settings: Any) -> Page:
+    done = shop("report", "--html", "page.html", *options, **settings)
+    assert (done.code, done.err) == (0, "")
+    return Page(Path("page.html").read_text())
+
+
+def test_numbers_are_those_of_info(shop: Call, client: redis.Redis) -> None:
+    for run_ in ("a", "b"):
+        bloom = BloomFilter(client, KEY, capacity=1000, window="3 runs", run=run_)
+        bloom.extend(fingerprints(URLS) if run_ == "a" else [b"x", b"y"])
+    before = everything(client)
+    numbers = report(shop).numbers
+    assert everything(client) == before
+    (document,) = shop("info", "--json").json["filters"]
+    generations = document["generations"]
+    assert len(generations) == 2
+    for name in ("count", "estimated_error_rate", "memory"):
+        assert numbers[name] == [document[name], *(g[name] for g in generations)]
+    ratios = [g["fill_ratio"] for g in generations]
+    assert numbers["fill_ratio"] == [ratios[0], *ratios]
+    for name in ("opened", "closes", "forgotten", "layers"):
+        assert numbers[name] == [g[name] for g in generations]
+    for name in ("error_rate", "error_bound", "claims"):
+        assert numbers[name] == [document[name]]
+
+
+def test_measured_rate_is_shown(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0)
+    bloom.extend(f"{number}" for number in range(500))
+    numbers = report(shop, "--measure", "2_000").numbers
+    assert numbers["probes"] == [2000]
+    assert numbers["rate"] == [numbers["seen"][0] / 2000]
+    assert 0 < numbers["low"][0] < numbers["rate"][0] < numbers["high"][0] < 1
+    assert "rate" not in report(shop).numbers
+
+
+def test_claims_and_workers_are_counted(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, blocks=3)
+    bloom.open()
+    place = Process(f"host{HOSTILE}", 4711, "another boot", 1)
+    worker = Worker(workers.worker_id("shop"), 0, 10.0, place, "")
+    bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=21))
+    request = dump(Request(URLS[0]), None)
+
+    def claim(owner: str, *items: bytes) -> None:
+        requests = [request] * len(items)
+        bloom.run(lambda s: claim_protocol.claim(s, items, requests, owner, "nonce"))
+
+    claim(worker.id, b"1", b"2", b"3")
+    claim("x", b"4")
+    claim(worker.id, b"5", b"6")
+    for item, seconds in ((b"5", 0), (b"6", 600)):
+        policy = RetryPolicy(f"-{workers.tag('shop')}", seconds, 5)
+        bloom.run(partial(claim_protocol.release, items=[item], owner=worker.id, failure=policy))
+    page = report(shop)
+    names = ("claims", "failed", "due", "worker_claims", "elsewhere")
+    assert [page.numbers[name] for name in names] == [[6], [2], [1], [3], [1]]
+    assert f"host{HOSTILE}:4711" in page.text
+    assert "alive" in page.text
+    assert page.tags["script"] == 0
+
+
+def test_names_are_escaped_and_nothing_is_loaded(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, HOSTILE).extend(fingerprints(URLS))
+    page = report(shop, "--key", HOSTILE)
+    assert HOSTILE in page.text
+    assert not {"script", "link", "img", "iframe", "object"} & page.tags.keys()
+    text = Path("page.html").read_text()
+    assert "url(" not in text
+    assert "http" not in text
+
+
+def test_a_page_of_no_filter(shop: Call, client: redis.Redis) -> None:
+    done = shop("report", "--html", "-")
+    assert done.code == 1
+    assert "There is no such filter." in Page(done.out).text
+    assert client.dbsize() == 0
+
+
+def test_no_password_is_shown(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY).open()
+    client.config_set("requirepass", SECRET)
+    try:
+        report(shop, BLOOM_REDIS_PARAMS={"password": SECRET})
+        assert SECRET not in Path("page.html").read_text()
+    finally:
+        client.config_set("requirepass", "")
+
+
+@pytest.mark.parametrize("options", [["--html", "no/such/page.html"], ["--html", "-", "--json"]])
+def test_a_file_that_cannot_be_written(shop: Call, client: redis.Redis, options: list[str]) -> None:
+    BloomFilter(client, KEY).open()
+    done = shop("report", *options)
+    assert (done.code, done.out) == (2, "")
+    assert "--html" in done.err
+    assert "name a file" in done.err

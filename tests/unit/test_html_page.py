@@ -1,0 +1,140 @@
+"""The page of ``scrapy bloom report``, without a server."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
+from scrapy_bloom.cli.html_page import ClaimTally, Panel, WorkerRow, fits_until, page
+
+DAY = 86_400
+OPENED = 1_790_000_000
+NEWEST = GenerationInfo(
+    opened=OPENED,
+    closes=OPENED + 30 * DAY,
+    forgotten=OPENED + 90 * DAY,
+    run=0,
+    layers=1,
+    capacity=1000,
+    count=500,
+    estimated_error_rate=1e-7,
+    memory=4096,
+)
+INFO = FilterInfo(
+    key="k",
+    capacity=1000,
+    capacity_in_all=3000,
+    error_rate=1e-5,
+    window="90 days",
+    period="30 days",
+    ring="write-newest",
+    stagger=False,
+    counting=False,
+    growth=2.0,
+    max_memory=None,
+    blocks=4,
+    num_hashes=17,
+    num_bits=32_768,
+    count=500,
+    estimated_error_rate=1e-7,
+    error_bound=1e-5,
+    lost_by_discard=0.0,
+    saturated=0.0,
+    claims=0,
+    memory=4096,
+    lost_blocks=0,
+    generations=(NEWEST,),
+    now=OPENED + 10 * DAY,
+)
+HOSTILE = "</title></style><script>x</script>\"'&"
+
+
+def with_newest(**changes: int) -> FilterInfo:
+    return replace(INFO, generations=(replace(NEWEST, **changes),))
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        (INFO, OPENED + 20 * DAY),
+        (with_newest(count=250), OPENED + 40 * DAY),
+        (with_newest(count=1000), INFO.now),
+        (with_newest(count=1200), INFO.now),
+        (with_newest(count=0), None),
+        (with_newest(opened=INFO.now), None),
+        (with_newest(count=1, capacity=10**9), None),
+    ],
+)
+def test_forecast_goes_on_as_before(info: FilterInfo, expected: int | None) -> None:
+    assert fits_until(info) == expected
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        (INFO, "then it grows, at the same error rate"),
+        (replace(INFO, max_memory=1 << 20), "then it grows up to 1.0 MiB, at"),
+        (replace(INFO, growth=0), "then it forgets the oldest URLs early"),
+        (replace(with_newest(closes=0), growth=0, window=None), "then it stops recording"),
+        (with_newest(count=250), "has room until it rotates"),
+        (with_newest(count=0), "no end in sight"),
+    ],
+)
+def test_page_says_what_happens_when_it_is_full(info: FilterInfo, text: str) -> None:
+    assert text in page("here", [Panel("lasting", "k", info)])
+
+
+def test_every_text_is_escaped() -> None:
+    worker = WorkerRow(HOSTILE, HOSTILE, "alive", 1)
+    info = replace(INFO, key=HOSTILE, window=HOSTILE)
+    html = page(HOSTILE, [Panel(HOSTILE, HOSTILE, info, None, ClaimTally(workers=[worker]))])
+    assert "<script" not in html
+    texts, attributes = list[str](), list[str | None]()
+
+    class Reader(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            texts.append(data)
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            attributes.extend(value for name, value in attrs if name == "data-key")
+
+    Reader().feed(html)
+    assert sum(HOSTILE in text for text in texts) == 7
+    assert attributes == [HOSTILE]
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        INFO,
+        with_newest(closes=0, forgotten=0),
+        with_newest(closes=0, forgotten=0, opened=INFO.now),
+        replace(INFO, now=OPENED + 1000 * DAY),
+    ],
+)
+def test_bars_stay_on_the_time_line(info: FilterInfo) -> None:
+    html = page("here", [Panel("lasting", "k", info)])
+    bars = re.findall(r'<rect class="\w+" x="([\d.]+)" width="([\d.]+)"', html)
+    assert len(bars) == 2
+    assert all(float(x) >= 0 and float(x) + float(width) <= 1000.1 for x, width in bars)
+    (now,) = re.findall(r'<line x1="([\d.]+)"', html)
+    assert 0 <= float(now) < 1000
+
+
+def test_a_generation_collects_until_the_next_is_opened() -> None:
+    """A window in runs has no dates of closing."""
+    newest = replace(NEWEST, opened=OPENED + 5 * DAY, closes=0, forgotten=0)
+    oldest = replace(NEWEST, closes=0, forgotten=0)
+    html = page("here", [Panel("lasting", "k", replace(INFO, generations=(newest, oldest)))])
+    bars = re.findall(r'<rect class="open" x="([\d.]+)" width="([\d.]+)" height="10"', html)
+    (new_x, _), (old_x, old_width) = bars
+    assert float(old_x) == 0
+    assert float(old_width) == float(new_x) > 100
+
+
+def test_lost_blocks_stand_out() -> None:
+    assert "Lost blocks" not in page("here", [Panel("lasting", "k", INFO)])
+    html = page("here", [Panel("lasting", "k", replace(INFO, lost_blocks=2))])
+    assert '<data class="lost_blocks" value="2">2</data>' in html
