@@ -64,7 +64,8 @@ def test_scrapys_options_stand_after_the_subcommand(
 def test_without_a_subcommand_it_shows_its_help(call: Call) -> None:
     done = call()
     assert done.code == 2
-    assert "{plan,info,check,migrate,pending,rotate,clear,delete,export,import,acl}" in done.out
+    names = "plan,info,metrics,check,migrate,pending,rotate,clear,delete,export,import,acl"
+    assert f"{{{names}}}" in done.out
 
 
 @pytest.mark.parametrize(
