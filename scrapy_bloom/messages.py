@@ -128,6 +128,12 @@ _STARTING: Mapping[str, Message] = {
         "Set `maxmemory-policy noeviction`, or give the filter a server of its own with "
         "`BLOOM_REDIS_URL`.",
     ),
+    "no-metrics": Message(
+        "The crawl goes on without its page of metrics.",
+        "The port of `BLOOM_METRICS_PORT` is in use, the address is not one of this machine, or "
+        "the crawl runs without Twisted's reactor.",
+        "Choose another port, or 0 for any free one.",
+    ),
     "http-cache": Message(
         "A page that is due is crawled again from Scrapy's HTTP cache, so no change is seen.",
         "`HTTPCACHE_ENABLED` with `HTTPCACHE_EXPIRATION_SECS = 0`, which never expires.",

@@ -5,7 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
+
+#: Of a primary, at most.
+MAX_REPLICAS = 100
 
 
 def rules(name: str, value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
@@ -61,3 +65,12 @@ def _status_range(text: str) -> range:
     if match is None or int(match[2] or match[1]) < int(match[1]):
         raise ValueError(text)
     return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def replicas(name: str, value: Any) -> int:
+    """Parse a number of replicas."""
+    meaning = (
+        "the replicas of each primary that have the claims on a page's links before the page is "
+        "recorded"
+    )
+    return validators.whole_number(name, value, 0, MAX_REPLICAS, meaning)

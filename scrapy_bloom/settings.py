@@ -18,8 +18,6 @@ from scrapy_bloom.bloom.options import OPTIONS
 
 SCHEDULED, CRAWLED = "scheduled", "crawled"
 DEGRADE, CLOSE = "degrade", "close"
-#: Of a primary, at most.
-MAX_REPLICAS = 100
 #: The window of URLs that are remembered by this process for this run only.
 RUN = "run"
 #: The window of all URLs that no other window is named for.
@@ -268,13 +266,7 @@ class BloomSettings:
     )
     wait_replicas: int = _setting(
         0,
-        partial(
-            validators.whole_number,
-            low=0,
-            high=MAX_REPLICAS,
-            meaning="the replicas of each primary that have the claims on a page's links before "
-            "the page is recorded",
-        ),
+        setting_parsers.replicas,
         "replicas of each primary that have the claims on a page's links before it is recorded; 0 "
         "does not wait",
         "For clusters whose primaries may fail. Writes wait, the crawl does not, for half of "
@@ -288,7 +280,11 @@ class BloomSettings:
         "Delays of the crawl itself do not count.",
     )
     metrics_port: tuple[str, int] | None = _setting(
-        None, validators.listen_address, "port, or host:port, of the page of metrics; None for none"
+        None,
+        validators.listen_address,
+        "port, or host:port, at which the crawl serves its metrics to Prometheus",
+        "0 takes any free port. Without a host it is 127.0.0.1: [metrics](../metrics.md).",
+        shown_default="none",
     )
 
     @classmethod

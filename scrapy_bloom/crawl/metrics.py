@@ -11,6 +11,7 @@ from twisted.web.server import Site
 
 from scrapy_bloom.crawl.exposition import CONTENT_TYPE, Family, Metric, Sample, render
 from scrapy_bloom.crawl.stats import STATS, Kind, Stat, Stats
+from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import LASTING
 
 logger = logging.getLogger(__name__)
@@ -103,8 +104,11 @@ class MetricsServer:
                     "log names"
                 )
             logger.warning(
-                "Bloom filter: no metrics are served, and the crawl goes on: BLOOM_METRICS_PORT = "
-                "%s cannot be used (%s)",
+                tagged(
+                    "no-metrics",
+                    "Bloom filter: no metrics are served, and the crawl goes on: "
+                    "BLOOM_METRICS_PORT = %s cannot be used (%s)",
+                ),
                 at(host, number),
                 reason,
             )

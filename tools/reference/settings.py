@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("pending_memory", "keep_headers", "on_redis_error", "wait_replicas"),
     ),
     "Speed": ("batch", "cache_size"),
+    "Monitoring": ("metrics_port",),
 }
 #: No setting accepts the first; those that accept lengths of time only refuse the second.
 WRONG = (object(), "1 run")
