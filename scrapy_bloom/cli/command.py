@@ -34,6 +34,7 @@ from scrapy_bloom.cli import (
     recrawl,
     report,
     rotate,
+    watch,
 )
 from scrapy_bloom.cli.help_groups import GroupedSubcommands
 from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
@@ -67,6 +68,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "info": info,
     "metrics": metrics,
     "report": report,
+    "watch": watch,
     "check": check,
     "pending": pending,
     "failed": failed,

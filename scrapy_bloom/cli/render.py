@@ -80,7 +80,16 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
 def listed(rows: Sequence[Sequence[str]]) -> str:
     """Return lines about filters. Their keys come last, because they may be long."""
     columns = ("window", "generations", "capacity", "URLs", "fill", "memory")
-    headings = (*columns, "rotates (UTC)", "last worker", "key")
+    return _table_of_keys((*columns, "rotates (UTC)", "last worker", "key"), rows)
+
+
+def watched(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines about what changes in filters."""
+    columns = ("URLs", "new a second", "fill", "claimed", "workers", "rotates (UTC)", "key")
+    return _table_of_keys(columns, rows)
+
+
+def _table_of_keys(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     *lines, keys = zip(*[headings, *rows], strict=True)
     first, *others = zip(*lines, strict=True)
     table = _table(first, others).splitlines()
