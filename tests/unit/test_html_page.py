@@ -5,6 +5,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+import support.infos
 
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
 from scrapy_bloom.cli.html_page import ClaimTally, Panel, WorkerRow, fits_until, page
@@ -22,29 +23,19 @@ NEWEST = GenerationInfo(
     estimated_error_rate=1e-7,
     memory=4096,
 )
-INFO = FilterInfo(
+INFO = replace(
+    support.infos.INFO,
     key="k",
-    capacity=1000,
     capacity_in_all=3000,
-    error_rate=1e-5,
     window="90 days",
     period="30 days",
-    ring="write-newest",
-    stagger=False,
-    counting=False,
-    growth=2.0,
-    max_memory=None,
     blocks=4,
     num_hashes=17,
     num_bits=32_768,
     count=500,
     estimated_error_rate=1e-7,
     error_bound=1e-5,
-    lost_by_discard=0.0,
-    saturated=0.0,
-    claims=0,
     memory=4096,
-    lost_blocks=0,
     generations=(NEWEST,),
     now=OPENED + 10 * DAY,
 )
