@@ -323,7 +323,9 @@ def test_messages_name_only_options_that_there_are() -> None:
         for option in one._option_string_actions
     }
     package = Path(migrate.__file__).parents[1]
-    for path in [*package.glob("cli/*.py"), *package.glob("migrate/*.py")]:
+    # Custom properties of CSS begin with two hyphens, too.
+    modules = {*package.glob("cli/*.py"), *package.glob("migrate/*.py")}
+    for path in modules - {package / "cli" / "html_style.py"}:
         texts = [
             node.value
             for node in ast.walk(ast.parse(path.read_text()))
