@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_filter_options(parser)
     parser.add_argument(
-        "--every", metavar="SECONDS", default="2", help="time between two looks (default: 2)"
+        "--every", metavar="SECONDS", default="2", help="time between two looks, 2 by default"
     )
     parser.add_argument(
         "--times", metavar="N", default=str(ENDLESS), help="end after so many looks"
