@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
+from scrapy_bloom.bloom.model.keys import Keys
 
 #: Of a primary, at most.
 MAX_REPLICAS = 100
@@ -74,3 +75,21 @@ def replicas(name: str, value: Any) -> int:
         "recorded"
     )
     return validators.whole_number(name, value, 0, MAX_REPLICAS, meaning)
+
+
+def key_prefix(template: str, names: Mapping[str, str]) -> str:
+    """Return the prefix of the filter's keys, with names in the places of ``%(spider)s`` and so on.
+
+    Raises:
+        ConfigurationError: a place has no name, or the prefix is too long.
+    """
+    parts = re.split(r"%\((\w+)\)s", template)
+    unknown = any(name not in names for name in parts[1::2])
+    if unknown or any("%(" in text for text in parts[::2]):
+        raise ConfigurationError(
+            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name and %(bot)s "
+            "for BOT_NAME, and nothing else in parentheses after a percent sign does; got "
+            f"{template!r:.100}"
+        )
+    parts[1::2] = [names[name] for name in parts[1::2]]
+    return Keys("".join(parts)).prefix

@@ -12,7 +12,6 @@ from scrapy.settings import BaseSettings
 from scrapy_bloom import setting_parsers
 from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, in_words, reword, rewording, shown
-from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.options import OPTIONS
 
@@ -298,7 +297,9 @@ class BloomSettings:
         parsed = {name: parse_setting(name, settings[name]) for name in own_names(settings)}
         given = {SETTINGS[name][0]: value for name, value in parsed.items() if value is not None}
         names = {"spider": spider_name, "bot": str(settings.get("BOT_NAME") or "")}
-        return cls(**given | {"key": _format_key(given.get("key", DEFAULT_KEY), names)})
+        with rewording(WORDS):
+            key = setting_parsers.key_prefix(given.get("key", DEFAULT_KEY), names)
+        return cls(**given | {"key": key})
 
     def parameters(self, window: NamedWindow | None = None) -> dict[str, Any]:
         """Return the options of the main filter, or of a named window's."""
@@ -383,17 +384,3 @@ def parse_setting(name: str, value: Any) -> Any:
         # The value is not shown: it may be a misspelt BLOOM_REDIS_URL, with a password.
         raise ConfigurationError(f"{name} is no setting of this version of scrapy-bloom; {hint}")
     return None if validators.is_unset(value) else SETTINGS[name][1](name, value)
-
-
-def _format_key(template: str, names: Mapping[str, str]) -> str:
-    parts = re.split(r"%\((\w+)\)s", template)
-    unknown = any(name not in names for name in parts[1::2])
-    if unknown or any("%(" in text for text in parts[::2]):
-        raise ConfigurationError(
-            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name and %(bot)s "
-            "for BOT_NAME, and nothing else in parentheses after a percent sign does; got "
-            f"{template!r:.100}"
-        )
-    parts[1::2] = [names[name] for name in parts[1::2]]
-    with rewording(WORDS):
-        return Keys("".join(parts)).prefix
