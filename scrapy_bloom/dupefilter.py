@@ -73,7 +73,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._crawl = Lifecycle(
             crawler,
             self.settings,
-            self._identity.fingerprinter,
+            self._identity,
             report=self._report,
             spider=spider,
         )

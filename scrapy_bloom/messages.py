@@ -239,6 +239,11 @@ _REQUESTS: Mapping[str, Message] = {
         "The key is empty, or neither str nor bytes.",
         "Give a non-empty str: [meta keys](meta.md).",
     ),
+    "bad-has-item": Message(
+        '`meta["bloom_has_item"]` of a request is not used: what its callback yields counts.',
+        "The value is neither `True` nor `False`.",
+        "Give one of them: [meta keys](meta.md).",
+    ),
     "unknown-window": Message(
         '`meta["bloom_window"]` of a request is not used: it is remembered like any other.',
         "The name is none of `BLOOM_WINDOWS`, and neither `run` nor `lasting`.",

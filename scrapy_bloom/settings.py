@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError, in_words, reword, rewo
 from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.options import OPTIONS
 
-SCHEDULED, CRAWLED = "scheduled", "crawled"
+SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
 #: The window of URLs that are remembered by this process for this run only.
 RUN = "run"
@@ -219,10 +219,12 @@ class BloomSettings:
     )
     remember: str = _setting(
         CRAWLED,
-        validators.one_of(SCHEDULED, CRAWLED),
-        "when a URL is remembered: once it is scheduled, or once it is crawled",
-        "`crawled` loses no page in a crash, with any queue. `scheduled` is the plain "
-        "test-and-set, a little faster, and right where the queue outlives the crawl.",
+        validators.one_of(SCHEDULED, CRAWLED, ITEMS),
+        "when a URL is remembered: once it is scheduled, crawled, or crawled with an item",
+        "`crawled` loses no page in a crash, with any queue. `items` does the same, and remembers "
+        "pages without an item for the run only, so that each run reads listings again "
+        "([listings](../how-to/listings.md)). `scheduled` is the plain test-and-set, a little "
+        "faster, and right where the queue outlives the crawl.",
     )
     heartbeat: float = _setting(
         30.0,
@@ -270,7 +272,7 @@ class BloomSettings:
         "does not wait",
         "For clusters whose primaries may fail. Writes wait, the crawl does not, for half of "
         "`BLOOM_TIMEOUT` at most; then pages are recorded all the same (`bloom/unreplicated`). "
-        'Only with `BLOOM_REMEMBER = "crawled"`.',
+        'Only with `BLOOM_REMEMBER = "crawled"` or `"items"`.',
     )
     timeout: float = _setting(
         2.0,
@@ -301,6 +303,11 @@ class BloomSettings:
             key = setting_parsers.key_prefix(given.get("key", DEFAULT_KEY), names)
         return cls(**given | {"key": key})
 
+    @property
+    def makes_claims(self) -> bool:
+        """Whether a URL is claimed until its page is crawled."""
+        return self.remember != SCHEDULED
+
     def parameters(self, window: NamedWindow | None = None) -> dict[str, Any]:
         """Return the options of the main filter, or of a named window's."""
         options = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()}
@@ -318,7 +325,7 @@ class BloomSettings:
         if isinstance(self.recrawl_after, Span):
             with rewording(WORDS):
                 Schedule.of(self.recrawl_after, self.rotate_every)
-        if self.wait_replicas and self.remember != CRAWLED:
+        if self.wait_replicas and not self.makes_claims:
             raise ConfigurationError(
                 f"BLOOM_WAIT_REPLICAS = {self.wait_replicas} waits before pages are recorded as "
                 f'crawled, and BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = '

@@ -19,7 +19,7 @@ from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.identity import KNOWN
 from scrapy_bloom.dupefilter import is_ours
 from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.settings import CRAWLED, BloomSettings
+from scrapy_bloom.settings import BloomSettings
 
 #: Requests that a fingerprinter is tried with, and how often: the fastest round counts.
 TRIED, ROUNDS = 100, 3
@@ -85,7 +85,7 @@ def _check_queue(scrapy_settings: BaseSettings, settings: BloomSettings) -> Chec
         queue = Queue.of(scrapy_settings)
     except Exception as error:  # of a module of the project's
         return _not_loaded("queue", "SCHEDULER", scrapy_settings, error)
-    finding = None if settings.remember == CRAWLED else advice.on_queue(queue)
+    finding = None if settings.makes_claims else advice.on_queue(queue)
     return check("queue", finding, f'{queue.kind}, BLOOM_REMEMBER = "{settings.remember}"')
 
 

@@ -28,7 +28,7 @@ from scrapy_bloom.cli.session import Server, fingerprinter_of
 from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.settings import CRAWLED, LASTING, WORDS, BloomSettings
+from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: PINGs, of which the fastest counts.
 PINGS = 3
@@ -184,7 +184,7 @@ def _findings(
         yield advice.on_fingerprinter(snapshot.header.fingerprinter, ours)
     yield advice.on_capacity(info)
     yield _on_lost(snapshot.header.blocks - len(snapshot.rings), info)
-    if settings.remember != CRAWLED:
+    if not settings.makes_claims:
         yield advice.on_claims_ignored(info.claims)
 
 

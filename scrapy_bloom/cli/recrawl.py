@@ -108,7 +108,7 @@ def _spider(session: CommandSession) -> Spider:
         raise ConfigurationError(
             f"say which spider crawls the URLs with --spider (there are: {listed})"
         )
-    if session.settings.remember != CRAWLED:
+    if not session.settings.makes_claims:
         raise ConfigurationError(
             f'BLOOM_REMEMBER is "{session.settings.remember}": its crawls keep no claims, and '
             f'would not find the URLs. Set BLOOM_REMEMBER = "{CRAWLED}", which uses the same '

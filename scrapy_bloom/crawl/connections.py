@@ -14,7 +14,7 @@ from scrapy_bloom.crawl.lookups import LookupBatcher
 from scrapy_bloom.crawl.opening import Opening, claims_left, count_claims, open_filters
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
-from scrapy_bloom.settings import CRAWLED, BloomSettings
+from scrapy_bloom.settings import BloomSettings
 
 
 class Connections:
@@ -62,7 +62,7 @@ class Connections:
         left = claims_left(
             filters, lambda windows: opening.run(partial(self._connect, left=windows)), opening
         )
-        if self._settings.remember != CRAWLED:
+        if not self._settings.makes_claims:
             claims = {**count_claims(filters), **left}
             self._report.claims_ignored(sum(claims.values()))
         elif left:

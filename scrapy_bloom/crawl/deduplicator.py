@@ -196,6 +196,10 @@ class Deduplicator:
         """Return a function to be called with each request that a page yields; None for none."""
         return self._crawl.policy.yields(page)
 
+    def yields_item(self, page: Request) -> None:
+        """Note that a page yields an item."""
+        self._crawl.policy.yields_item(page)
+
     def lost_link(self, page: Request, error: Exception) -> None:
         """Note that a link of a page is not crawled: the page is crawled again later."""
         self._crawl.policy.raised(page, error)

@@ -69,7 +69,7 @@ def watch(engine: Any, listener: RequestListener) -> None:
         _watch_scraper(scraper, listener)
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
-            f'BLOOM_REMEMBER = "crawled" cannot follow requests through this engine ({error}): set '
+            f"BLOOM_REMEMBER cannot follow requests through this engine ({error}): set "
             'it to "scheduled", or use a version of Scrapy that scrapy-bloom is tested with'
         ) from error
 

@@ -7,6 +7,7 @@ from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.client.cluster_routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
+from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.record_when_crawled import RecordWhenCrawled
@@ -14,14 +15,14 @@ from scrapy_bloom.crawl.connections import Connections
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.identity import Identity, Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.settings import CRAWLED, BloomSettings
+from scrapy_bloom.settings import ITEMS, BloomSettings
 
 
 class Lifecycle:
@@ -30,7 +31,7 @@ class Lifecycle:
     Args:
         crawler: the running crawler.
         settings: its settings.
-        fingerprinter: import path of the class that makes the fingerprints.
+        identity: identifies requests.
         report: counts and warns.
         spider: the spider; None for the crawler's, when the filters are opened.
         runtime: time, chance and threads.
@@ -50,20 +51,21 @@ class Lifecycle:
         self,
         crawler: Crawler,
         settings: BloomSettings,
-        fingerprinter: str,
+        identity: Identity,
         *,
         report: Report,
         spider: Spider | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         self._crawler, self._settings, self._report = crawler, settings, report
+        self._identity = identity
         self._spider, self.runtime = spider, runtime or Runtime()
         self.engine = EngineAdapter(crawler)
         self.local = LocalState(settings.cache_size, 2 * settings.heartbeat, self.runtime.monotonic)
         self.connections = Connections(
             settings,
             crawler.settings,
-            fingerprinter,
+            identity.fingerprinter,
             report=report,
             local=self.local,
             runtime=self.runtime,
@@ -111,14 +113,18 @@ class Lifecycle:
         return filters
 
     def _make_policy(self, in_main: InMain) -> Policy:
-        if self._settings.remember != CRAWLED:
+        if not self._settings.makes_claims:
             return RecordWhenScheduled()
         spider = self._spider or self._crawler.spider
         if spider is None:
             raise ConfigurationError(
-                'BLOOM_REMEMBER = "crawled" needs the spider when the filter is opened, and the '
-                "crawler has none: set crawler.spider, or build the filter with from_spider"
+                f'BLOOM_REMEMBER = "{self._settings.remember}" needs the spider when the filter is '
+                "opened, and the crawler has none: set crawler.spider, or build the filter with "
+                "from_spider"
             )
+        page_items = None
+        if self._settings.remember == ITEMS:
+            page_items = PageItems(self.local.keep_for_run, self._identity.key, self._report)
         return RecordWhenCrawled(
             spider,
             self._settings,
@@ -127,6 +133,7 @@ class Lifecycle:
             failover=self.failover,
             report=self._report,
             take=self.local.take,
+            page_items=page_items,
             forget=self.local.discard,
             in_main=in_main,
             runtime=self.runtime,

@@ -95,6 +95,8 @@ class LocalState:
         self._taken: set[bytes] = set()
         #: Those of them that a filter has recorded since, while lookups still went without it.
         self._recorded: set[bytes] = set()
+        #: Those of them that stay, also once a filter has claimed them.
+        self._for_run: set[bytes] = set()
         self._reserved: dict[Key, Reserved] = {}
 
     # -- recorded here only --
@@ -108,6 +110,11 @@ class LocalState:
         is_new = item not in self._taken
         self._taken.add(item)
         return is_new
+
+    def keep_for_run(self, item: bytes) -> None:
+        """Record a URL here until the crawl ends, because no filter remembers it."""
+        self._taken.add(item)
+        self._for_run.add(item)
 
     def recorded(self, keys: Collection[Key], *, is_up: bool) -> None:
         """Note URLs that a filter has recorded; forget them here once lookups use the filter."""
@@ -124,7 +131,7 @@ class LocalState:
 
     def server_is_used(self) -> None:
         """Forget the URLs that the filters have recorded."""
-        self._taken -= self._recorded
+        self._taken -= self._recorded - self._for_run
         self._recorded.clear()
 
     # -- verdicts that the scheduler has not been offered --

@@ -34,6 +34,12 @@ META_KEYS: Mapping[str, MetaKey] = {
         "The window of the page. `run` remembers it in this process and for this run only; "
         "`lasting` is the main filter.",
     ),
+    "bloom_has_item": MetaKey(
+        "`True` or `False`",
+        "whether the callback, or the errback, yields an item",
+        'For `BLOOM_REMEMBER = "items"`: whether the page counts as one with an item, whatever its '
+        "callback yields. The callback may set it in `response.meta`.",
+    ),
     "bloom_enabled": MetaKey(
         "`False`",
         "`True`",

@@ -21,7 +21,7 @@ from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
 from scrapy_bloom.messages import tagged
-from scrapy_bloom.settings import SCHEDULED, BloomSettings
+from scrapy_bloom.settings import BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
 _COUNTED = ("new", "seen", "failed", "taken_over")
@@ -116,7 +116,7 @@ class Report:
         schedule = lasting.config.schedule if lasting.config else None
         self._advise("http-cache", lasting, advice.on_http_cache(scrapy_settings, schedule))
         self._advise("seeds", lasting, advice.on_seeds(settings.seeds))
-        if settings.remember == SCHEDULED:
+        if not settings.makes_claims:
             self._advise("queue-lost", lasting, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(self, filters: Filters) -> None:

@@ -49,6 +49,7 @@ STATS: Mapping[str, Stat] = {
         unrecorded="new requests for which the filter had no room: it is full and cannot grow",
         not_identified="requests for which your fingerprinter failed: they are not crawled",
         crawled="claims of pages that were crawled",
+        without_item="those of them without an item, read again in the next run",
         failed="claims of pages that failed",
         released="claims of requests that were dropped before they were crawled",
         repeated="pages crawled again, because claims on their links were lost",

@@ -150,9 +150,7 @@ class Crawl:
         own = BloomSettings.from_scrapy(crawler.settings, Pages.name)
         identity = Identity(crawler, own, report)
         self._spider = crawler.spider
-        life = Lifecycle(
-            crawler, own, identity.fingerprinter, report=report, runtime=self._runtime()
-        )
+        life = Lifecycle(crawler, own, identity, report=report, runtime=self._runtime())
         self._life = life
         self._deduplicator = Deduplicator(life, identity, report)
         # A queue of its own, as Scrapy's scheduler in memory.

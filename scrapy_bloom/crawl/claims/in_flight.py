@@ -38,6 +38,8 @@ class InFlightRequest:
         is_certain: whether the server has granted its claim: else the page may be another worker's.
         relies_on: claims, not certain, of pages that wait for requests which it yielded too.
         yielded: claims, not certain, of requests that it yielded.
+        has_item: whether it has yielded an item, or counts as if it had.
+        also: recorded with it, if it is kept and has yielded an item; None for nothing.
         claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
@@ -54,6 +56,8 @@ class InFlightRequest:
     is_certain: bool = True
     relies_on: set[Key] | None = None  # no empty set: 100,000 pages may wait
     yielded: set[Key] | None = None
+    has_item: bool = False
+    also: Key | None = None
     claim: Key | None = field(init=False)
 
     def __post_init__(self) -> None:

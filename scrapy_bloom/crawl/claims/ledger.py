@@ -26,6 +26,7 @@ class ClaimLedger:
         put: queues a job.
         take: records a fingerprint in this process for this run.
         forget: removes a key from the local cache.
+        keep_for_run: records a page without an item so; None to record those in the filter too.
         report: counts and warns.
         clock: returns seconds.
 
@@ -43,10 +44,13 @@ class ClaimLedger:
         put: Callable[[Job], None],
         take: Callable[[bytes], object],
         forget: Callable[[Key], None],
+        *,
+        keep_for_run: Callable[[bytes], object] | None,
         report: Report,
         clock: Callable[[], float],
     ) -> None:
         self._put, self._take, self._forget, self._report = put, take, forget, report
+        self._keep_for_run = keep_for_run
         self._unkept = UnkeptRequests(clock)
         self.doubtful = self._unkept.doubtful
         self.length = 0
@@ -77,7 +81,7 @@ class ClaimLedger:
 
     def _end(self, claim: Key, length: int, kind: JobKind, page: InFlightRequest | None) -> None:
         window, item = claim
-        job = Job(kind, window, item)
+        job, also = Job(kind, window, item), None
         if page is not None:
             job = replace(
                 job,
@@ -92,7 +96,14 @@ class ClaimLedger:
                 self.to_repeat.add(claim)
             if kind is JobKind.CONFIRM:
                 job = replace(job, kind=JobKind.DONE)
+                also = page.also if page is not None else None
+        elif kind is JobKind.CONFIRM and self._keep_for_run and not (page and page.has_item):
+            self._keep_for_run(item)
+            self._report.count("without_item", window)
+            job = replace(job, kind=JobKind.DONE)
         self._put(job)
+        if also is not None:
+            self._put(Job(JobKind.RECORD, *also))
         if kind is not JobKind.CONFIRM:
             self._forget(claim)
         self.length -= length

@@ -109,6 +109,9 @@ class Policy:
         """Return a function to be called with each request that a page yields; None for none."""
         return None
 
+    def yields_item(self, page: Request) -> None:
+        """Note that a page yields an item."""
+
     def yields_again(self, page: Request, key: Key) -> None:
         """Note that a page yields such a request."""
 

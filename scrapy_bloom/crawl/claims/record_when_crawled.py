@@ -21,6 +21,7 @@ from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner, run_blocking
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
+from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
@@ -56,6 +57,7 @@ class RecordWhenCrawled(Policy):
         failover: whether the server is up.
         report: counts and warns.
         take: records a fingerprint in this process for this run.
+        page_items: decides which pages have an item; None if all are recorded.
         forget: removes a key from the local cache.
         in_main: schedules a function in the crawl's thread.
         runtime: clock and random numbers.
@@ -73,13 +75,14 @@ class RecordWhenCrawled(Policy):
         failover: Failover,
         report: Report,
         take: Callable[[bytes], bool],
+        page_items: PageItems | None,
         forget: Callable[[Key], None],
         in_main: InMain,
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
         self._engine, self._report = engine, report
-        self._take, self._forget = take, forget
+        self._take, self._forget, self._page_items = take, forget, page_items
         self._token, self._clock = runtime.token, runtime.monotonic
         self._max_length = settings.pending_memory // 4
         me = Worker(
@@ -112,7 +115,14 @@ class RecordWhenCrawled(Policy):
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
         self._put, self._write_behind = write_behind.put, write_behind
-        self._ledger = ClaimLedger(self._put, self._take, self._forget, self._report, self._clock)
+        self._ledger = ClaimLedger(
+            self._put,
+            self._take,
+            self._forget,
+            keep_for_run=self._page_items.keep_for_run if self._page_items else None,
+            report=self._report,
+            clock=self._clock,
+        )
         self.doubtful, self.uncertain = self._ledger.doubtful, self._ledger.uncertain
         self._tracker = ClaimTracker(
             self._ledger,
@@ -122,6 +132,7 @@ class RecordWhenCrawled(Policy):
             put=self._put,
             keep_once=self.let_pass,
             handed_out=self._restorer.resume,
+            page_items=self._page_items,
             report=self._report,
         )
         # Both before the first claim: a restart of the server may lose it, and other workers take
@@ -196,6 +207,10 @@ class RecordWhenCrawled(Policy):
 
     def decided(self, key: Key, verdict: Verdict) -> None:
         """See ``Policy``."""
+        if verdict.is_new and self._page_items and self._queue.is_shared and key[0] != RUN:
+            # If another worker crawls it and it has no item, only that worker would know: two such
+            # pages that link each other would be pushed by turns for ever.
+            self._page_items.keep_for_run(key[1])
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
         if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
@@ -260,6 +275,10 @@ class RecordWhenCrawled(Policy):
     def yields(self, page: Request) -> Callable[[Request], None] | None:
         """See ``Policy``."""
         return self._tracker.yields(page)
+
+    def yields_item(self, page: Request) -> None:
+        """See ``Policy``."""
+        self._tracker.yields_item(page)
 
     def yields_again(self, page: Request, key: Key) -> None:
         """See ``Policy``."""

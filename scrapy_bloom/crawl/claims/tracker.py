@@ -23,6 +23,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
 from scrapy_bloom.crawl.claims.ledger import ClaimLedger
+from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.report import Report
@@ -64,6 +65,7 @@ class ClaimTracker:
         put: queues a job.
         keep_once: stores a request that is neither tested nor recorded.
         handed_out: is called when the crawl gets a request to do.
+        page_items: decides which pages have an item; None if all are recorded.
         report: counts and warns.
 
     Attributes:
@@ -84,12 +86,14 @@ class ClaimTracker:
         put: Callable[[Job], None],
         keep_once: Callable[[Request], None],
         handed_out: Callable[[], object],
+        page_items: PageItems | None,
         report: Report,
     ) -> None:
         self._ledger, self._windows = ledger, windows
         self._crawled_statuses, self._may_be_others = crawled_statuses, may_be_others
         self._put, self._keep_once = put, keep_once
         self._handed_out, self._report = handed_out, report
+        self._page_items = page_items
         self.epoch = 0
         self.offer = Offer()
         self.restored: Request | None = None
@@ -125,6 +129,12 @@ class ClaimTracker:
             self.pages[child] = flight
 
         return note
+
+    def yields_item(self, page: Request) -> None:
+        """Note that a page yields an item."""
+        flight = self._in_flight.get(page)
+        if flight is not None:
+            flight.has_item = True
 
     def yields_again(self, page: Request, claim: Key) -> None:
         """Make a page wait for a request that is not stored, and that was scheduled before."""
@@ -234,6 +244,8 @@ class ClaimTracker:
             self._ledger.ignore(flight.claims)
         if kind is JobKind.FAIL:
             flight.reason = failures.describe(request, result, flight.error)
+        if kind is JobKind.CONFIRM and self._page_items is not None:
+            self._page_items.judge(flight, request, result)
         flight.kind = kind
         self._ledger.finish(flight)
 

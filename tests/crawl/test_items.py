@@ -1,0 +1,272 @@
+"""BLOOM_REMEMBER = "items" in real crawls: pages without an item are read in each run."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import redis
+from scrapy import Request
+from support.dupefilters import URL, Make
+from support.nursery import Nursery
+from support.odd_site import ERROR, MISSING, Done, LabOf, Reply, labs, moved, page
+from support.polling import until
+
+ITEMS = """
+from scrapy import Request
+from support.odd_site import OddSpider
+
+class ItemSpider(OddSpider):
+    custom_settings = {"BLOOM_REMEMBER": "items"}
+
+    def parse(self, response):
+        if b"story" in response.body:
+            yield {"url": response.url}
+        if b"breaks" in response.body:
+            raise ValueError("breaks")
+        yield from self.links(response, errback=self.failed)
+
+    def failed(self, failure):
+        if failure.value.response.url.endswith("/reported"):
+            yield {"url": failure.value.response.url}
+"""
+
+
+def story(*links: str, **kwargs: object) -> Reply:
+    """A page of which the spider makes an item."""
+    return Reply(links, text="story", **kwargs)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
+    """Makes labs."""
+    with Nursery() as nursery, labs(any_binary, tmp_path_factory.mktemp, nursery) as make:
+        yield make
+
+
+NEWS: dict[str, Reply | tuple[Reply, ...]] = {
+    "/": page("/list", "/about"),
+    "/list": page("/list2", "/a", "/b", "/to-a", "/to-list", "/gone", "/"),
+    "/list2": page("/list", "/c", "/broken"),
+    "/about": page("/list", "/list2"),
+    **{name: story("/list", "/list2", "/a", "/b", "/c") for name in ("/a", "/b", "/c", "/new")},
+    "/to-a": moved("/only-by-redirect"),
+    "/only-by-redirect": story(),
+    "/to-list": moved("/list"),
+    "/gone": MISSING,
+    "/broken": (ERROR, ERROR, ERROR, story()),
+}
+LISTINGS = Counter(["/", "/list", "/list2", "/about", "/to-list"])
+
+
+@pytest.fixture(scope="module")
+def news(lab_of: LabOf) -> tuple[Done, Done]:
+    """Two runs; in between, a story is published."""
+    lab = lab_of(NEWS)
+    first = lab.crawl(ITEMS)
+    lab.site.pages["/list2"] = page("/list", "/c", "/new", "/broken")
+    return first, lab.crawl(ITEMS)
+
+
+def test_pages_with_an_item_are_recorded(news: tuple[Done, Done]) -> None:
+    """Also the source of a redirect that leads to one, and pages that are not there."""
+    first, second = news
+    stories = {"/a", "/b", "/c", "/to-a", "/only-by-redirect", "/gone"}
+    assert first.recorded == stories
+    assert second.recorded == stories | {"/new"}
+
+
+def test_the_next_run_reads_the_listings_and_crawls_what_is_new(news: tuple[Done, Done]) -> None:
+    _, second = news
+    assert second.hits == LISTINGS + Counter(["/new"])
+    assert second.stats["item_scraped_count"] == 1
+
+
+def test_a_run_reads_no_page_twice(news: tuple[Done, Done]) -> None:
+    first, _ = news
+    assert {path: n for path, n in first.hits.items() if n > 1} == {"/broken": 3}
+
+
+def test_a_failed_page_waits_for_its_time(news: tuple[Done, Done]) -> None:
+    for done in news:
+        assert [claim.kind for claim in done.claims.values()] == ["-"]
+        assert [*done.claims] == ["/broken"]
+        assert "Traceback" not in done.log
+
+
+def test_the_stats_count_pages_without_an_item(news: tuple[Done, Done]) -> None:
+    """Of the redirect to a listing, which is known, nothing more is known."""
+    first, second = news
+    assert first.stats["bloom/without_item"] == 4
+    assert first.stats["bloom/crawled"] == 10
+    assert second.stats["bloom/without_item"] == 4
+    assert second.stats["bloom/crawled"] == 5
+
+
+def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/reported", "/silent")})
+    lab.site.pages |= {"/reported": Reply(status=403), "/silent": Reply(status=403)}
+    done = lab.crawl(ITEMS, BLOOM_CRAWLED_STATUSES="200,403")
+    assert done.recorded == {"/reported", "/silent"}  # errors: they list nothing
+
+
+def test_a_callback_that_raises_after_its_item_has_failed(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/half"), "/half": Reply(text="story breaks")})
+    done = lab.crawl(ITEMS)
+    assert not done.recorded
+    assert [claim.kind for claim in done.claims.values()] == ["-"]
+
+
+# -- pages whose item comes from elsewhere --
+
+MARKED = """
+from scrapy import Request
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from support.odd_site import OddSpider
+
+class MarkedSpider(OddSpider):
+    custom_settings = {"BLOOM_REMEMBER": "items"}
+
+    def parse(self, response):
+        path = response.url.removeprefix(self.settings["SITE_URL"])
+        if path == "/product":
+            response.meta["bloom_has_item"] = True
+            yield response.follow("/reviews", self.parse_reviews, cb_kwargs={"item": {"name": 1}})
+            return
+        if path == "/category":
+            response.meta["bloom_has_item"] = False
+            yield {"category": 1}
+        if path == "/soft-ban":
+            if b"try again" in response.body:
+                yield get_retry_request(response.request, spider=self, reason="banned")
+                return
+            yield {"url": response.url}
+        marks = {"/odd-mark": "yes", "/given": True}
+        for request in self.links(response):
+            mark = marks.get(request.url.removeprefix(self.settings["SITE_URL"]))
+            if mark is not None:
+                request.meta["bloom_has_item"] = mark
+            yield request
+
+    def parse_reviews(self, response, item):
+        yield item
+"""
+
+
+@pytest.fixture(scope="module")
+def marked(lab_of: LabOf) -> tuple[Done, Done]:
+    lab = lab_of({
+        "/": page("/product", "/category", "/soft-ban", "/odd-mark", "/given", "/to-given"),
+        "/soft-ban": (Reply(text="try again"), page()),
+        "/to-given": moved("/given-target"),
+        **dict.fromkeys(
+            ("/product", "/reviews", "/category", "/odd-mark", "/given", "/given-target"), page()
+        ),
+    })  # fmt: skip
+    return lab.crawl(MARKED), lab.crawl(MARKED)
+
+
+def test_meta_says_whether_a_page_has_an_item(marked: tuple[Done, Done]) -> None:
+    """By its link or in the callback; a further request's page counts by its own item."""
+    first, second = marked
+    assert first.recorded == {"/product", "/reviews", "/given", "/soft-ban"}
+    assert second.hits == Counter(["/", "/category", "/odd-mark", "/to-given", "/given-target"])
+
+
+def test_a_wrong_mark_is_named_once(marked: tuple[Done, Done]) -> None:
+    first, _ = marked
+    assert first.log.count("[bloom-bad-has-item]") == 1
+    assert "meta['bloom_has_item']" in first.log
+
+
+def test_a_retry_from_a_callback_counts_for_its_page(marked: tuple[Done, Done]) -> None:
+    """The retry has dont_filter, so it is not recorded itself."""
+    first, second = marked
+    assert first.hits["/soft-ban"] == 2
+    assert second.hits["/soft-ban"] == 0
+
+
+# -- kills, outages, other workers --
+
+
+def test_what_a_killed_run_had_not_crawled_is_crawled_by_the_next(lab_of: LabOf) -> None:
+    """Listings that were being read are read; no story is missing, none is crawled twice."""
+    stories = {f"/s{number}" for number in range(30)}
+    listings = {
+        f"/l{number}": page(
+            f"/l{number + 1}", *(f"/s{n}" for n in range(3 * number, 3 * number + 3))
+        )
+        for number in range(10)
+    }
+    lab = lab_of({"/": page("/l0"), **listings, "/l10": page(), **dict.fromkeys(stories, story())})
+    for fetched in (4, 9, 15):
+        lab.kill_midway(fetched, ITEMS)
+    done = lab.crawl(ITEMS)
+    assert done.recorded == stories
+    assert not done.claims
+    assert lab.site.hits().keys() >= stories
+    assert lab.crawl(ITEMS).hits == Counter(["/", *listings, "/l10"])
+
+
+def test_listings_that_link_each_other_end_in_a_shared_queue(lab_of: LabOf) -> None:
+    """Two workers push them for each other: each worker pushes a page once."""
+    names = [f"/l{number}" for number in range(6)]
+    lab = lab_of({"/": page(*names), **{name: page(*names, "/s") for name in names}, "/s": story()})
+    queue = {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_PERSIST": "True",
+        "REDIS_URL": lab.redis_url,
+    }
+    with lab.start(ITEMS, **queue) as one, lab.start(ITEMS, **queue) as other:
+        one.wait()
+        other.wait()
+    assert lab.recorded() == {"/s"}
+    assert not lab.claims()
+    hits = lab.site.hits()
+    assert hits["/s"] == 1
+    assert all(1 <= hits[name] <= 2 for name in names), hits
+
+
+@pytest.mark.parametrize(("remember", "is_seen"), [("items", True), ("crawled", False)])
+def test_a_worker_pushes_a_page_once_to_a_shared_queue(
+    make: Make, client: redis.Redis, remember: str, is_seen: bool
+) -> None:
+    """Another worker may crawl it, find no item and end its claim: only that worker knows."""
+    dupefilter = make(
+        SCHEDULER="scrapy_redis.scheduler.Scheduler",
+        SCHEDULER_PERSIST=True,
+        BLOOM_REMEMBER=remember,
+    )
+    assert not dupefilter.request_seen(Request(URL))
+    for claims in client.scan_iter("*:claims"):
+        client.delete(claims)
+    assert dupefilter.request_seen(Request(URL)) is is_seen
+
+
+def test_listings_of_an_outage_are_read_once(lab_of: LabOf) -> None:
+    """They are claimed when the server has memory again, and still not recorded."""
+    lab = lab_of({
+        "/": page("/first"),
+        "/first": page("/l0", "/l1", "/s"),
+        "/l0": page("/l1", "/s"),
+        "/l1": page("/l0", "/last"),
+        "/s": story("/l0", "/l1"),
+        "/last": page("/l0", "/l1", "/first", "/s", "/late"),
+        "/late": page("/l0", "/l1", "/last", "/s"),
+    })  # fmt: skip
+    lab.site.hold_after(1)
+    with lab.start(ITEMS) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+        lab.client.config_set("maxmemory", 1)
+        try:
+            lab.site.hold_after(4)
+            until(lambda: lab.site.hits()["/late"] or crawl.is_over, "pages are read without it")
+        finally:
+            lab.client.config_set("maxmemory", 0)
+        until(lambda: "reconnected" in crawl.log or crawl.is_over, "the server is back")
+        lab.site.release()
+        stats = crawl.wait()
+    assert stats["bloom/outages"] == 1
+    assert stats["bloom/recorded_late"] >= 3
+    assert lab.recorded() == {"/s"}
+    assert not lab.claims()
+    assert lab.site.hits() == Counter(lab.site.pages.keys())
