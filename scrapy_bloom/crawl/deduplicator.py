@@ -192,13 +192,9 @@ class Deduplicator:
 
     # -- pages --
 
-    def yields(self, page: Request) -> Callable[[Request], None] | None:
-        """Return a function to be called with each request that a page yields; None for none."""
+    def yields(self, page: Request) -> Callable[[object], None] | None:
+        """Return a function for each request and item that a page yields; None for none."""
         return self._crawl.policy.yields(page)
-
-    def yields_item(self, page: Request) -> None:
-        """Note that a page yields an item."""
-        self._crawl.policy.yields_item(page)
 
     def lost_link(self, page: Request, error: Exception) -> None:
         """Note that a link of a page is not crawled: the page is crawled again later."""

@@ -140,8 +140,6 @@ class _Page:
         self._gathered: list[tuple[Any, Lookup | None]] = []
         self._lookups: dict[tuple[str, bytes], Lookup] = {}
         self._items = 0
-        #: Whether the callback has yielded an item.
-        self._has_item = False
         #: Tasks that process outputs handed over, and the number of items in them.
         self._handing_over: list[Any] = []
         self._busy = 0
@@ -204,9 +202,8 @@ class _Page:
         if not isinstance(output, Request):
             self._items += 1
             self._gathered.append((output, None))
-            if output is not None and not self._has_item:
-                self._has_item = True
-                self._deduplicator.yields_item(self._request)
+            if output is not None and self._note is not None:
+                self._note(output)
             return
         try:
             is_looked_up = self._crawl.batch and not self._crawl.is_closed

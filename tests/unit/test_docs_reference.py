@@ -14,6 +14,7 @@ import scrapy_bloom
 from scrapy_bloom.bloom.errors import explain
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.command import SUBCOMMANDS
+from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.crawl.meta_keys import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.messages import MESSAGES
@@ -82,10 +83,8 @@ def test_the_meta_keys_are_those_that_are_read() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                read |= set(re.findall(r"^bloom_[a-z]+$", node.value))
-    # `scrapy bloom check --bloom-key` has the name of the key.
-    assert read - {"bloom_key"} <= set(META_KEYS)
-    assert set(META_KEYS) <= read
+                read |= set(re.findall(r"^bloom_[a-z_]+$", node.value))
+    assert read - {CLOSED_WITHOUT_SERVER} == set(META_KEYS)
 
 
 def test_each_setting_is_in_one_group() -> None:

@@ -105,12 +105,9 @@ class Policy:
     def let_pass(self, request: Request) -> None:
         """Store a request that is neither tested nor recorded."""
 
-    def yields(self, page: Request) -> Callable[[Request], None] | None:  # noqa: ARG002
-        """Return a function to be called with each request that a page yields; None for none."""
+    def yields(self, page: Request) -> Callable[[object], None] | None:  # noqa: ARG002
+        """Return a function for each request and item that a page yields; None for none."""
         return None
-
-    def yields_item(self, page: Request) -> None:
-        """Note that a page yields an item."""
 
     def yields_again(self, page: Request, key: Key) -> None:
         """Note that a page yields such a request."""

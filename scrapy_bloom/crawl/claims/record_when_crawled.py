@@ -272,13 +272,9 @@ class RecordWhenCrawled(Policy):
 
     # -- pages --
 
-    def yields(self, page: Request) -> Callable[[Request], None] | None:
+    def yields(self, page: Request) -> Callable[[object], None] | None:
         """See ``Policy``."""
         return self._tracker.yields(page)
-
-    def yields_item(self, page: Request) -> None:
-        """See ``Policy``."""
-        self._tracker.yields_item(page)
 
     def yields_again(self, page: Request, key: Key) -> None:
         """See ``Policy``."""

@@ -118,23 +118,20 @@ class ClaimTracker:
             parent.has_queued = True
             parent.has_yielded(claim)
 
-    def yields(self, page: Request) -> Callable[[Request], None] | None:
-        """Return a function to be called with each request that a page yields; None for none."""
+    def yields(self, page: Request) -> Callable[[object], None] | None:
+        """Return a function for each request and item that a page yields; None for none."""
         flight = self._in_flight.get(page)
         if flight is None:
             return None
         flight.epoch = self.epoch
 
-        def note(child: Request) -> None:
-            self.pages[child] = flight
+        def note(output: object) -> None:
+            if isinstance(output, Request):
+                self.pages[output] = flight
+            else:
+                flight.has_item = True
 
         return note
-
-    def yields_item(self, page: Request) -> None:
-        """Note that a page yields an item."""
-        flight = self._in_flight.get(page)
-        if flight is not None:
-            flight.has_item = True
 
     def yields_again(self, page: Request, claim: Key) -> None:
         """Make a page wait for a request that is not stored, and that was scheduled before."""
