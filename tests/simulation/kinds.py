@@ -34,6 +34,8 @@ class Kind:
         shared_queue: whether the processes share a queue that survives them.
         passes: whether, at the end, all URLs are forgotten and crawled once more.
         repeats: whether any page may be crawled again; else those that a process left.
+        items: share of the pages that have an item; below 1, the others are read in each run, and
+            at the end each of them links a page that is new.
         nodes: primaries of the cluster; 1 for no cluster.
     """
 
@@ -45,12 +47,14 @@ class Kind:
     shared_queue: bool = False
     passes: bool = False
     repeats: bool = True
+    items: float = 1.0
     nodes: int = 1
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
+_ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 KINDS = {
     "calm": Kind(Faults(), fails=False, repeats=False),
@@ -90,6 +94,14 @@ KINDS = {
         fails=False,
         settings={"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 6},
         nodes=3,
+    ),
+    "items-kills": Kind(Faults(**_ENDS), fails=False, repeats=False, **_ITEMS),
+    "items": Kind(Faults(**_FAULTS, forget=0.002), **_ITEMS),
+    "items-shared": Kind(
+        Faults(**_FAULTS),
+        settings={**_SHARED, "BLOOM_REMEMBER": "items"},
+        shared_queue=True,
+        items=0.5,
     ),
     "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
 }

@@ -271,6 +271,20 @@ MUTANTS = (
         "if since > 0 and begun then",
         "shared",
     ),
+    Mutant(
+        "a page without an item is recorded",
+        f"{CLAIMS}/ledger.py",
+        "self._keep_for_run and not (page and page.has_item)",
+        "self._keep_for_run and not page",
+        "items-kills",
+    ),
+    Mutant(
+        "no page has an item",
+        f"{CLAIMS}/tracker.py",
+        "                flight.has_item = True\n",
+        "                pass\n",
+        "items-kills",
+    ),
 )
 
 

@@ -251,6 +251,8 @@ class Crawl:
         if note is not None:
             for link, _ in lookups:
                 note(link)
+            if self._site.has_item(response):
+                note("an item")
         waiting = {one.key: one for _, one in lookups if one is not None and one.verdict is None}
         if waiting:
             _run(deduplicator.decide_many([*waiting.values()]))

@@ -81,7 +81,12 @@ class _Run:
     def __init__(self, world: World, kind: Kind, steps: int) -> None:
         self._world, self._kind, self._steps = world, kind, steps
         self._site = Site(
-            world.rng, world.rng.randint(3, 14), kind.stored, world.log, fails=kind.fails
+            world.rng,
+            world.rng.randint(3, 14),
+            kind.stored,
+            world.log,
+            fails=kind.fails,
+            items=kind.items,
         )
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         self._crawls: list[Crawl] = []
@@ -96,6 +101,11 @@ class _Run:
         self._crawl_with_faults()
         self._crawl_without_faults()
         self._check("")
+        if self._kind.items < 1:
+            self._world.log("EACH LISTING LINKS A NEW PAGE")
+            self._site.publish()
+            self._crawl_until_quiet()
+            self._check("")
         if self._kind.passes:
             self._world.log("ALL URLS ARE FORGOTTEN")
             self._world.advance((WINDOW + 2 * PERIOD) * 60)
@@ -173,12 +183,19 @@ class _Run:
         world = self._world
         for _ in range(LAST_CRAWLS):
             world.advance(2 * SETTINGS["BLOOM_RETRY_AFTER"])  # failed pages are due again
-            before, was_quiet = self._site.fetched.total(), not self._left()
+            before, was_quiet = self._lasting_fetches(), not self._left()
             crawl = self._start()
             world.run(lambda crawl=crawl: not crawl.is_running)  # type: ignore[misc]
             self._note_ended()
-            if was_quiet and self._site.fetched.total() - before <= len(self._site.starts):
+            if was_quiet and self._lasting_fetches() == before and not self._left():
                 return
+
+    def _lasting_fetches(self) -> int:
+        """Return how often pages were fetched that are not read in each run."""
+        site, has_listings = self._site, self._kind.items < 1
+        # A redirect to a page that is known may lead to a listing: it is fetched in each run, too.
+        each_run = {*site.starts, *(site.listings | site.redirects.keys() if has_listings else ())}
+        return sum(times for url, times in site.fetched.items() if url not in each_run)
 
     def _start(self) -> Crawl:
         self._started += 1
@@ -198,15 +215,22 @@ class _Run:
         self._found += [*self._left(), *self._lasting()]
         if when or not self._kind.repeats:
             self._found += self._forgotten()
+        self._found += self._recorded_listings()
         if not self._kind.repeats:
             self._check_once("")
 
     def _check_once(self, when: str) -> None:
         """Find pages that were crawled again, though no process left them behind."""
         for url, times in self._site.crawled_pages.items():
-            # Start pages are crawled by each process.
-            if url not in self._site.starts and times > 1 + self._left_behind[url]:
+            # Start pages and listings are crawled by each process.
+            if not self._is_listing(url) and times > 1 + self._left_behind[url]:
                 self._found.append(f"crawled {times} times{when}: {short(url)}")
+        for (process, url), times in () if when else self._site.crawled_by.items():
+            if url not in self._site.starts and times > 1 + self._left_behind[url]:
+                self._found.append(f"crawled {times} times by {process}: {short(url)}")
+
+    def _is_listing(self, url: str) -> bool:
+        return url in self._site.starts or (self._kind.items < 1 and url in self._site.listings)
 
     def _left(self) -> list[str]:
         """Find claims and workers."""
@@ -224,9 +248,19 @@ class _Run:
     def _forgotten(self) -> list[str]:
         """Find crawled pages that the filter does not know, or does not count."""
         bloom = BloomFilter(self._world.client, "k")
-        pages = sorted(self._site.crawled_pages.keys() - self._site.starts)
+        pages = sorted(url for url in self._site.crawled_pages if not self._is_listing(url))
         items = {url: bytes.fromhex(name) for name, url in self._site.fields.items()}
         found = [f"forgotten: {short(url)}" for url in pages if items[url] not in bloom]
         if len(bloom) < len(pages) - len(found):
             found.append(f"it counts {len(bloom)} URLs of {len(pages)}")
         return found
+
+    def _recorded_listings(self) -> list[str]:
+        """Find pages that the filter should not know."""
+        if self._kind.items == 1:
+            return []
+        bloom = BloomFilter(self._world.client, "k")
+        items = {url: bytes.fromhex(name) for name, url in self._site.fields.items()}
+        return [
+            f"recorded: {short(url)}" for url in sorted(self._site.listings) if items[url] in bloom
+        ]

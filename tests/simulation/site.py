@@ -1,7 +1,7 @@
 """The site of a simulated crawl, and what became of its pages."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
@@ -30,6 +30,7 @@ class Site:
         stored: share of the requests that can be stored with their claims.
         log: notes what is fetched.
         fails: whether some pages fail at first.
+        items: share of the pages that have an item.
 
     Attributes:
         links: URL -> URLs that it links, and whether their requests can be stored.
@@ -37,6 +38,7 @@ class Site:
         redirects: URL -> where it leads.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
+        crawled_by: the same by process.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Site:
         log: Callable[[str], None],
         *,
         fails: bool = True,
+        items: float = 1.0,
     ) -> None:
         self._log = log
         names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
@@ -61,8 +64,12 @@ class Site:
         self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:] if fails}
         ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
         self.redirects = {name: rng.choice(names) for name in ends}
+        #: Pages without an item.
+        self.listings = {ROOT, *(name for name in names if items < 1 and rng.random() >= items)}
+        self.listings -= self.redirects.keys()
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
+        self.crawled_by: Counter[tuple[str, str]] = Counter()
         #: Field of a claim -> URL.
         self.fields = {fingerprint(Request(name)).hex(): name for name in names}
         for name in names:
@@ -71,6 +78,7 @@ class Site:
     def _describe(self, name: str) -> None:
         links = " ".join(short(link) + "*" * (not ok) for link, ok in self.links[name])
         more = f", redirects to {short(self.redirects[name])}" if name in self.redirects else ""
+        more += ", lists" if name in self.listings else ""
         more += f", fails {self.fails[name]} times" if self.fails.get(name) else ""
         self._log(f"site: {short(name)} links {links or 'nothing'}{more}")
 
@@ -88,6 +96,19 @@ class Site:
             return Response(url, status=500, request=request)
         return Response(url, request=request)
 
+    def publish(self) -> None:
+        """Publish a page for each listing that is read in each run; the listing links it."""
+        for name in sorted(self._reached(self.listings | self.redirects.keys()) & self.listings):
+            new = f"{name}new"
+            self.links[name].append((new, True))
+            self.links[new] = []
+            self.fields[fingerprint(Request(new)).hex()] = new
+            self._describe(name)
+
+    def has_item(self, response: Response) -> bool:
+        """Whether a page has an item."""
+        return response.status == 200 and response.url not in self.listings
+
     def parse(self, response: Response, callback: Callable[..., Any]) -> list[Request]:
         """Return the requests that a page yields."""
         if response.status != 200:
@@ -102,15 +123,22 @@ class Site:
         if response.status == 200:
             self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
+            self.crawled_by[process, response.url] += 1
 
     @property
     def reachable(self) -> set[str]:
         """All pages that a crawl has to get."""
+        return self._reached(self.links.keys()) - self.redirects.keys()
+
+    def _reached(self, by: Collection[str]) -> set[str]:
+        """Return the start pages, and what they lead to by way of such pages."""
         found, waiting = set[str](), [*self.starts]
         while waiting:
             url = waiting.pop()
-            if url not in found:
-                found.add(url)
+            if url in found:
+                continue
+            found.add(url)
+            if url in by:
                 waiting += [self.redirects[url]] if url in self.redirects else []
                 waiting += [link for link, _ in self.links[url]]
-        return found - self.redirects.keys()
+        return found
