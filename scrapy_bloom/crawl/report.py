@@ -24,7 +24,7 @@ from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
-_COUNTED = ("new", "seen", "failed", "taken_over")
+_COUNTED = ("new", "seen", "failed", "taken_over", "without_item")
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
 

@@ -15,17 +15,21 @@ class Tally:
         seen: requests that were duplicates.
         failed: pages that failed.
         taken_over: requests that were left behind, and are crawled now.
+        without_item: pages that were crawled and are read again in the next run.
     """
 
     new: int
     seen: int
     failed: int
     taken_over: int = 0
+    without_item: int = 0
 
 
 def summary(tally: Tally, info: FilterInfo) -> str:
     """Return what a crawl did with a filter, and what the filter holds now."""
-    done = f"{tally.new:,} new, {tally.seen:,} seen, {tally.failed:,} failed in this process"
+    listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
+    new = f"{tally.new:,} new{listings}"
+    done = f"{new}, {tally.seen:,} seen, {tally.failed:,} failed in this process"
     text = f"{done}; {info.count:,} URLs are remembered"
     if info.claims:
         text += f", {info.claims:,} are not crawled yet or have failed (scrapy bloom pending)"
@@ -44,8 +48,9 @@ def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
         others = f"or is one of the {info.claims:,} that another worker crawls or that failed, "
     return (
         f"nothing was new: each link that was found ({tally.seen:,}) is remembered, {others}the "
-        f"oldest since {since}{again}. If some of these pages list others that are new, read them "
-        'in every run: Request(url, meta={"bloom_window": "run"}), or BLOOM_WINDOW_RULES'
+        f"oldest since {since}{again}. If some of these pages list others that are new, set "
+        'BLOOM_REMEMBER = "items", or name them by meta={"bloom_window": "run"} or '
+        "BLOOM_WINDOW_RULES: they are read in each run then"
     )
 
 

@@ -12,6 +12,8 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
         "12 new, 3,400 seen, 1 failed in this process; 335 URLs are remembered; the next rotation "
         "is on 2027-02-14 08:00 UTC"
     )
+    with_listings = summary(Tally(12, 3_400, 1, without_item=4), INFO)
+    assert with_listings.startswith("12 new (4 without an item), 3,400 seen, 1 failed in this")
     pending = replace(INFO, claims=3, generations=(replace(GENERATION, closes=0),))
     assert summary(Tally(0, 0, 0), pending).endswith(
         "335 URLs are remembered, 3 are not crawled yet or have failed (scrapy bloom pending)"
@@ -23,6 +25,7 @@ def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
     assert text is not None
     assert "each link that was found (5) is remembered, the oldest since 2027-01-15" in text
     assert "crawled again from 2027-03-16" in text
+    assert 'BLOOM_REMEMBER = "items"' in text
     assert 'meta={"bloom_window": "run"}' in text
     for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
     assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
