@@ -157,6 +157,11 @@ class World:
             self._name_process(node)
 
     @property
+    def time(self) -> int:
+        """Unix time in whole seconds."""
+        return int(self._begin + self.now)
+
+    @property
     def current(self) -> str:
         """Name of the task that runs."""
         return self._current.name if self._current else "world"
