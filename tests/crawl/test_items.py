@@ -109,6 +109,23 @@ def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
     assert done.recorded == {"/reported", "/silent"}  # errors: they list nothing
 
 
+ASYNCHRONOUS = ITEMS.replace("def parse(", "async def parse(").replace(
+    "yield from self.links(response, errback=self.failed)",
+    "for request in self.links(response): yield request",
+)
+
+
+@pytest.mark.parametrize(
+    ("spider", "batch"), [(ITEMS, 0), (ASYNCHRONOUS, 64)], ids=["one by one", "asynchronous"]
+)
+def test_items_are_noticed_however_requests_are_looked_up(
+    lab_of: LabOf, spider: str, batch: int
+) -> None:
+    lab = lab_of({"/": page("/list"), "/list": page("/a", "/"), "/a": story("/list")})
+    assert lab.crawl(spider, BLOOM_BATCH=batch).recorded == {"/a"}
+    assert lab.crawl(spider, BLOOM_BATCH=batch).hits == Counter(["/", "/list"])
+
+
 def test_a_callback_that_raises_after_its_item_has_failed(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/half"), "/half": Reply(text="story breaks")})
     done = lab.crawl(ITEMS)
