@@ -28,6 +28,7 @@ class ClaimLedger:
         forget: removes a key from the local cache.
         report: counts and warns.
         clock: returns seconds.
+        crawled: notes in the local cache that a URL is recorded.
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
@@ -45,8 +46,11 @@ class ClaimLedger:
         forget: Callable[[Key], None],
         report: Report,
         clock: Callable[[], float],
+        *,
+        crawled: Callable[[Key], None] = lambda _: None,
     ) -> None:
         self._put, self._take, self._forget, self._report = put, take, forget, report
+        self._crawled = crawled
         self._unkept = UnkeptRequests(clock)
         self.doubtful = self._unkept.doubtful
         self.length = 0
@@ -93,7 +97,9 @@ class ClaimLedger:
             if kind is JobKind.CONFIRM:
                 job = replace(job, kind=JobKind.DONE)
         self._put(job)
-        if kind is not JobKind.CONFIRM:
+        if kind is JobKind.CONFIRM:
+            self._crawled(claim)
+        else:
             self._forget(claim)
         self.length -= length
         self.uncertain.discard(claim)

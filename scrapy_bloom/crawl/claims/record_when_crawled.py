@@ -37,6 +37,7 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.windows import is_start
 from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.fingerprinter import VERSIONED
 from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: Times that a failed URL is tried again without being found again.
@@ -57,6 +58,8 @@ class RecordWhenCrawled(Policy):
         report: counts and warns.
         take: records a fingerprint in this process for this run.
         forget: removes a key from the local cache.
+        claimed: notes in it that this process has claimed a version of a URL.
+        crawled: notes in it that the claim was ended, and the URL is recorded.
         in_main: schedules a function in the crawl's thread.
         runtime: clock and random numbers.
     """
@@ -74,12 +77,17 @@ class RecordWhenCrawled(Policy):
         report: Report,
         take: Callable[[bytes], bool],
         forget: Callable[[Key], None],
+        claimed: Callable[[Key], None],
+        crawled: Callable[[Key], None],
         in_main: InMain,
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
         self._engine, self._report = engine, report
         self._take, self._forget = take, forget
+        # Other workers may end the claims of a shared queue, and this one is not notified.
+        self._claimed = claimed if not queue.is_shared else lambda _: None
+        self._crawled = crawled
         self._token, self._clock = runtime.token, runtime.monotonic
         self._max_length = settings.pending_memory // 4
         me = Worker(
@@ -112,7 +120,14 @@ class RecordWhenCrawled(Policy):
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
         self._put, self._write_behind = write_behind.put, write_behind
-        self._ledger = ClaimLedger(self._put, self._take, self._forget, self._report, self._clock)
+        self._ledger = ClaimLedger(
+            self._put,
+            self._take,
+            self._forget,
+            self._report,
+            self._clock,
+            crawled=self._crawled,
+        )
         self.doubtful, self.uncertain = self._ledger.doubtful, self._ledger.uncertain
         self._tracker = ClaimTracker(
             self._ledger,
@@ -188,6 +203,7 @@ class RecordWhenCrawled(Policy):
             if _goes_in_circles(request):
                 return False
         if key[0] != RUN:
+            self._claimed(key)
             return True
         # This run may have crawled a page that another run claimed; but not one that failed here.
         repeated = to_repeat.intersection(inherited)
@@ -198,6 +214,8 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
+        if verdict is Verdict.NEW and key[1].startswith(VERSIONED):
+            self._claimed(key)
         if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
             offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
 
