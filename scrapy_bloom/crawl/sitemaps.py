@@ -17,6 +17,7 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
 
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.fingerprinter import MAX_VERSION
 
 #: The end of a sitemap. Scrapy's parser reads a part of one without an error.
@@ -105,7 +106,7 @@ class SitemapVersions(SitemapSpider):
             yield request
         if not reading.is_complete and "bloom_version" in response.meta:
             raise ValueError(
-                f"{response} is no sitemap, or not a whole one: it is read again after "
+                f"{shown(response)} is no sitemap, or not a whole one: it is read again after "
                 "BLOOM_RETRY_AFTER"
             )
 
