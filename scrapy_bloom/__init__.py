@@ -14,6 +14,7 @@ from scrapy_bloom.bloom.extras.saver import Saved
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 
@@ -35,5 +36,6 @@ __all__ = [
     "SaturatedError",
     "Saved",
     "ScrapyRedisFingerprinter",
+    "SitemapVersions",
     "StorageError",
 ]

@@ -40,6 +40,7 @@ class BloomDupeFilter(BaseDupeFilter):
     the spider opens; then an unusable setting or server raises, before any request is lost.
 
     Per request, in ``meta``: ``bloom_key`` (str or bytes) identifies it instead of its fingerprint,
+    ``bloom_version`` (str) makes it new if that version of the page was not crawled,
     ``bloom_window`` names its window: ``"run"`` remembers it for this run and in this process only,
     a name of ``BLOOM_WINDOWS`` in that window's filter, ``"lasting"`` in the main one;
     ``bloom_enabled`` = False neither tests nor records it.

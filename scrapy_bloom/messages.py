@@ -244,6 +244,11 @@ _REQUESTS: Mapping[str, Message] = {
         "The value is neither `True` nor `False`.",
         "Give one of them: [meta keys](meta.md).",
     ),
+    "bad-version": Message(
+        '`meta["bloom_version"]` of a request is not used: it is treated as without a version.',
+        "The version is empty, longer than 200 bytes in UTF-8, or no str.",
+        "Give a short text, or leave the key out: [meta keys](meta.md).",
+    ),
     "unknown-window": Message(
         '`meta["bloom_window"]` of a request is not used: it is remembered like any other.',
         "The name is none of `BLOOM_WINDOWS`, and neither `run` nor `lasting`.",

@@ -4,14 +4,14 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from scrapy import Request
 from scrapy.utils.python import global_object_name
 
-from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
@@ -32,7 +32,7 @@ from scrapy_bloom.cli.stored_claims import claims_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
 from scrapy_bloom.crawl.windows import Windows
-from scrapy_bloom.fingerprinter import bounded
+from scrapy_bloom.fingerprinter import MAX_VERSION, bounded, version_of, versioned
 from scrapy_bloom.migrate.lines import parse_line
 from scrapy_bloom.settings import LASTING, RUN
 
@@ -140,6 +140,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help='meta["bloom_key"] of a request (may be repeated)',
     )
     parser.add_argument(
+        "--bloom-version",
+        metavar="TEXT",
+        help='meta["bloom_version"] of the URLs and keys; without it, whether any was crawled',
+    )
+    parser.add_argument(
         "--item",
         action="append",
         default=[],
@@ -161,6 +166,7 @@ def run(session: CommandSession) -> ExitCode:
         raise ConfigurationError(
             "give URLs to check, - to read them from stdin, --bloom-key or --item"
         )
+    version = _version(opts.bloom_version)
     identifier, totals = Identifier(session), {"asked": 0, "seen": 0}
     with session.connect() as server:
         for name in identifier.windows:
@@ -169,7 +175,8 @@ def run(session: CommandSession) -> ExitCode:
             if warning and (opts.urls or opts.bloom_key):
                 complain(str(warning))
         filters = {name: server.filter(name) for name in identifier.windows}
-        answers = _answer(_queries(opts, identifier), server, filters, totals)
+        queries = _with_version(_queries(opts, identifier), version)
+        answers = _answer(queries, server, filters, totals)
         if opts.json:
             documents = (
                 {query.kind: query.text, "name": query.window, **answer.document()}
@@ -182,6 +189,25 @@ def run(session: CommandSession) -> ExitCode:
                 print(answer.line(query.text))
             print(f"{totals['seen']:,} of {totals['asked']:,} are seen")
     return ExitCode.of(totals["asked"] == totals["seen"])
+
+
+def _version(text: str | None) -> bytes:
+    """Return a version as filters have it; empty for none."""
+    version = version_of({"bloom_version": text})
+    if text is not None and not version:
+        raise ConfigurationError(
+            f"--bloom-version is a text of 1 to {MAX_VERSION} bytes in UTF-8, as "
+            f'meta["bloom_version"]; got {shown(text)}'
+        )
+    return version
+
+
+def _with_version(queries: Iterator[Query | None], version: bytes) -> Iterator[Query | None]:
+    for query in queries:
+        if query is None or query.kind == "item" or not version:
+            yield query
+        else:
+            yield replace(query, item=versioned(query.item, version))
 
 
 def _queries(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query | None]:

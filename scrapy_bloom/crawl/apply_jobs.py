@@ -1,5 +1,6 @@
 """What queued writes do with the filters: one call for many jobs of one kind. No I/O."""
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
 from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.server_state import ServerState
+from scrapy_bloom.fingerprinter import base_of
 from scrapy_bloom.settings import LASTING
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
@@ -122,6 +124,8 @@ class JobApplier:
         #: Claims that the server has not granted, and those of them without a request.
         self._others: set[tuple[str, bytes]] = set()
         self._unkept: set[tuple[str, bytes]] = set()
+        #: Per window, URLs of versions that were recorded, until they are recorded themselves.
+        self._bases: dict[str, set[bytes]] = defaultdict(set)
 
     def apply(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
         """Apply jobs of one kind and window; return the items that could not be recorded."""
@@ -129,8 +133,10 @@ class JobApplier:
         items, nonce = [job.item for job in jobs], self._token(4)
         if kind in CRAWLED:
             return (yield from self._settle_crawled(jobs))
-        if kind is JobKind.RECORD:
-            return _unrecorded(items, (yield run(partial(add, items=items))))
+        if kind in (JobKind.RECORD, JobKind.BASE):
+            verdicts = yield run(partial(add, items=items))
+            bases = yield from self._record_bases(jobs[0].window, items, verdicts)
+            return _unrecorded(items, verdicts) + bases
         if kind in (JobKind.CLAIM, JobKind.KEEP):
             claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM)
             requests, pages = [job.request for job in jobs], [job.page for job in jobs]
@@ -228,13 +234,36 @@ class JobApplier:
                 owners=(self._worker, self._owner),
                 server=self._server.id,
             )
-            unrecorded = _unrecorded(crawled, (yield run(confirm)))
+            verdicts = yield run(confirm)
+            # Afterwards: a page that is not confirmed must not be seen by way of its URL.
+            bases = yield from self._record_bases(jobs[0].window, crawled, verdicts)
+            unrecorded = _unrecorded(crawled, verdicts) + bases
         else:
             yield from self._release(run, crawled, server=self._server.id)
             unrecorded = []
         if crawled:
             self._server.refusals = 0
         return unrecorded
+
+    def _record_bases(
+        self, window: str, items: Sequence[bytes], verdicts: Sequence[Verdict]
+    ) -> Steps[list[bytes]]:
+        """Record the URLs of versions that were recorded; return those for which there is no room.
+
+        If the server fails, they are recorded with the next ones: the versions are not confirmed a
+        second time.
+        """
+        bases = self._bases[window]
+        for item, verdict in zip(items, verdicts, strict=True):
+            base = base_of(item) if verdict in (Verdict.NEW, Verdict.SEEN) else None
+            if base is not None:
+                bases.add(base)
+        if not bases:
+            return []
+        ordered = sorted(bases)
+        recorded = yield Step(window, partial(claim_protocol.record, items=ordered))
+        bases.clear()
+        return _unrecorded(ordered, recorded)
 
     def _depends_on_others(self, page: Job) -> bool:
         """Whether another worker may lose a request that the page yielded, and only the page has.

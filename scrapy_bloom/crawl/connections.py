@@ -6,8 +6,9 @@ from functools import partial
 
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.bloom.model.generations import forgotten_before
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
-from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters
+from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, newest_rings
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
@@ -118,6 +119,20 @@ class Connections:
             self._async_round_trips += before.round_trips
             if has_asyncio():
                 self._closing = asyncio.ensure_future(before.close())
+
+    def forgotten(self) -> str | None:
+        """Return how often each filter's blocks have forgotten something, since it was created.
+
+        None if that may have changed: the period of a block is over, and it was not used since.
+        """
+        counts = []
+        for window, bloom in self.filters.by_window.items() if self.filters else ():
+            lookups = self.lookups.sessions[window] if self.lookups else bloom.session
+            rings = newest_rings(bloom.session, lookups)
+            if not rings or any(self._local.has_ended(window, ring.ends) for ring in rings):
+                return None
+            counts.append(f"{window}:{sum(forgotten_before(ring.generations) for ring in rings)}")
+        return ",".join(counts) or None
 
     def connector(self, in_main: InMain) -> Callable[[], Filters]:
         """Return what connects filters for another thread; their events are reported in this one.

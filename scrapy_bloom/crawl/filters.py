@@ -14,6 +14,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
+from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Is called with a filter's key, its window, an event, and the ring that changed.
@@ -120,6 +121,17 @@ def connect_filters(
     if len(blooms) == 1:
         blooms[LASTING].keep_connection()
     return Filters(blooms, connection)
+
+
+def newest_rings(first: FilterSession, second: FilterSession) -> list[Ring]:
+    """Return the rings of a filter's blocks, as the session that used them last holds them.
+
+    Empty if the filter is not open.
+    """
+    if not first.complete or not second.complete or first.header != second.header:
+        return []
+    pairs = ((held.ring, second.held[block].ring) for block, held in first.held.items())
+    return [max(pair, key=lambda ring: ring.active.number) for pair in pairs]
 
 
 def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connection:

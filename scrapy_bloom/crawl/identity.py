@@ -13,8 +13,16 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.windows import Windows
-from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, ScrapyRedisFingerprinter, bounded
-from scrapy_bloom.settings import LASTING, BloomSettings
+from scrapy_bloom.fingerprinter import (
+    MAX_FINGERPRINT,
+    MAX_VERSION,
+    VERSIONED,
+    ScrapyRedisFingerprinter,
+    bounded,
+    version_of,
+    versioned,
+)
+from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: Fingerprinters that make it of the URL, the method and the body alone, as long as the meta key
 #: "verbatim_url" is not there.
@@ -71,25 +79,51 @@ class Identity:
         try:
             found = self._fingerprint(request)
             is_short = type(found) is bytes and len(found) <= MAX_FINGERPRINT
-            return found if is_short else bounded(found)
+            return found if is_short and found[:8] != VERSIONED else bounded(found)
         except Exception as error:
             self._report.not_identified(self.fingerprinter, request, error)
             raise
 
     def key(self, request: Request) -> Key:
-        """Return a request's window and fingerprint. Raises as ``fingerprint`` does."""
+        """Return a request's window, and its fingerprint or that of its version.
+
+        Raises as ``fingerprint`` does.
+        """
         item, meta = self.fingerprint(request), request.meta
         if not (self._has_rules or "bloom_window" in meta or meta.get("is_start_request")):
-            return LASTING, item  # as most requests
+            window = LASTING  # as of most requests
+        else:
+            window = self._window(request)
+        # What this run has taken is seen until its end, whatever version it has.
+        if "bloom_version" in meta and window != RUN:
+            item = self._versioned(item, request)
+        return window, item
+
+    def _versioned(self, item: bytes, request: Request) -> bytes:
+        version = version_of(request.meta)
+        if version:
+            return versioned(item, version)
+        given = request.meta["bloom_version"]
+        kind = f"of type {type(given).__name__}"
+        if isinstance(given, str):
+            kind = f"longer than {MAX_VERSION} bytes" if given else "empty"
+        self._report.warn_once(
+            "bad-version",
+            f"meta['bloom_version'] is {kind} in {shown(request)}: the request is treated as "
+            "without a version (leave the key out, or give a short text)",
+        )
+        return item
+
+    def _window(self, request: Request) -> str:
         try:
-            return self._windows.of(request, self._crawler.spider), item
+            return self._windows.of(request, self._crawler.spider)
         except ValueError as error:
             self._report.warn_once(
                 "unknown-window",
                 f"meta['bloom_window'] of {shown(request)} {error} (BLOOM_WINDOWS has more): the "
                 "request is remembered like any other",
             )
-            return LASTING, item
+            return LASTING
 
     def _own_key(self, request: Request) -> bytes:
         # A redirect copies meta: the target would be taken for a duplicate of the source.

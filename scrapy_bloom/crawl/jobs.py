@@ -12,6 +12,8 @@ class JobKind(Enum):
 
     #: Record it, because the server did not answer.
     RECORD = "record"
+    #: Record the URL of a version that was recorded.
+    BASE = "base"
     #: Claim it, because the server did not answer.
     CLAIM = "claim"
     #: Claim a request that is neither tested nor recorded.
@@ -35,7 +37,7 @@ class JobKind(Enum):
 #: Those of pages that were crawled: not applied if the server may have lost their links.
 CRAWLED = (JobKind.CONFIRM, JobKind.DONE)
 #: Those that take memory on the server; most others give some back.
-GROWING = (JobKind.RECORD, JobKind.CLAIM, JobKind.KEEP)
+GROWING = (JobKind.RECORD, JobKind.BASE, JobKind.CLAIM, JobKind.KEEP)
 #: Those that are queued because the server did not answer.
 REPLAYED = (JobKind.RECORD, JobKind.CLAIM)
 

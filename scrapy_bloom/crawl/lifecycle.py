@@ -21,6 +21,7 @@ from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
+from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.settings import ITEMS, BloomSettings
 
@@ -110,11 +111,15 @@ class Lifecycle:
             raise
         self.write_behind = write_behind
         self._use(filters)
+        spider = self._spider or self._crawler.spider
+        # Under "scheduled", a crawl that is killed loses the pages of sitemaps that count as seen.
+        if isinstance(spider, SitemapVersions) and self._settings.makes_claims:
+            spider.bloom_forgotten = self.connections.forgotten
         return filters
 
     def _make_policy(self, in_main: InMain) -> Policy:
         if not self._settings.makes_claims:
-            return RecordWhenScheduled()
+            return RecordWhenScheduled(self.local.versions.crawled)
         spider = self._spider or self._crawler.spider
         if spider is None:
             raise ConfigurationError(
@@ -135,6 +140,8 @@ class Lifecycle:
             take=self.local.take,
             page_items=page_items,
             forget=self.local.discard,
+            claimed=self.local.versions.claimed,
+            crawled=self.local.versions.crawled,
             in_main=in_main,
             runtime=self.runtime,
         )

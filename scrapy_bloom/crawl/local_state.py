@@ -3,6 +3,7 @@
 import random
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import cycle
@@ -10,6 +11,7 @@ from itertools import cycle
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.fingerprinter import VERSIONED, base_of
 
 #: Seconds after its block's last reply that an entry counts: how late a rotation, or a ``clear``
 #: by another process, may be noticed.
@@ -21,6 +23,8 @@ OUTAGE_CAPACITY = 200_000
 #: Slots that an entry may be in, and bits of its stamp.
 WAYS, STAMP_BITS = 2, 16
 STAMP_MASK = (1 << STAMP_BITS) - 1
+#: The stamp of a URL of which this process has claimed a version: seen until the claim ends.
+CLAIMED = STAMP_MASK
 #: Verdicts kept for requests that the scheduler has not been offered yet.
 MAX_RESERVED = 100_000
 
@@ -36,7 +40,7 @@ class _KnownBlock:
         version: nonce of the ring under which it replied.
         ends: when that ring ends, on the local clock.
         replied: when the last call that it replied to was sent.
-        stamp: of its entries, 1 to 65,535. A new one makes those it has void.
+        stamp: of its entries, 1 to 65,534. A new one makes those it has void.
     """
 
     version: str
@@ -56,6 +60,65 @@ class Reserved:
 
     verdict: Verdict
     length: int
+
+
+class ClaimedVersions:
+    """Notes in the cache the URLs of which this process has claimed a version.
+
+    The filter does not know them yet, and would answer "new" to links without a version.
+
+    Args:
+        slots: of the cache.
+        place: returns the first slot of a key, and the bits that stand for it.
+        add: puts a key with a stamp into the cache.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        slots: "array[int]",
+        place: Callable[[Key], tuple[int, int]],
+        add: Callable[[Key, int], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._slots, self._place, self._add, self._clock = slots, place, add, clock
+        #: URLs of versions that were crawled of late, and when.
+        self._crawled: deque[tuple[float, Key]] = deque()
+
+    def claimed(self, key: Key) -> None:
+        """Note that this process has claimed a version."""
+        base = base_of(key[1])
+        if base is not None:
+            self._add((key[0], base), CLAIMED)
+
+    def crawled(self, key: Key) -> None:
+        """Note that the job is queued that records the URL of a version.
+
+        It is written in a moment; from then on, the filter knows when the URL is forgotten.
+        """
+        base = base_of(key[1])
+        if base is not None:
+            self._add((key[0], base), CLAIMED)
+            self._crawled.append((self._clock(), (key[0], base)))
+            self.sweep()
+
+    def discard(self, key: Key) -> None:
+        """Note that the claim on a version was ended otherwise."""
+        base = base_of(key[1])
+        if base is not None:
+            self._end((key[0], base))
+
+    def sweep(self) -> None:
+        """Leave URLs to the filter whose jobs were queued some seconds ago."""
+        before = self._clock() - FRESH_SECONDS
+        while self._crawled and self._crawled[0][0] < before:
+            self._end(self._crawled.popleft()[1])
+
+    def _end(self, key: Key) -> None:
+        start, tag = self._place(key)
+        for slot in range(start, start + WAYS):
+            if self._slots[slot] == tag << STAMP_BITS | CLAIMED:
+                self._slots[slot] = tag << STAMP_BITS  # without a server, it counts
 
 
 #: Stands for the verdict of a URL that is recorded here.
@@ -87,7 +150,7 @@ class LocalState:
         self._forget_after = forget_after
         self._clock = clock
         self._salt = random.getrandbits(62)
-        self._stamps = cycle(range(1, 1 << STAMP_BITS))
+        self._stamps = cycle(range(1, CLAIMED))
         self._blocks: dict[BlockId, _KnownBlock] = {}
         #: Per window, offset from server time to the local clock, at most 1 s too early.
         self._offsets: dict[str, float] = {}
@@ -98,6 +161,7 @@ class LocalState:
         #: Those of them that stay, also once a filter has claimed them.
         self._for_run: set[bytes] = set()
         self._reserved: dict[Key, Reserved] = {}
+        self.versions = ClaimedVersions(self._slots, self._place, self._add, clock)
 
     # -- recorded here only --
 
@@ -113,8 +177,10 @@ class LocalState:
 
     def keep_for_run(self, item: bytes) -> None:
         """Record a URL here until the crawl ends, because no filter remembers it."""
-        self._taken.add(item)
-        self._for_run.add(item)
+        base = base_of(item)
+        items = (item,) if base is None else (item, base)
+        self._taken.update(items)
+        self._for_run.update(items)
 
     def recorded(self, keys: Collection[Key], *, is_up: bool) -> None:
         """Note URLs that a filter has recorded; forget them here once lookups use the filter."""
@@ -169,6 +235,9 @@ class LocalState:
         stamp = self._find(key)
         if stamp is None or max_age == ANY_AGE:
             return stamp is not None
+        if stamp == CLAIMED:
+            self.versions.sweep()
+            return self._is_cache and self._find(key) == CLAIMED
         known = self._blocks.get((key[0], block))
         if known is None or known.stamp != stamp or not self._is_cache:
             return False
@@ -178,6 +247,10 @@ class LocalState:
     def connected(self, window: str, server_time: int) -> None:
         """Note the server's time now, in seconds; a call's reply took up to a second."""
         self._offsets[window] = self._clock() - server_time - 1
+
+    def has_ended(self, window: str, ends: int) -> bool:
+        """Whether a moment of the server's clock may have passed; 0 is never."""
+        return bool(ends) and self._clock() >= self._offsets[window] + ends
 
     def put(self, key: Key, held: CachedRing | None, sent: float, *, is_certain: bool) -> None:
         """Note the reply of a block about a URL that is seen from now on.
@@ -196,7 +269,9 @@ class LocalState:
         self._add(key, block.stamp if is_certain else 0)
 
     def discard(self, key: Key) -> None:
-        """Forget a URL."""
+        """Forget a URL; if it is a version, also that it was claimed."""
+        if key[1].startswith(VERSIONED):
+            self.versions.discard(key)
         start, tag = self._place(key)
         for slot in range(start, start + WAYS):
             if self._slots[slot] >> STAMP_BITS == tag:

@@ -49,7 +49,8 @@ class LookupBatcher:
         self._answered, self._serves, self._failed = answered, serves, failed
         self._clock = runtime.monotonic
         self._blooms = filters.by_window
-        self._sessions = {window: bloom.new_session() for window, bloom in self._blooms.items()}
+        #: By window; the rings that they hold are as of the last lookup.
+        self.sessions = {window: bloom.new_session() for window, bloom in self._blooms.items()}
         client = filters.connection.open_async() if has_asyncio() else None
         #: None where nothing but blocking is possible.
         self.driver = client and AsyncDriver(client, filters.connection.address, timeout, WORDS)
@@ -104,7 +105,7 @@ class LookupBatcher:
         lookups = list(self.in_flight.values())
         try:
             for window, same in self._by_window(lookups):
-                session, sent = self._sessions[window], self._clock()
+                session, sent = self.sessions[window], self._clock()
                 try:
                     verdicts = await driver.run(self._policy.look_up(same)(session))
                 except StorageError as error:

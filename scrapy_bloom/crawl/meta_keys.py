@@ -27,6 +27,15 @@ META_KEYS: Mapping[str, MetaKey] = {
         "Identifies the page instead of its URL, for instance by a product number. Redirects of "
         "the request are identified by their own URLs.",
     ),
+    "bloom_version": MetaKey(
+        "a non-empty str of at most 200 bytes in UTF-8",
+        "none",
+        "The version of the page, such as the `lastmod` of a sitemap or a date in a listing. A "
+        "page is new if its version is none of those that are remembered. A request without a "
+        "version is seen if any version of the page was crawled. The window `run` ignores "
+        "versions. A redirect keeps the version; requests that a callback makes with "
+        "`meta=response.meta` have it as well: do not hand it on.",
+    ),
     "bloom_window": MetaKey(
         "`run`, `lasting`, or a name of `BLOOM_WINDOWS`",
         "`BLOOM_START_WINDOW` for start requests and sitemaps, else the first of "

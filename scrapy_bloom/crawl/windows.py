@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scrapy import Request, Spider
 from scrapy.spiders import SitemapSpider
 
+from scrapy_bloom.fingerprinter import version_of
 from scrapy_bloom.settings import LASTING, RUN
 
 
@@ -54,8 +55,9 @@ def is_start(request: Request) -> bool:
 def _is_hub(request: Request, spider: Spider | None) -> bool:
     """Whether it is a start request or, reached from one, a further sitemap.
 
-    Each run crawls these again to find what is new.
+    Each run crawls these again to find what is new. A sitemap with a version changes with it.
     """
     if is_start(request):
         return True
-    return isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001
+    is_sitemap = isinstance(spider, SitemapSpider) and request.callback == spider._parse_sitemap  # noqa: SLF001
+    return is_sitemap and not version_of(request.meta)

@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, run_blocking
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, Steps, run_blocking
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.server_state import ServerState
+from scrapy_bloom.fingerprinter import versioned
 
 FIRST, SECOND = b"1" * 20, b"2" * 20
 OURS, THEIRS = "w-ours", "w-theirs"
@@ -23,9 +26,9 @@ OURS, THEIRS = "w-ours", "w-theirs"
 class Worker:
     """Applies jobs to a filter."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, **options: Any) -> None:
         self._client = client
-        self.bloom = BloomFilter(client, "k", capacity=1_000, blocks=1)
+        self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
         self._filters = Filters({"lasting": self.bloom}, Connection(client, ""))
         server = ServerState(time.monotonic)
         server.identify(self._filters.server_id())
@@ -49,8 +52,18 @@ class Worker:
         item: bytes,
         relies_on: Sequence[bytes] = (),
         yielded: Sequence[bytes] = (),
-    ) -> None:
-        """Apply one job."""
+    ) -> list[bytes]:
+        """Apply one job; return what could not be recorded."""
+        return run_blocking(self.steps(kind, item, relies_on, yielded), self._filters)
+
+    def steps(
+        self,
+        kind: JobKind,
+        item: bytes,
+        relies_on: Sequence[bytes] = (),
+        yielded: Sequence[bytes] = (),
+    ) -> Steps[list[bytes]]:
+        """Return the steps of a job."""
         job = Job(
             kind,
             "lasting",
@@ -59,7 +72,7 @@ class Worker:
             relies_on=frozenset(("lasting", one) for one in relies_on),
             yielded=frozenset(("lasting", one) for one in yielded),
         )
-        run_blocking(self._applier.apply([job]), self._filters)
+        return self._applier.apply([job])
 
     def owner(self, item: bytes) -> str:
         """Return the owner of a claim."""
@@ -112,3 +125,64 @@ def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
     worker.apply(JobKind.CONFIRM, SECOND, yielded=[FIRST])
     assert (SECOND in worker.bloom) is is_kept
     assert worker.owner(FIRST) == THEIRS
+
+
+# -- versions --
+
+VERSION = versioned(FIRST, b"2026-01-02")
+
+
+@pytest.mark.parametrize("owner", ["", THEIRS])
+def test_the_url_of_a_version_that_is_not_confirmed_is_not_recorded(
+    worker: Worker, owner: str
+) -> None:
+    if owner:
+        worker.claim(VERSION, owner)
+    worker.apply(JobKind.CONFIRM, VERSION)
+    assert worker.bloom.contains([VERSION, FIRST]) == [False, False]
+
+
+def test_a_version_and_its_url_are_recorded_together(worker: Worker) -> None:
+    worker.claim(VERSION, OURS)
+    worker.apply(JobKind.CONFIRM, VERSION)
+    assert worker.bloom.contains([VERSION, FIRST, SECOND]) == [True, True, False]
+
+
+def test_a_page_that_is_not_to_be_recorded_leaves_its_url(worker: Worker) -> None:
+    for kind in (JobKind.DONE, JobKind.RELEASE, JobKind.FAIL, JobKind.CLAIM):
+        worker.claim(VERSION, OURS)
+        worker.apply(kind, VERSION)
+        assert worker.bloom.contains([VERSION, FIRST]) == [False, False], kind
+
+
+def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(worker: Worker) -> None:
+    """The claim of the version is gone by then: its job alone would not do it."""
+    worker.claim(VERSION, OURS)
+    steps = worker.steps(JobKind.CONFIRM, VERSION)
+    confirm = next(steps)
+    assert confirm.operation is not None
+    steps.send(worker.bloom.run(confirm.operation))
+    with pytest.raises(StorageError):
+        steps.throw(StorageError("the server has gone"))
+    assert worker.bloom.contains([VERSION, FIRST]) == [True, False]
+    worker.apply(JobKind.CONFIRM, VERSION)
+    assert worker.bloom.contains([VERSION, FIRST]) == [True, True]
+
+
+def test_an_outage_records_both(worker: Worker) -> None:
+    worker.apply(JobKind.RECORD, VERSION)
+    assert worker.bloom.contains([VERSION, FIRST]) == [True, True]
+
+
+@pytest.mark.parametrize("kind", [JobKind.CONFIRM, JobKind.RECORD])
+def test_a_url_for_which_there_is_no_room_is_reported(client: redis.Redis, kind: JobKind) -> None:
+    worker = Worker(client, capacity=8, growth=0)
+    full = b""
+    for number in range(1_000):
+        item = versioned(b"%20d" % number, b"1")
+        worker.claim(item, OURS)
+        if unrecorded := worker.apply(kind, item):
+            full = unrecorded[-1]
+            break
+    assert full
+    assert full not in worker.bloom

@@ -13,6 +13,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli import check
+from scrapy_bloom.fingerprinter import versioned
 
 
 class OwnFingerprinter:
@@ -71,6 +72,31 @@ def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
         ("sku-1", True),
         ("sku-2", False),
     ]
+
+
+def test_check_of_versions(shop: Call, client: redis.Redis) -> None:
+    """Of URLs and keys; an item of the library has none."""
+    urls, key = fingerprints(URLS[:2]), b"bloom_key:sku-1"
+    BloomFilter(client, KEY).add_many(
+        [urls[0], versioned(urls[0], b"1"), urls[1], versioned(urls[1], b"2"), key, "tea"]
+    )
+    asked = ["check", *URLS[:2], "--bloom-key", "sku-1", "--item", "tea", "--json"]
+    for version, seen in (
+        ([], [True, True, True, True]),
+        (["--bloom-version", "1"], [False, True, True, False]),
+        (["--bloom-version", "2"], [False, True, False, True]),
+    ):
+        answers = shop(*asked, *version).json["answers"]
+        assert [answer["seen"] for answer in answers] == seen, version
+
+
+@pytest.mark.parametrize("version", ["", "x" * 201])
+def test_a_version_that_no_request_has_is_refused(
+    shop: Call, client: redis.Redis, version: str
+) -> None:
+    done = shop("check", URLS[0], "--bloom-version", version)
+    assert done.code == 2
+    assert "--bloom-version is a text of 1 to 200 bytes" in done.err
 
 
 def test_check_of_items_of_the_library(shop: Call, client: redis.Redis) -> None:

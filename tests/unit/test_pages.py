@@ -27,7 +27,7 @@ from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 from tools.scaling import bits_per_url
 
-META = {"bloom_key", "bloom_window", "bloom_enabled"}
+META = {"bloom_key", "bloom_version", "bloom_window", "bloom_enabled"}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ Requests with `dont_filter=True` do not come to the dupefilter at all."""
 EXAMPLE = """\
 yield Request(url, meta={"bloom_window": "run"})  # crawl it in every run
 yield Request(url, meta={"bloom_key": product_id})  # one page, whatever its URL
+yield Request(url, meta={"bloom_version": lastmod})  # crawl it again when it has changed
 yield Request(url, meta={"bloom_enabled": False})  # neither tested nor recorded"""
 
 

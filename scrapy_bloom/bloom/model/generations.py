@@ -1,7 +1,7 @@
 """What a ring is made of: its configuration, its generations and their layers. Pure values."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.model.header import WRITE_ALL
@@ -109,6 +109,15 @@ class Generation:
     dated: int
     run: int
     layers: tuple[Layer, ...]
+
+
+def forgotten_before(generations: Sequence[Generation]) -> int:
+    """Return how many generations a block has forgotten. While it stays, no URL becomes new.
+
+    Args:
+        generations: those of its ring, newest first.
+    """
+    return generations[0].number + 1 - len(generations)
 
 
 def memory_of(generations: Iterable[Generation]) -> int:

@@ -29,6 +29,7 @@ class ClaimLedger:
         keep_for_run: records a page without an item so; None to record those in the filter too.
         report: counts and warns.
         clock: returns seconds.
+        crawled: notes in the local cache that a URL is recorded.
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
@@ -48,9 +49,11 @@ class ClaimLedger:
         keep_for_run: Callable[[bytes], object] | None,
         report: Report,
         clock: Callable[[], float],
+        crawled: Callable[[Key], None] = lambda _: None,
     ) -> None:
         self._put, self._take, self._forget, self._report = put, take, forget, report
         self._keep_for_run = keep_for_run
+        self._crawled = crawled
         self._unkept = UnkeptRequests(clock)
         self.doubtful = self._unkept.doubtful
         self.length = 0
@@ -104,7 +107,9 @@ class ClaimLedger:
         self._put(job)
         if also is not None:
             self._put(Job(JobKind.RECORD, *also))
-        if kind is not JobKind.CONFIRM:
+        if kind is JobKind.CONFIRM:
+            self._crawled(claim)
+        else:
             self._forget(claim)
         self.length -= length
         self.uncertain.discard(claim)

@@ -18,6 +18,7 @@ from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.write_behind import PeriodicTask, WriteBehind
+from scrapy_bloom.fingerprinter import VERSIONED, base_of
 
 #: What a batch of lookups runs on a filter.
 LookUp = Callable[[FilterSession], Operation[list[Verdict]]]
@@ -130,9 +131,16 @@ class Policy:
 
 
 class RecordWhenScheduled(Policy):
-    """``BLOOM_REMEMBER = "scheduled"``: a URL counts as seen once its request is scheduled."""
+    """``BLOOM_REMEMBER = "scheduled"``: a URL counts as seen once its request is scheduled.
+
+    Args:
+        recorded: notes in the local cache that the URL of a version is recorded in a moment.
+    """
 
     certain = frozenset((Verdict.SEEN, Verdict.NEW))
+
+    def __init__(self, recorded: Callable[[Key], None]) -> None:
+        self._recorded = recorded
 
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:  # noqa: ARG002
         """See ``Policy``."""
@@ -150,3 +158,9 @@ class RecordWhenScheduled(Policy):
     def record_later(self, key: Key, request: Request) -> None:  # noqa: ARG002
         """See ``Policy``."""
         self._put(Job(JobKind.RECORD, *key))
+
+    def decided(self, key: Key, verdict: Verdict) -> None:
+        """See ``Policy``. The URL of a version is recorded a moment later, in no further call."""
+        if verdict is Verdict.NEW and key[1].startswith(VERSIONED):
+            self._put(Job(JobKind.BASE, key[0], base_of(key[1]) or b""))
+            self._recorded(key)

@@ -38,6 +38,7 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.windows import is_start
 from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.fingerprinter import VERSIONED
 from scrapy_bloom.settings import LASTING, RUN, BloomSettings
 
 #: Times that a failed URL is tried again without being found again.
@@ -59,6 +60,8 @@ class RecordWhenCrawled(Policy):
         take: records a fingerprint in this process for this run.
         page_items: decides which pages have an item; None if all are recorded.
         forget: removes a key from the local cache.
+        claimed: notes in it that this process has claimed a version of a URL.
+        crawled: notes in it that the claim was ended, and the URL is recorded.
         in_main: schedules a function in the crawl's thread.
         runtime: clock and random numbers.
     """
@@ -77,12 +80,17 @@ class RecordWhenCrawled(Policy):
         take: Callable[[bytes], bool],
         page_items: PageItems | None,
         forget: Callable[[Key], None],
+        claimed: Callable[[Key], None],
+        crawled: Callable[[Key], None],
         in_main: InMain,
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
         self._engine, self._report = engine, report
         self._take, self._forget, self._page_items = take, forget, page_items
+        # Other workers may end the claims of a shared queue, and this one is not notified.
+        self._claimed = claimed if not queue.is_shared else lambda _: None
+        self._crawled = crawled
         self._token, self._clock = runtime.token, runtime.monotonic
         self._max_length = settings.pending_memory // 4
         me = Worker(
@@ -122,6 +130,7 @@ class RecordWhenCrawled(Policy):
             keep_for_run=self._page_items.keep_for_run if self._page_items else None,
             report=self._report,
             clock=self._clock,
+            crawled=self._crawled,
         )
         self.doubtful, self.uncertain = self._ledger.doubtful, self._ledger.uncertain
         self._tracker = ClaimTracker(
@@ -199,6 +208,7 @@ class RecordWhenCrawled(Policy):
             if _goes_in_circles(request):
                 return False
         if key[0] != RUN:
+            self._claimed(key)
             return True
         # This run may have crawled a page that another run claimed; but not one that failed here.
         repeated = to_repeat.intersection(inherited)
@@ -213,6 +223,8 @@ class RecordWhenCrawled(Policy):
             self._page_items.keep_for_run(key[1])
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
+        if verdict is Verdict.NEW and key[1].startswith(VERSIONED):
+            self._claimed(key)
         if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
             offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
 

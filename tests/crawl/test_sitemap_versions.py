@@ -1,0 +1,330 @@
+"""``SitemapVersions``: crawls, again and again, of a site with true ``lastmod`` in its sitemaps."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.clock import MovedServer
+from support.odd_site import ERROR, Done, Lab, Reply, page, serve
+from support.polling import until
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.fingerprinter import versioned
+
+GROUPS, SIZE = 5, 8
+SPIDER = """
+from scrapy.http import Response
+from scrapy.spiders import SitemapSpider
+from scrapy_bloom import SitemapVersions
+
+class NewsSpider(SitemapVersions, SitemapSpider):
+    name = "odd"
+    custom_settings = {"CONCURRENT_REQUESTS": 3, "CONCURRENT_REQUESTS_PER_DOMAIN": 3}
+
+    @property
+    def sitemap_urls(self):
+        return [self.settings["SITE_URL"] + "/index.xml"]
+
+    def parse(self, response: Response):
+        yield from response.follow_all(css="a")
+"""
+NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
+
+
+@dataclass
+class News:
+    """A site whose pages change, with sitemaps that say so.
+
+    Attributes:
+        pages: path of a page -> its ``lastmod``.
+        sitemaps: path of a sitemap -> its ``lastmod``.
+        sizes: path of a sitemap -> its size in bytes.
+        has_links: whether pages link all others of their sitemap, without a version.
+    """
+
+    lab: Lab
+    has_links: bool = False
+    pages: dict[str, str] = field(default_factory=dict)
+    sitemaps: dict[str, str] = field(default_factory=dict)
+    sizes: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self._times = ((start + timedelta(minutes=n)).isoformat() for n in count())
+
+    def change(self, *paths: str) -> None:
+        """Change pages, or add them, one after the other."""
+        for path in paths:
+            self.pages[path] = self.sitemaps[self.sitemap_of(path)] = next(self._times)
+        self.publish()
+
+    def sitemap_of(self, path: str) -> str:
+        return f"/{path.split('-', maxsplit=1)[0].strip('/')}.xml"
+
+    def publish(self) -> None:
+        urls = self.lab.site.url
+        site: dict[str, Reply | Sequence[Reply]] = {}
+        for sitemap in self.sitemaps:
+            entries = {p: v for p, v in self.pages.items() if self.sitemap_of(p) == sitemap}
+            body = xml("urlset", "url", urls, entries)
+            site[sitemap], self.sizes[sitemap] = Reply(body=body), len(body)
+            links = entries if self.has_links else ()
+            site |= dict.fromkeys(entries, page(*links))
+        site["/index.xml"] = Reply(body=xml("sitemapindex", "sitemap", urls, self.sitemaps))
+        self.lab.site.pages = site
+
+    def crawl(self, **settings: Any) -> Done:
+        done = self.lab.crawl(SPIDER, **settings)
+        assert done.hits["/index.xml"] == 1
+        assert "] ERROR: " not in done.log, done.log
+        return done
+
+    def items(self) -> dict[str, bytes]:
+        """Return what filters hold of the newest version of each page."""
+        return {
+            path: versioned(fingerprint(Request(self.lab.site.url + path)), version.encode())
+            for path, version in self.pages.items()
+        }
+
+    def missing(self) -> set[str]:
+        """Return the pages whose newest versions the filter does not remember now."""
+        items = self.items()
+        found = BloomFilter(self.lab.client, "odd:bloom").contains(list(items.values()))
+        return {path for path, is_there in zip(items, found, strict=True) if not is_there}
+
+
+def xml(root: str, kind: str, site: str, entries: dict[str, str]) -> bytes:
+    """Return a sitemap, or an index, of paths and their ``lastmod``."""
+    lines = "".join(
+        f"<{kind}><loc>{site}{path}</loc><lastmod>{lastmod}</lastmod></{kind}>\n"
+        for path, lastmod in entries.items()
+    )
+    return f'<?xml version="1.0"?>\n<{root} xmlns="{NAMESPACE}">\n{lines}</{root}>\n'.encode()
+
+
+class NewsOn(Protocol):
+    """Makes a site, and crawls of it that remember on a server."""
+
+    def __call__(self, server: Server, *, has_links: bool = False) -> News: ...
+
+
+@pytest.fixture
+def news_on(tmp_path: Path) -> Iterator[NewsOn]:
+    """Makes a site, and crawls of it that remember on a server."""
+    opened: list[AbstractContextManager[Any]] = []
+
+    def make(server: Server, *, has_links: bool = False) -> News:
+        site = serve({})
+        lab = Lab(site.__enter__(), server.url, tmp_path)
+        opened.extend((lab, site))
+        news = News(lab, has_links)
+        news.change(*(f"/s{group}-{number}" for group in range(GROUPS) for number in range(SIZE)))
+        return news
+
+    yield make
+    for one in opened:
+        one.__exit__(None, None, None)
+
+
+class Expected:
+    """An exact model: what was fetched in which month, and what the filter has forgotten since.
+
+    Args:
+        window: months that something is remembered.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._fetched: dict[tuple[str, ...], int] = {}
+        #: Months in which there were crawls: each has a generation of its own.
+        self._months: set[int] = set()
+
+    def fetches(self, news: News, month: int) -> Counter[str]:
+        """Return what a crawl in a month fetches: what has changed, and what is due."""
+        self._months.add(month)
+        forgotten = sum(one <= month - self._window for one in self._months)
+        keys: list[tuple[str, ...]] = [(path, version) for path, version in news.pages.items()]
+        keys += [(path, version, f"{forgotten}") for path, version in news.sitemaps.items()]
+        last = month - self._window
+        new = [key for key in keys if self._fetched.get(key, last) <= last]
+        self._fetched |= dict.fromkeys(new, month)
+        return Counter(key[0] for key in new)
+
+
+@pytest.mark.parametrize(
+    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
+)
+def test_what_has_changed_and_what_is_due_is_fetched_and_nothing_else(
+    news_on: NewsOn, moved: MovedServer, ring: str
+) -> None:
+    """A year of crawls, one or two in most months; pages change at random, and are added."""
+    news, expected, chance = news_on(moved), Expected(3), random.Random(7)
+    given = {"BLOOM_RECRAWL_AFTER": "3 months", "BLOOM_RING": ring}
+    unread_bytes, all_bytes, due = 0, 0, 0
+    for month in (0, 0, 1, 2, 2, 3, 4, 6, 6, 7, 11, 11):
+        moved.set_time(datetime(2027, 1 + month, 15, 12, tzinfo=timezone.utc))
+        fetches = expected.fetches(news, month)
+        due += news.pages.keys() <= fetches.keys()
+        done = news.crawl(**given)
+        assert done.hits - Counter(["/index.xml", "/robots.txt"]) == fetches, month
+        assert not news.missing()
+        assert not done.claims
+        left_out = news.sitemaps.keys() - done.hits.keys()
+        unread_bytes += sum(news.sizes[path] for path in left_out)
+        all_bytes += news.sizes.total()
+        group = chance.randrange(GROUPS)
+        news.change(*chance.sample(sorted(news.pages), 2), f"/s{group}-{month}{len(news.pages)}")
+    assert due > 1
+    assert unread_bytes / all_bytes > 0.2
+
+
+def test_a_site_that_does_not_change_costs_one_request(
+    news_on: NewsOn, server: Server, client: Any
+) -> None:
+    news = news_on(server, has_links=True)
+    assert news.crawl().hits.total() == 1 + GROUPS * (1 + SIZE)
+    assert news.crawl().hits == {"/index.xml": 1}
+    assert news.crawl().hits == {"/index.xml": 1}
+    news.change("/s1-3")
+    assert news.crawl().hits == {"/index.xml": 1, "/s1.xml": 1, "/s1-3": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sitemaps"),
+    [
+        ({"BLOOM_REMEMBER": "scheduled"}, GROUPS),
+        ({"BLOOM_BATCH": "0"}, 0),
+        ({"BLOOM_COUNTING": "True"}, 0),
+        ({"BLOOM_WINDOWS": '{"product": "1 day"}', "BLOOM_RECRAWL_AFTER": "2 runs"}, 0),
+    ],
+)
+def test_pages_are_left_out_under_all_settings(
+    news_on: NewsOn,
+    server: Server,
+    client: Any,
+    settings: dict[str, str],
+    sitemaps: int,
+) -> None:
+    """Under "scheduled", a crawl that is killed would lose the pages of a sitemap that is seen."""
+    news = news_on(server, has_links=True)
+    given = {**settings, "BLOOM_RUN": "1"}
+    assert news.crawl(**given).hits.total() == 1 + GROUPS * (1 + SIZE)
+    assert news.crawl(**given).hits.total() == 1 + sitemaps
+    news.change("/s0-0")
+    assert news.crawl(**given).hits["/s0-0"] == 1
+
+
+def test_windows_in_runs_are_due_by_the_run(news_on: NewsOn, server: Server, client: Any) -> None:
+    news = news_on(server)
+    everything = 1 + GROUPS * (1 + SIZE)
+    for run, expected in (("a", everything), ("a", 1), ("b", 1), ("c", everything)):
+        done = news.crawl(BLOOM_RECRAWL_AFTER="2 runs", BLOOM_RUN=run)
+        assert done.hits.total() == expected, run
+
+
+def test_pages_of_another_window_are_due_in_time(news_on: NewsOn, moved: MovedServer) -> None:
+    """The sitemaps never change and are remembered for ever, but some of their pages are not."""
+    news = news_on(moved)
+    given = {
+        "BLOOM_WINDOWS": '{"short": "1 month"}',
+        "BLOOM_WINDOW_RULES": r'[["/s0-", "short"]]',
+    }
+    news.crawl(**given)
+    assert news.crawl(**given).hits.total() == 1
+    moved.move(31 * 86_400)
+    hits = news.crawl(**given).hits
+    assert {path for path in hits if "-" in path} == {f"/s0-{n}" for n in range(SIZE)}
+    assert max(hits.values()) == 1
+    assert news.crawl(**given).hits.total() == 1
+
+
+@pytest.mark.parametrize(
+    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
+)
+def test_no_page_that_is_due_is_left_by_staggered_blocks(
+    news_on: NewsOn, moved: MovedServer, ring: str
+) -> None:
+    """A crawl every few days: after each, the filter remembers all pages."""
+    news, fetched = news_on(moved), Counter[str]()
+    given = {"BLOOM_RECRAWL_AFTER": "2 weeks", "BLOOM_ROTATE_EVERY": "1 week", "BLOOM_RING": ring}
+    for _ in range(9):
+        fetched += news.crawl(**given, BLOOM_STAGGER="True").hits
+        assert not news.missing()
+        moved.move(3 * 86_400)
+    assert all(2 <= fetched[path] <= 4 for path in news.pages)
+
+
+# -- crawls that are killed, pages and sitemaps that fail --
+
+
+def fields(news: News) -> set[str]:
+    """Return the fields of all claims."""
+    client = news.lab.client
+    return {name.decode() for key in client.scan_iter("*:claims") for name in client.hkeys(key)}
+
+
+@pytest.mark.parametrize("pages", [2, 4, 7, 15, 30])
+@pytest.mark.parametrize("batch", [0, 64])
+def test_a_killed_crawl_loses_no_page_of_a_sitemap(
+    news_on: NewsOn, server: Server, client: Any, pages: int, batch: int
+) -> None:
+    """A sitemap that counts as read has no page that is neither crawled nor claimed."""
+    news = news_on(server)
+    given = {"BLOOM_BATCH": batch, "BLOOM_HEARTBEAT": 1}
+    first = news.lab.kill_midway(pages, SPIDER, **given)
+    claimed, missing, items = fields(news), news.missing(), news.items()
+    bloom = BloomFilter(client, "odd:bloom")
+    read = set()
+    for sitemap, lastmod in news.sitemaps.items():
+        item = fingerprint(Request(news.lab.site.url + sitemap))
+        if versioned(item, f"{lastmod} lasting:0".encode()) in bloom:
+            read.add(sitemap)
+            mine = {path for path in missing if news.sitemap_of(path) == sitemap}
+            assert {field_of(items[path]) for path in mine} <= claimed
+    assert read or pages < 15
+    second = news.crawl(**given).hits
+    assert not news.missing()
+    assert {*first, *second} >= {*news.pages, *news.sitemaps}
+    assert not read & second.keys()
+    assert news.crawl(**given).hits == {"/index.xml": 1}
+
+
+def test_a_killed_crawl_of_changes_goes_on(news_on: NewsOn, server: Server, client: Any) -> None:
+    news, given = news_on(server), {"BLOOM_HEARTBEAT": 1}
+    news.crawl(**given)
+    changed = [f"/s{group}-{number}" for group in (1, 3) for number in range(SIZE)]
+    news.change(*changed)
+    first = news.lab.kill_midway(6, SPIDER, **given)
+    second = news.crawl(**given).hits
+    assert {path for path in first + second if "-" in path} == {*changed}
+    assert not news.missing()
+    assert news.crawl(**given).hits == {"/index.xml": 1}
+
+
+@pytest.mark.parametrize("reply", [ERROR, Reply(body=b"<html>Are you human?</html>")])
+def test_a_sitemap_that_cannot_be_read_is_read_again(
+    news_on: NewsOn, server: Server, client: Any, reply: Reply
+) -> None:
+    news = news_on(server)
+    whole = news.lab.site.pages["/s2.xml"]
+    news.lab.site.pages["/s2.xml"] = reply
+    given = {"BLOOM_RETRY_AFTER": "1 s", "RETRY_ENABLED": "False"}
+    assert news.lab.crawl(SPIDER, **given).hits["/s2.xml"] == 1
+    assert len(news.missing()) == SIZE
+    news.lab.site.pages["/s2.xml"] = whole
+    until(lambda: news.lab.now() > max(c.time for c in news.lab.claims().values()), "it is due")
+    assert news.crawl(**given).hits == {"/index.xml": 1, "/s2.xml": 1} | {
+        f"/s2-{number}": 1 for number in range(SIZE)
+    }
+    assert not news.missing()

@@ -1,0 +1,284 @@
+"""``meta["bloom_version"]``: real crawls of pages that change, and of pages that fail."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.dupefilters import URL, Make, stats
+from support.loops import in_loop
+from support.odd_site import ERROR, Done, Lab, LabOf, Reply, moved, page
+from support.polling import until
+from support.servers import Server
+from support.workers import Worker
+
+from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom.fingerprinter import versioned
+
+REMEMBER = pytest.mark.parametrize("remember", ["crawled", "scheduled"])
+BATCH = pytest.mark.parametrize("batch", [0, 64])
+
+SPIDER = """
+from support.odd_site import OddSpider
+
+class VersionSpider(OddSpider):
+    custom_settings = {"RETRY_TIMES": 1, "CONCURRENT_REQUESTS": 2}
+
+    def parse(self, response):
+        for number, link in enumerate(response.css("a")):
+            meta = {f"bloom_{name}": link.attrib[name] for name in ("version", "key", "window")
+                    if name in link.attrib}
+            yield response.follow(link, meta=meta, priority=-number)
+"""
+
+
+def listing(versions: Mapping[str, str], *links: str) -> Reply:
+    """Return a page that links others with a version each, and then some without."""
+    listed = (f'<a href="{path}" version="{version}">' for path, version in versions.items())
+    return Reply(links, text="".join(listed))
+
+
+def recorded(lab: Lab, path: str, version: str = "") -> bool:
+    """Whether a version is recorded; without one, whether the page is."""
+    item = fingerprint(Request(lab.site.url + path))
+    return (versioned(item, version.encode()) if version else item) in BloomFilter(
+        lab.client, "odd:bloom"
+    )
+
+
+class Runs:
+    """Crawls of a site whose start page lists versions."""
+
+    def __init__(self, lab: Lab, **given: Any) -> None:
+        self.lab, self.given = lab, {"BLOOM_RETRY_AFTER": "1 s", **given}
+
+    def run(self, versions: Mapping[str, str], *links: str, **given: Any) -> Done:
+        self.lab.site.pages = {**self.lab.site.pages, "/": listing(versions, *links)}
+        return self.lab.crawl(SPIDER, **self.given, **given)
+
+    def fetched(self, versions: Mapping[str, str], *links: str, **given: Any) -> Counter[str]:
+        """Return what a crawl fetches beyond the start page."""
+        done = self.run(versions, *links, **given)
+        assert done.hits["/"] == 1
+        assert "] ERROR: " not in done.log
+        return done.hits - Counter({"/": 1, "/robots.txt": 1})
+
+
+# -- what is fetched --
+
+
+@REMEMBER
+@BATCH
+def test_a_version_is_fetched_once_and_the_page_without_one_is_seen(
+    lab_of: LabOf, remember: str, batch: int
+) -> None:
+    runs = Runs(
+        lab_of({path: page("/a", "/b", "/c") for path in ("/a", "/b", "/c")}),
+        BLOOM_REMEMBER=remember,
+        BLOOM_BATCH=batch,
+    )
+    assert runs.fetched({"/a": "1", "/b": "1"}) == {"/a": 1, "/b": 1, "/c": 1}
+    assert runs.fetched({"/a": "1", "/b": "2"}, "/a", "/b", "/c") == {"/b": 1}
+    assert runs.fetched({"/a": "2", "/b": "1"}) == {"/a": 1}, "version 1 of /b is remembered"
+    assert runs.fetched({}, "/a", "/b", "/c") == {}
+    assert runs.fetched({"/c": "1"}) == {"/c": 1}, "it was crawled without a version"
+    assert not runs.lab.claims()
+
+
+@REMEMBER
+def test_links_without_a_version_cost_nothing_in_the_same_run(lab_of: LabOf, remember: str) -> None:
+    """All pages link all pages, and each is fetched once, although the filter knows it late."""
+    paths = [f"/{number}" for number in range(30)]
+    runs = Runs(lab_of({path: page(*paths) for path in paths}), BLOOM_REMEMBER=remember)
+    assert runs.fetched(dict.fromkeys(paths, "1")) == dict.fromkeys(paths, 1)
+
+
+@BATCH
+def test_a_killed_crawl_goes_on_with_its_versions(lab_of: LabOf, batch: int) -> None:
+    paths = [f"/{number}" for number in range(20)]
+    lab = lab_of({path: page(*paths) for path in paths})
+    runs, versions = Runs(lab, BLOOM_BATCH=batch, BLOOM_HEARTBEAT=1), dict.fromkeys(paths, "1")
+    lab.site.pages["/"] = listing(versions)
+    first = lab.kill_midway(8, SPIDER, **runs.given)
+    assert len(first) < len(paths)
+    lab.site.pages["/"] = page()
+    second = runs.fetched({})
+    assert {*first, *second} >= {*paths}, "the claims alone bring them back"
+    assert runs.fetched(versions, *paths) == {}
+    assert runs.fetched({"/7": "2"}) == {"/7": 1}
+    assert all(recorded(lab, path, "1") and recorded(lab, path) for path in paths)
+    assert not lab.claims()
+
+
+@BATCH
+def test_a_version_that_fails_is_tried_again_and_hides_nothing(lab_of: LabOf, batch: int) -> None:
+    lab = lab_of({"/a": (ERROR, ERROR, page())})
+    runs = Runs(lab, BLOOM_BATCH=batch)
+    assert runs.run({"/a": "1"}).hits["/a"] == 2, "with a retry"
+    assert not recorded(lab, "/a", "1")
+    assert not recorded(lab, "/a")
+    until(lambda: lab.now() > max(claim.time for claim in lab.claims().values()), "it is due")
+    assert runs.fetched({}) == {"/a": 1}
+    assert recorded(lab, "/a", "1")
+    assert recorded(lab, "/a")
+    assert runs.fetched({"/a": "1"}, "/a") == {}
+
+
+def test_a_retry_has_the_version(lab_of: LabOf) -> None:
+    lab = lab_of({"/a": (ERROR, page())})
+    runs = Runs(lab)
+    assert runs.fetched({"/a": "1"}) == {"/a": 2}
+    assert recorded(lab, "/a", "1")
+    assert recorded(lab, "/a")
+
+
+@REMEMBER
+def test_a_redirect_keeps_the_version(lab_of: LabOf, remember: str) -> None:
+    """Else the target of a page that has changed would be a duplicate."""
+    lab = lab_of({"/a": moved("/b"), "/b": page()})
+    runs = Runs(lab, BLOOM_REMEMBER=remember)
+    for version in ("1", "2"):
+        assert runs.fetched({"/a": version}) == {"/a": 1, "/b": 1}
+        assert runs.fetched({"/a": version, "/b": version}, "/a", "/b") == {}
+    assert all(recorded(lab, path, version) for path in ("/a", "/b") for version in ("1", "2", ""))
+
+
+@REMEMBER
+def test_a_key_has_versions(lab_of: LabOf, remember: str) -> None:
+    lab = lab_of({"/a": page(), "/b": page()})
+
+    def keyed(path: str, version: str) -> Reply:
+        attributes = f'version="{version}"' if version else ""
+        return Reply(text=f'<a href="{path}" key="product 7" {attributes}>')
+
+    for path, version, expected in (
+        ("/a", "1", 1),
+        ("/b", "1", 0),
+        ("/b", "2", 1),
+        ("/b", "", 0),
+        ("/a", "", 0),
+    ):
+        lab.site.pages["/"] = keyed(path, version)
+        done = lab.crawl(SPIDER, BLOOM_REMEMBER=remember)
+        assert done.hits[path] == expected, (path, version)
+
+
+# -- a dupefilter alone --
+
+
+def request(version: object = None, url: str = URL, **meta: Any) -> Request:
+    return Request(url, meta=meta if version is None else {"bloom_version": version, **meta})
+
+
+def is_written(dupefilter: BloomDupeFilter) -> None:
+    """Wait until what is queued is written."""
+    thread = dupefilter._crawl.write_behind
+    assert thread is not None
+    until(lambda: not thread.queue, "jobs are written")
+
+
+def test_a_version_that_is_none_is_warned_about_once_and_ignored(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make()
+    for number, version in enumerate(["", "x" * 201, b"1", 7, ["1"]]):
+        url = f"{URL}&d={number}"
+        assert not dupefilter.request_seen(request(version, url))
+        assert dupefilter.request_seen(Request(url)), "as without a version"
+        assert dupefilter.request_seen(request(version, url))
+    lines = [line for line in caplog.messages if "meta['bloom_version'] is " in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("[bloom-bad-version]")
+    assert "is empty in" in lines[0]
+
+
+def test_the_run_counts_pages_and_not_versions(make: Make) -> None:
+    dupefilter = make()
+    assert not dupefilter.request_seen(request("1", bloom_window="run"))
+    assert dupefilter.request_seen(request("2", bloom_window="run"))
+    assert dupefilter.request_seen(request())
+    assert not make().request_seen(request("1", bloom_window="run"))
+
+
+def test_start_requests_ignore_versions_unless_they_are_remembered(make: Make) -> None:
+    for _ in range(2):
+        assert not make().request_seen(request("1", is_start_request=True))
+    lasting = {"BLOOM_START_WINDOW": "lasting"}
+    for version, expected in (("1", False), ("1", True), ("2", False)):
+        seen = make(**lasting).request_seen(request(version, is_start_request=True))
+        assert seen is expected
+
+
+def test_a_named_window_has_versions_of_its_own(make: Make) -> None:
+    dupefilter = make(BLOOM_WINDOWS={"product": "1 day"})
+    assert not dupefilter.request_seen(request("1", bloom_window="product"))
+    is_written(dupefilter)
+    assert dupefilter.request_seen(request(bloom_window="product"))
+    assert not dupefilter.request_seen(request("1"))
+    assert stats(dupefilter)["bloom/product/new"] == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.none() | st.integers(0, 3), st.booleans()), max_size=30
+    )
+)
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_it_answers_as_exact_maps_of_versions(
+    make: Make, client: redis.Redis, sightings: Sequence[tuple[int, int | None, bool]]
+) -> None:
+    client.flushall()
+    dupefilter = make()
+    crawled: dict[int, set[int | None]] = {}
+    for number, version, is_restarted in sightings:
+        if is_restarted:
+            dupefilter.close("finished")
+            dupefilter = make()
+        text = None if version is None else f"{version}"
+        known = crawled.setdefault(number, set())
+        expected = bool(known) if version is None else version in known
+        assert dupefilter.request_seen(request(text, f"{URL}&d={number}")) is expected
+        if not expected:
+            known.add(version)
+        is_written(dupefilter)
+    dupefilter.close("finished")
+
+
+# -- outages --
+
+
+@REMEMBER
+@pytest.mark.usefixtures("short_retries")
+def test_what_an_outage_has_seen_is_written_with_its_versions(
+    lasting_server: Server, remember: str
+) -> None:
+    async def crawl() -> None:
+        with Worker(lasting_server.url, BLOOM_REMEMBER=remember) as worker:
+            seen = worker.dupefilter.request_seen
+            assert not seen(request("1"))
+            lasting_server.kill()
+            assert not seen(request("2"))
+            assert seen(request("2"))
+            lasting_server.start()
+            await worker.back()
+            while worker.thread.queue:
+                await asyncio.sleep(0.01)
+            assert seen(request("2"))
+            assert not seen(request("3"))
+        with lasting_server.client() as client:
+            bloom, item = BloomFilter(client, "shop:bloom"), fingerprint(Request(URL))
+            items = [versioned(item, b"2"), item]
+            is_scheduled = remember == "scheduled"
+            assert bloom.contains(items) == [is_scheduled, is_scheduled]
+            claims = sum(client.hlen(key) for key in client.scan_iter("*:claims"))
+            assert (claims > 0) is not is_scheduled
+
+    in_loop(crawl)()

@@ -1,0 +1,211 @@
+"""``SitemapVersions`` without a crawl: which request has which version."""
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from itertools import chain, zip_longest
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response, XmlResponse
+from scrapy.spiders import SitemapSpider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import SitemapVersions
+
+SITE = "https://example.com"
+NAMESPACES = (
+    'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:xhtml="http://www.w3.org/1999/xhtml"'
+)
+DAY = "2020-01-0{}"
+
+
+class Shop(SitemapVersions, SitemapSpider):
+    name = "shop"
+    sitemap_rules = (("/p/", "parse"),)
+
+    def parse(self, response: Response) -> None: ...
+
+
+class WithAlternates(Shop):
+    sitemap_alternate_links = True
+
+
+class Generator(Shop):
+    """Does not call the method that it overrides."""
+
+    def sitemap_filter(self, entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for entry in entries:
+            if "/p/1" not in entry["loc"]:
+                yield {**entry, "lastmod": f"{entry.get('lastmod')} filtered"}
+
+
+class List(Shop):
+    """Calls it, and returns a list."""
+
+    def sitemap_filter(self, entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [one for one in super().sitemap_filter(entries) if "/p/1" not in one["loc"]]
+
+
+class Keyed(Shop):
+    """Gives requests keys of their own."""
+
+    def _parse_sitemap(self, response: Response) -> Iterator[Request]:
+        for request in super()._parse_sitemap(response):
+            request.meta["bloom_key"] = request.url[-1]
+            yield request
+
+
+def make(cls: type[Shop] = Shop, forgotten: Callable[[], str | None] = lambda: "lasting:0") -> Any:
+    crawler = get_crawler(cls)
+    spider: Any = crawler._create_spider("shop")
+    spider.bloom_forgotten = forgotten
+    return spider
+
+
+def entry(path: str, lastmod: str = "", kind: str = "url", alternates: Iterable[str] = ()) -> str:
+    links = "".join(f'<xhtml:link rel="alternate" href="{SITE}{path}"/>' for path in alternates)
+    date = f"<lastmod>{lastmod}</lastmod>" if lastmod else ""
+    return f"<{kind}><loc>{SITE}{path}</loc>{date}{links}</{kind}>"
+
+
+def urlset(*entries: str, root: str = "urlset") -> bytes:
+    return f"<{root} {NAMESPACES}>{''.join(entries)}</{root}>".encode()
+
+
+def index(*entries: str) -> bytes:
+    return urlset(*entries, root="sitemapindex")
+
+
+def answer(body: bytes, path: str = "/s.xml", version: str = "") -> Response:
+    meta = {"bloom_version": version} if version else {}
+    url = SITE + path
+    return XmlResponse(url, body=body, request=Request(url, meta=meta))
+
+
+def found(requests: Iterable[Request]) -> list[tuple[str, str]]:
+    return [
+        (request.url.removeprefix(SITE), request.meta.get("bloom_version", ""))
+        for request in requests
+    ]
+
+
+def test_each_page_has_the_version_of_its_entry() -> None:
+    body = urlset(entry("/p/1", DAY.format(1)), entry("/p/2"), entry("/other", DAY.format(2)))
+    assert found(make()._parse_sitemap(answer(body))) == [("/p/1", DAY.format(1)), ("/p/2", "")]
+
+
+def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
+    today = datetime.now(timezone.utc)
+    texts = [f"{today - timedelta(days):%Y-%m-%d}" for days in (0, 3)]
+    pages = urlset(*(entry(f"/p/{n}", text) for n, text in enumerate(texts)))
+    assert found(make()._parse_sitemap(answer(pages))) == [("/p/0", texts[0]), ("/p/1", texts[1])]
+    sitemaps = index(*(entry(f"/{n}.xml", text, "sitemap") for n, text in enumerate(texts)))
+    (_, first), (_, second) = found(make()._parse_sitemap(answer(sitemaps)))
+    assert not first, "it may change again today"
+    assert second.startswith(texts[1])
+
+
+def test_sitemaps_have_versions_that_end_when_something_is_forgotten() -> None:
+    body = index(entry("/a.xml", DAY.format(1), "sitemap"), entry("/b.xml", kind="sitemap"))
+    counts = iter(["lasting:0", "lasting:0", "lasting:1", None])
+    spider = make(forgotten=lambda: next(counts))
+    first, second, third, fourth = (found(spider._parse_sitemap(answer(body))) for _ in range(4))
+    assert first == second == [("/a.xml", f"{DAY.format(1)} lasting:0"), ("/b.xml", "")]
+    assert third[0] == ("/a.xml", f"{DAY.format(1)} lasting:1")
+    assert fourth[0] == ("/a.xml", "")
+
+
+def test_without_the_dupefilter_and_by_choice_sitemaps_are_read_in_each_run() -> None:
+    class All(Shop):
+        sitemap_skip_unchanged = False
+
+    body = index(entry("/a.xml", DAY.format(1), "sitemap"))
+    assert found(make(All)._parse_sitemap(answer(body))) == [("/a.xml", "")]
+    alone: Any = get_crawler(Shop)._create_spider("shop")
+    assert found(alone._parse_sitemap(answer(body))) == [("/a.xml", "")]
+
+
+@pytest.mark.parametrize("cls", [Generator, List])
+def test_filters_of_the_spiders_own_go_first(cls: type[Shop]) -> None:
+    body = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
+    suffix = " filtered" if cls is Generator else ""
+    assert found(make(cls)._parse_sitemap(answer(body))) == [("/p/2", DAY.format(2) + suffix)]
+
+
+def test_methods_of_the_spiders_own_may_add_keys() -> None:
+    (request,) = make(Keyed)._parse_sitemap(answer(urlset(entry("/p/1", DAY.format(1)))))
+    assert request.meta == {"bloom_version": DAY.format(1), "bloom_key": "1"}
+
+
+def test_alternates_have_versions() -> None:
+    body = urlset(
+        entry("/p/1", DAY.format(1), alternates=["/p/2", "/p/3"]), entry("/p/3", DAY.format(3))
+    )
+    requests = found(make(WithAlternates)._parse_sitemap(answer(body)))
+    assert requests == [
+        ("/p/1", DAY.format(1)),
+        ("/p/2", DAY.format(1)),
+        ("/p/3", DAY.format(3)),
+        ("/p/3", DAY.format(3)),
+    ]
+    assert found(make()._parse_sitemap(answer(body))) == [requests[0], requests[2]]
+
+
+def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
+    spider = make()
+    bodies = [
+        urlset(*(entry(f"/p/{number}", DAY.format(day)) for number in range(9)))
+        for day in (1, 2, 3)
+    ]
+    readers = [spider._parse_sitemap(answer(body)) for body in bodies]
+    turns = chain.from_iterable(zip_longest(*readers))
+    for number, request in enumerate(turns):
+        assert found([request]) == [(f"/p/{number // 3}", DAY.format(number % 3 + 1))]
+
+
+def test_escaped_urls_are_found() -> None:
+    body = urlset(entry("/p/ä b", DAY.format(1)))
+    assert found(make()._parse_sitemap(answer(body))) == [("/p/%C3%A4%20b", DAY.format(1))]
+
+
+def test_robots_txt_leads_to_sitemaps_without_versions() -> None:
+    robots = answer(f"Sitemap: {SITE}/a.xml".encode(), "/robots.txt")
+    assert found(make()._parse_sitemap(robots)) == [("/a.xml", "")]
+
+
+WHOLE = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        WHOLE,
+        b'<?xml version="1.0"?>' + WHOLE + b"<!-- made by a plug-in -->\n",
+        gzip.compress(WHOLE),
+        urlset(),
+        f"<urlset {NAMESPACES}/>".encode(),
+        f"<sitemapindex {NAMESPACES} />".encode(),
+        f'<s:urlset xmlns:s="x">{""}</s:urlset>'.encode(),
+    ],
+)
+def test_a_whole_sitemap_counts_as_read(body: bytes) -> None:
+    kind = Response if body[:2] == b"\x1f\x8b" else XmlResponse
+    request = Request(f"{SITE}/s.xml.gz", meta={"bloom_version": "1"})
+    list(make()._parse_sitemap(kind(request.url, body=body, request=request)))
+
+
+@pytest.mark.parametrize(
+    ("body", "pages"),
+    [
+        (WHOLE[: WHOLE.index(b"</url>") + 6], 1),
+        (b"<html><body>Are you human?</body></html>", 0),
+    ],
+)
+def test_a_part_of_a_sitemap_does_not_count_as_read(body: bytes, pages: int) -> None:
+    requests: list[Request] = []
+    with pytest.raises(ValueError, match=r"not a whole one: it is read again after BLOOM_RETRY"):
+        requests.extend(make()._parse_sitemap(answer(body, version="1")))
+    assert len(requests) == pages
+    assert len(list(make()._parse_sitemap(answer(body)))) == pages, "without a version, as Scrapy"

@@ -1,0 +1,263 @@
+"""Versions of URLs: items that name their URL; what a process knows; versions of sitemaps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.model.generations import Config, forgotten_before
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
+from scrapy_bloom.crawl.sitemaps import (
+    as_requested,
+    is_final,
+    lastmods_of,
+    short_version,
+    sitemap_version,
+)
+from scrapy_bloom.fingerprinter import (
+    HASH_BYTES,
+    MAX_FINGERPRINT,
+    MAX_VERSION,
+    VERSIONED,
+    base_of,
+    bounded,
+    version_of,
+    versioned,
+)
+
+fingerprints = st.one_of(
+    st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=30).map(VERSIONED.__add__)
+).map(bounded)
+versions = st.text(min_size=1, max_size=20).map(lambda text: text.encode("utf-8", "replace"))
+
+# -- items --
+
+
+@given(st.lists(st.tuples(fingerprints, st.none() | versions), max_size=20))
+def test_items_tell_urls_and_versions_apart_and_name_their_url(
+    requests: Sequence[tuple[bytes, bytes | None]],
+) -> None:
+    """Exact: as many items as there are different pairs, and each leads back to its URL."""
+    items = dict[bytes, tuple[bytes, bytes | None]]()
+    for fingerprint, version in requests:
+        item = fingerprint if version is None else versioned(fingerprint, version)
+        assert base_of(item) == (None if version is None else fingerprint)
+        assert len(item) <= MAX_FINGERPRINT + len(VERSIONED) + HASH_BYTES
+        assert items.setdefault(item, (fingerprint, version)) == (fingerprint, version)
+    assert len(items) == len(set(requests))
+
+
+def test_a_fingerprint_of_the_projects_own_is_not_taken_for_a_version() -> None:
+    own = VERSIONED + b"12345678" + b"another page"
+    assert base_of(bounded(own)) is None
+    assert bounded(own) != own
+
+
+@pytest.mark.parametrize(
+    ("meta", "version"),
+    [
+        ({}, b""),
+        ({"bloom_version": "2026-01-02"}, b"2026-01-02"),
+        ({"bloom_version": "\ud800"}, b"\xed\xa0\x80"),
+        ({"bloom_version": "é" * (MAX_VERSION // 2)}, "é".encode() * (MAX_VERSION // 2)),
+        ({"bloom_version": "é" * (MAX_VERSION // 2) + "a"}, b""),
+        *(({"bloom_version": value}, b"") for value in ("", None, 3, b"1", ["1"])),
+    ],
+)
+def test_versions_are_short_texts(meta: dict[str, Any], version: bytes) -> None:
+    assert version_of(meta) == version
+
+
+# -- what a process knows --
+
+URL, PAGE = b"u" * 20, ("lasting", versioned(b"u" * 20, b"1"))
+LINK = ("lasting", URL)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def local(clock: Clock) -> LocalState:
+    return LocalState(1_000, 60, clock)
+
+
+def test_a_link_is_seen_while_a_version_is_claimed(local: LocalState, clock: Clock) -> None:
+    local.versions.claimed(PAGE)
+    clock.now += 1_000_000
+    assert local.get(LINK, 0)
+    assert not local.get(PAGE, 0)
+    assert not local.get(("other", URL), 0)
+
+
+def test_a_link_is_new_once_the_version_has_failed(local: LocalState) -> None:
+    local.versions.claimed(PAGE)
+    local.discard(PAGE)
+    assert not local.get(LINK, 0)
+
+
+def test_the_filter_is_asked_soon_after_a_version_was_crawled(
+    local: LocalState, clock: Clock
+) -> None:
+    local.versions.claimed(PAGE)
+    local.versions.crawled(PAGE)
+    clock.now += FRESH_SECONDS
+    assert local.get(LINK, 0), "the job may not be written yet"
+    clock.now += 0.001
+    assert not local.get(LINK, 0), "the filter knows when it is forgotten"
+    assert local.get(LINK, 0, ANY_AGE), "without a server"
+
+
+def test_a_request_without_a_version_leaves_no_trace_of_one(local: LocalState) -> None:
+    local.versions.claimed(LINK)
+    local.versions.crawled(LINK)
+    assert not local.get(LINK, 0, ANY_AGE)
+
+
+def test_without_a_cache_each_link_is_looked_up(clock: Clock) -> None:
+    local = LocalState(0, 60, clock)
+    local.versions.claimed(PAGE)
+    assert not local.get(LINK, 0)
+
+
+# -- sitemaps --
+
+TODAY = date(2026, 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("lastmod", "expected"),
+    [
+        ("2026-03-10T08:00:00Z", True),
+        ("2026-03-10 08:00", True),
+        ("2026-03-10", False),
+        ("2026-03-09", False),
+        ("2026-03-08", True),
+        ("2026-03-11", False),
+        ("2026-03", False),
+        ("2026", False),
+        ("yesterday", False),
+        ("", False),
+    ],
+)
+def test_a_date_may_hide_changes_of_the_same_day(lastmod: str, expected: bool) -> None:
+    assert is_final(lastmod, TODAY) is expected
+    assert bool(sitemap_version(lastmod, "lasting:0", TODAY)) is expected
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[0-9]{4}-?[0-9W]{2}-?[0-9]{1,2}", fullmatch=True))
+def test_any_text_may_be_a_lastmod(lastmod: str) -> None:
+    version = sitemap_version(lastmod, "lasting:0", TODAY)
+    assert version == (f"{lastmod} lasting:0" if is_final(lastmod, TODAY) else "")
+
+
+@given(st.dates(date(2000, 1, 1), date(2100, 1, 1)), st.integers(0, 3))
+def test_a_final_date_is_over_everywhere(day: date, later: int) -> None:
+    """UTC-12 is the last to end a day, at noon of the next one in UTC."""
+    assert is_final(day.isoformat(), day + timedelta(later)) == (later >= 2)
+
+
+def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
+    assert not sitemap_version("2026-03-01", None, TODAY)
+    first, second = (sitemap_version("2026-03-01", f"lasting:{n}", TODAY) for n in (0, 1))
+    assert first != second
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_a_long_text_is_a_version_too(first: str, other: str) -> None:
+    assert (short_version(first) == short_version(other)) == (first == other)
+    assert len(short_version(first).encode("utf-8", "surrogatepass")) <= MAX_VERSION
+
+
+def test_alternates_have_the_version_of_their_page_unless_they_have_an_entry() -> None:
+    entries: list[dict[str, Any]] = [
+        {"loc": "a", "lastmod": "1", "alternate": ["b", "c"]},
+        {"loc": "b", "lastmod": "2", "alternate": ["a", "c"]},
+        {"loc": "d"},
+        {"loc": "e", "lastmod": "", "alternate": ["f"]},
+    ]
+    assert lastmods_of(entries) == {"a": "1", "b": "2", "c": "2"}
+
+
+def test_urls_are_found_as_requests_have_them() -> None:
+    found = as_requested({"https://example.com/ä b": "1", "no url": "2"})
+    assert found["https://example.com/%C3%A4%20b"] == "1"
+
+
+# -- what a ring has forgotten --
+
+schedules = st.sampled_from(
+    [
+        None,
+        Schedule.of(Span(3, MONTHS)),
+        Schedule.of(Span(6, RUNS), Span(2, RUNS)),
+        Schedule.of(Span(100, SECONDS)),
+        Schedule.of(Span(100, SECONDS), Span(20, SECONDS)),
+    ]
+)
+steps = st.lists(
+    st.one_of(
+        st.integers(1, 100 * 86_400),
+        st.integers(1, 150),
+        st.sampled_from(["run", "rotate", "clear", "lose", "add"]),
+        schedules,
+    ),
+    max_size=30,
+)
+
+
+def follow(ring: Ring, step: Any, now: int, number: int) -> Ring:
+    """Return the ring after a step that is not the passing of time."""
+    if step == "run":
+        return ring.advance(now, run=str(number))
+    if step == "rotate":
+        return ring.rotate(now)
+    if step == "clear":
+        return ring.cleared(now)
+    if step == "lose":
+        return ring.without({ring.generations[-1].layers[0].name})
+    if step == "add":
+        return ring
+    return ring.reconfigure(replace(ring.config, schedule=step), now)
+
+
+@given(schedules, st.sampled_from([WRITE_NEWEST, WRITE_ALL]), st.booleans(), steps)
+def test_no_url_becomes_new_while_nothing_more_is_forgotten(
+    schedule: Schedule | None, order: str, stagger: bool, history: list[Any]
+) -> None:
+    """An exact model: each URL with the layers that it was written to."""
+    now = 1_700_000_000
+    header = Header("0" * 32, 4, (1, 2, 3), order=order, stagger=stagger)
+    ring = Ring.fresh(header, Config(1_000, 1e-3, schedule), now, block=3, run="first")
+    urls = [set(ring.written)]
+    for number, step in enumerate(history):
+        before = ring
+        if isinstance(step, int):
+            now += step
+            ring = ring.advance(now)
+        else:
+            ring = follow(ring, step, now, number).advance(now)
+        new, old = forgotten_before(ring.generations), forgotten_before(before.generations)
+        assert new >= old
+        # A lost layer of the active generation is there again, empty: no one knows what it held.
+        if new == old and step != "lose":
+            for layers in urls:
+                assert bool(layers & {*before.tested}) <= bool(layers & {*ring.tested})
+        if step == "add":
+            urls.append(set(ring.written))
