@@ -129,7 +129,7 @@ class Lifecycle:
             )
         page_items = None
         if self._settings.remember == ITEMS:
-            page_items = PageItems(self.local.keep_for_run, self._identity.key, self._report)
+            page_items = PageItems(self._identity.key, self._report)
         return RecordWhenCrawled(
             spider,
             self._settings,
@@ -137,11 +137,8 @@ class Lifecycle:
             engine=self.engine,
             failover=self.failover,
             report=self._report,
-            take=self.local.take,
+            local=self.local,
             page_items=page_items,
-            forget=self.local.discard,
-            claimed=self.local.versions.claimed,
-            crawled=self.local.versions.crawled,
             in_main=in_main,
             runtime=self.runtime,
         )

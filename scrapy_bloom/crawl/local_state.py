@@ -169,18 +169,21 @@ class LocalState:
         """Whether a URL is recorded here; a filter may have it too."""
         return item in self._taken
 
-    def take(self, item: bytes) -> bool:
-        """Record a URL here; return whether it was new."""
+    def take(self, item: bytes, *, for_run: bool = False) -> bool:
+        """Record a URL here; return whether it was new.
+
+        Args:
+            item: its fingerprint, or that of its version.
+            for_run: whether it stays until the crawl ends, because no filter remembers it.
+        """
         is_new = item not in self._taken
         self._taken.add(item)
+        if for_run:
+            base = base_of(item)
+            items = (item,) if base is None else (item, base)
+            self._taken.update(items)
+            self._for_run.update(items)
         return is_new
-
-    def keep_for_run(self, item: bytes) -> None:
-        """Record a URL here until the crawl ends, because no filter remembers it."""
-        base = base_of(item)
-        items = (item,) if base is None else (item, base)
-        self._taken.update(items)
-        self._for_run.update(items)
 
     def recorded(self, keys: Collection[Key], *, is_up: bool) -> None:
         """Note URLs that a filter has recorded; forget them here once lookups use the filter."""

@@ -274,8 +274,8 @@ MUTANTS = (
     Mutant(
         "a page without an item is recorded",
         f"{CLAIMS}/ledger.py",
-        "self._keep_for_run and not (page and page.has_item)",
-        "self._keep_for_run and not page",
+        "self._only_items and not (page and page.has_item)",
+        "self._only_items and not page",
         "items-kills",
     ),
     Mutant(

@@ -8,6 +8,7 @@ from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.in_flight import MAX_UNKEPT, Claims, InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.report import Report
 
 #: The stat that counts a settled claim.
@@ -24,12 +25,10 @@ class ClaimLedger:
 
     Args:
         put: queues a job.
-        take: records a fingerprint in this process for this run.
-        forget: removes a key from the local cache.
-        keep_for_run: records a page without an item so; None to record those in the filter too.
+        local: what this process knows.
         report: counts and warns.
         clock: returns seconds.
-        crawled: notes in the local cache that a URL is recorded.
+        only_items: whether pages without an item are remembered for this run only.
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
@@ -43,17 +42,14 @@ class ClaimLedger:
     def __init__(
         self,
         put: Callable[[Job], None],
-        take: Callable[[bytes], object],
-        forget: Callable[[Key], None],
-        *,
-        keep_for_run: Callable[[bytes], object] | None,
+        local: LocalState,
         report: Report,
         clock: Callable[[], float],
-        crawled: Callable[[Key], None] = lambda _: None,
+        *,
+        only_items: bool,
     ) -> None:
-        self._put, self._take, self._forget, self._report = put, take, forget, report
-        self._keep_for_run = keep_for_run
-        self._crawled = crawled
+        self._put, self._local, self._report = put, local, report
+        self._only_items = only_items
         self._unkept = UnkeptRequests(clock)
         self.doubtful = self._unkept.doubtful
         self.length = 0
@@ -64,7 +60,7 @@ class ClaimLedger:
         """Note requests that a middleware dropped: it would drop them again in this run."""
         for _, item in claims:
             if not item.startswith(KEPT):
-                self._take(item)
+                self._local.take(item)
 
     def settle(self, claims: Claims, kind: JobKind, page: InFlightRequest | None = None) -> None:
         """End claims, then the claims of pages that waited for these only.
@@ -100,17 +96,17 @@ class ClaimLedger:
             if kind is JobKind.CONFIRM:
                 job = replace(job, kind=JobKind.DONE)
                 also = page.also if page is not None else None
-        elif kind is JobKind.CONFIRM and self._keep_for_run and not (page and page.has_item):
-            self._keep_for_run(item)
+        elif kind is JobKind.CONFIRM and self._only_items and not (page and page.has_item):
+            self._local.take(item, for_run=True)
             self._report.count("without_item", window)
             job = replace(job, kind=JobKind.DONE)
         self._put(job)
         if also is not None:
             self._put(Job(JobKind.RECORD, *also))
         if kind is JobKind.CONFIRM:
-            self._crawled(claim)
+            self._local.versions.crawled(claim)
         else:
-            self._forget(claim)
+            self._local.discard(claim)
         self.length -= length
         self.uncertain.discard(claim)
         self._report.count(_STATS[kind], window)
@@ -163,6 +159,6 @@ class ClaimLedger:
                 another one of the same URL.
         """
         for claim in self._unkept.find(window, fields, begun):
-            self._forget(claim)
+            self._local.discard(claim)
             for page in self._unkept.settle(claim, JobKind.REPEAT):
                 self.settle(page.claims, page.end(), page)

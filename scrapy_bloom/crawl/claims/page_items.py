@@ -23,18 +23,11 @@ class PageItems:
     """Decides which pages have an item.
 
     Args:
-        keep_for_run: records a fingerprint in this process until the crawl ends.
         key_of: identifies a request.
         report: warns.
     """
 
-    def __init__(
-        self,
-        keep_for_run: Callable[[bytes], object],
-        key_of: Callable[[Request], Key],
-        report: Report,
-    ) -> None:
-        self.keep_for_run = keep_for_run
+    def __init__(self, key_of: Callable[[Request], Key], report: Report) -> None:
         self._key_of, self._report = key_of, report
 
     def judge(self, page: InFlightRequest, request: Request, result: Response | Failure) -> None:

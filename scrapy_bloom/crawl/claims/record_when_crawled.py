@@ -33,6 +33,7 @@ from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
@@ -57,11 +58,8 @@ class RecordWhenCrawled(Policy):
         engine: Scrapy's engine.
         failover: whether the server is up.
         report: counts and warns.
-        take: records a fingerprint in this process for this run.
+        local: what this process knows.
         page_items: decides which pages have an item; None if all are recorded.
-        forget: removes a key from the local cache.
-        claimed: notes in it that this process has claimed a version of a URL.
-        crawled: notes in it that the claim was ended, and the URL is recorded.
         in_main: schedules a function in the crawl's thread.
         runtime: clock and random numbers.
     """
@@ -77,20 +75,14 @@ class RecordWhenCrawled(Policy):
         engine: EngineAdapter,
         failover: Failover,
         report: Report,
-        take: Callable[[bytes], bool],
+        local: LocalState,
         page_items: PageItems | None,
-        forget: Callable[[Key], None],
-        claimed: Callable[[Key], None],
-        crawled: Callable[[Key], None],
         in_main: InMain,
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
         self._engine, self._report = engine, report
-        self._take, self._forget, self._page_items = take, forget, page_items
-        # Other workers may end the claims of a shared queue, and this one is not notified.
-        self._claimed = claimed if not queue.is_shared else lambda _: None
-        self._crawled = crawled
+        self._local, self._page_items = local, page_items
         self._token, self._clock = runtime.token, runtime.monotonic
         self._max_length = settings.pending_memory // 4
         me = Worker(
@@ -125,12 +117,10 @@ class RecordWhenCrawled(Policy):
         self._put, self._write_behind = write_behind.put, write_behind
         self._ledger = ClaimLedger(
             self._put,
-            self._take,
-            self._forget,
-            keep_for_run=self._page_items.keep_for_run if self._page_items else None,
-            report=self._report,
-            clock=self._clock,
-            crawled=self._crawled,
+            self._local,
+            self._report,
+            self._clock,
+            only_items=self._page_items is not None,
         )
         self.doubtful, self.uncertain = self._ledger.doubtful, self._ledger.uncertain
         self._tracker = ClaimTracker(
@@ -208,23 +198,26 @@ class RecordWhenCrawled(Policy):
             if _goes_in_circles(request):
                 return False
         if key[0] != RUN:
-            self._claimed(key)
+            if not self._queue.is_shared:
+                self._local.versions.claimed(key)
             return True
         # This run may have crawled a page that another run claimed; but not one that failed here.
         repeated = to_repeat.intersection(inherited)
         to_repeat -= repeated
-        return (is_restored and bool(repeated)) or self._take(key[1])
+        return (is_restored and bool(repeated)) or self._local.take(key[1])
 
     def decided(self, key: Key, verdict: Verdict) -> None:
         """See ``Policy``."""
         if verdict.is_new and self._page_items and self._queue.is_shared and key[0] != RUN:
             # If another worker crawls it and it has no item, only that worker would know: two such
             # pages that link each other would be pushed by turns for ever.
-            self._page_items.keep_for_run(key[1])
+            self._local.take(key[1], for_run=True)
         offer = self._tracker.offer
         offer.is_seen = not verdict.is_new
-        if verdict is Verdict.NEW and key[1].startswith(VERSIONED):
-            self._claimed(key)
+        # Other workers may end the claims of a shared queue, and this one is not notified.
+        is_mine = verdict is Verdict.NEW and not self._queue.is_shared
+        if is_mine and key[1].startswith(VERSIONED):
+            self._local.versions.claimed(key)
         if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
             offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
 
