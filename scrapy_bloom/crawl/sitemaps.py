@@ -18,7 +18,7 @@ from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
 
 from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.fingerprinter import MAX_VERSION
+from scrapy_bloom.fingerprinter import MAX_VERSION, version_of
 
 #: The end of a sitemap. Scrapy's parser reads a part of one without an error.
 _END = re.compile(
@@ -37,16 +37,18 @@ class _SitemapReading:
     Args:
         lastmods: URL as the sitemap has it -> ``lastmod``.
         is_complete: whether the sitemap was received as a whole.
+        has_escaped: whether ``lastmods`` has URLs as requests have them, too.
     """
 
     lastmods: dict[str, str] = field(default_factory=dict)
     is_complete: bool = False
+    has_escaped: bool = False
 
     def lastmod(self, request: Request) -> str:
         """Return the ``lastmod`` of a request's entry; empty if it has none."""
         found = self.lastmods.get(request.url)
-        if found is None and self.lastmods:
-            self.lastmods = as_requested(self.lastmods)
+        if found is None and not self.has_escaped:
+            self.lastmods, self.has_escaped = as_requested(self.lastmods), True
             found = self.lastmods.get(request.url)
         return found or ""
 
@@ -106,26 +108,33 @@ class SitemapVersions(SitemapSpider):
             if version:
                 request.meta.setdefault("bloom_version", version)
             yield request
-        if not reading.is_complete and "bloom_version" in response.meta:
+        is_versioned = response.request is not None and version_of(response.request.meta)
+        if is_versioned and not reading.is_complete:
             raise ValueError(
                 f"{shown(response)} is no sitemap, or not a whole one: it is read again after "
                 "BLOOM_RETRY_AFTER"
             )
 
     def _forgotten(self) -> str | None:
-        is_known = self.sitemap_skip_unchanged and self.bloom_forgotten is not None
-        return self.bloom_forgotten() if is_known and self.bloom_forgotten else None
+        if not self.sitemap_skip_unchanged or self.bloom_forgotten is None:
+            return None
+        return self.bloom_forgotten()
 
 
 def lastmods_of(entries: Iterable[Entry]) -> dict[str, str]:
-    """Return the ``lastmod`` of each URL; of an alternate without an entry, that of its page."""
-    own, alternate = dict[str, str](), dict[str, str]()
+    """Return the ``lastmod`` of each URL, empty for none.
+
+    That of an alternate without one of its own is that of its page.
+    """
+    own, alternate, without = dict[str, str](), dict[str, str](), dict[str, str]()
     for entry in entries:
-        lastmod = entry.get("lastmod")
+        url, alternates, lastmod = entry["loc"], entry.get("alternate", ()), entry.get("lastmod")
         if lastmod:
-            own[entry["loc"]] = str(lastmod)
-            alternate |= dict.fromkeys(entry.get("alternate", ()), str(lastmod))
-    return {**alternate, **own}
+            own[url] = str(lastmod)
+            alternate |= dict.fromkeys(alternates, str(lastmod))
+        else:
+            without |= dict.fromkeys((url, *alternates), "")
+    return {**without, **alternate, **own}
 
 
 def as_requested(by_url: Mapping[str, str]) -> dict[str, str]:

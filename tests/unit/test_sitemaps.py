@@ -13,6 +13,8 @@ from scrapy.spiders import SitemapSpider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SitemapVersions
+from scrapy_bloom.crawl import sitemaps
+from scrapy_bloom.crawl.sitemaps import as_requested
 
 SITE = "https://example.com"
 NAMESPACES = (
@@ -168,6 +170,29 @@ def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
 def test_escaped_urls_are_found() -> None:
     body = urlset(entry("/p/ä b", DAY.format(1)))
     assert found(make()._parse_sitemap(answer(body))) == [("/p/%C3%A4%20b", DAY.format(1))]
+
+
+@pytest.mark.parametrize("path", ["/p/{}", "/p/ä{}"])
+def test_a_large_sitemap_takes_no_longer_for_pages_without_lastmod(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    escaped: list[int] = []
+
+    def counted(urls: dict[str, str]) -> dict[str, str]:
+        escaped.append(len(urls))
+        return as_requested(urls)
+
+    monkeypatch.setattr(sitemaps, "as_requested", counted)
+    body = urlset(*(entry(path.format(n), DAY.format(1) * (n % 2)) for n in range(100)))
+    requests = found(make()._parse_sitemap(answer(body)))
+    assert [version for _, version in requests] == ["", DAY.format(1)] * 50
+    assert escaped == ([] if path.isascii() else [100])
+
+
+def test_a_response_without_its_request_is_read() -> None:
+    body = urlset(entry("/p/1", DAY.format(1)))
+    assert found(make()._parse_sitemap(XmlResponse(f"{SITE}/s.xml", body=body)))
+    assert not found(make()._parse_sitemap(XmlResponse(f"{SITE}/s.xml", body=body[:9] + b">")))
 
 
 def test_robots_txt_leads_to_sitemaps_without_versions() -> None:

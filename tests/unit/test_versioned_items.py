@@ -192,7 +192,7 @@ def test_alternates_have_the_version_of_their_page_unless_they_have_an_entry() -
         {"loc": "d"},
         {"loc": "e", "lastmod": "", "alternate": ["f"]},
     ]
-    assert lastmods_of(entries) == {"a": "1", "b": "2", "c": "2"}
+    assert lastmods_of(entries) == {"a": "1", "b": "2", "c": "2", "d": "", "e": "", "f": ""}
 
 
 def test_urls_are_found_as_requests_have_them() -> None:
