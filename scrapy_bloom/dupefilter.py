@@ -40,8 +40,8 @@ class BloomDupeFilter(BaseDupeFilter):
     the spider opens; then an unusable setting or server raises, before any request is lost.
 
     Per request, in ``meta``: ``bloom_key`` (str or bytes) identifies it instead of its fingerprint,
-    ``bloom_window`` names its window: ``"run"`` remembers it for this run and in this process only,
-    a name of ``BLOOM_WINDOWS`` in that window's filter, ``"lasting"`` in the main one;
+    ``bloom_recrawl_after`` is its window: ``"run"`` remembers it for this run and in this process
+    only, ``"default"`` as BLOOM_RECRAWL_AFTER says, ``"1 day"`` as the rules with this window;
     ``bloom_enabled`` = False neither tests nor records it.
 
     Args:

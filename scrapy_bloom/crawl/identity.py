@@ -51,10 +51,10 @@ class Identity:
         self._crawler, self._report = crawler, report
         self._fingerprint = cached(crawler.request_fingerprinter)
         #: Whether a request's URL or callback may give it a window.
-        self._has_rules = bool(settings.window_rules) or issubclass(
+        self._has_rules = bool(settings.recrawl_rules) or issubclass(
             crawler.spidercls, SitemapSpider
         )
-        self._windows = Windows(settings.windows, settings.start_window, settings.window_rules)
+        self._windows = Windows(settings.windows, report)
         #: Import path of the class that makes the fingerprints.
         self.fingerprinter = global_object_name(type(crawler.request_fingerprinter))
 
@@ -79,17 +79,14 @@ class Identity:
     def key(self, request: Request) -> Key:
         """Return a request's window and fingerprint. Raises as ``fingerprint`` does."""
         item, meta = self.fingerprint(request), request.meta
-        if not (self._has_rules or "bloom_window" in meta or meta.get("is_start_request")):
+        if not (
+            self._has_rules
+            or "bloom_recrawl_after" in meta
+            or meta.get("is_start_request")
+            or "bloom_window" in meta
+        ):
             return LASTING, item  # as most requests
-        try:
-            return self._windows.of(request, self._crawler.spider), item
-        except ValueError as error:
-            self._report.warn_once(
-                "unknown-window",
-                f"meta['bloom_window'] of {shown(request)} {error} (BLOOM_WINDOWS has more): the "
-                "request is remembered like any other",
-            )
-            return LASTING, item
+        return self._windows.of(request, self._crawler.spider), item
 
     def _own_key(self, request: Request) -> bytes:
         # A redirect copies meta: the target would be taken for a duplicate of the source.

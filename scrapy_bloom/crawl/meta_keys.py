@@ -27,12 +27,14 @@ META_KEYS: Mapping[str, MetaKey] = {
         "Identifies the page instead of its URL, for instance by a product number. Redirects of "
         "the request are identified by their own URLs.",
     ),
-    "bloom_window": MetaKey(
-        "`run`, `lasting`, or a name of `BLOOM_WINDOWS`",
-        "`BLOOM_START_WINDOW` for start requests and sitemaps, else the first of "
-        "`BLOOM_WINDOW_RULES` that matches, else `lasting`",
+    "bloom_recrawl_after": MetaKey(
+        "`run`, `default`, `never`, or a time as in `BLOOM_RECRAWL_AFTER`, which is also that of "
+        "another setting or rule",
+        "`BLOOM_START_RECRAWL_AFTER` for start requests and sitemaps, else the first of "
+        "`BLOOM_RECRAWL_RULES` that matches, else `default`",
         "The window of the page. `run` remembers it in this process and for this run only; "
-        "`lasting` is the main filter.",
+        "`default` is the window of `BLOOM_RECRAWL_AFTER`. The filters of a crawl are opened when "
+        "it begins, so a window that no setting has is warned about, and the rules count.",
     ),
     "bloom_enabled": MetaKey(
         "`False`",

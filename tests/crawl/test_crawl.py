@@ -194,12 +194,13 @@ def test_an_embedded_crawl_leaves_nothing_running(
         ("BLOOM_KEY", "{x}"),
         ("BLOOM_ENABLED", "garbage"),
         ("BLOOM_TIMEOUT", "garbage"),
-        ("BLOOM_START_WINDOW", "garbage"),
+        ("BLOOM_START_RECRAWL_AFTER", "garbage"),
         ("BLOOM_RECRAWL_AFTER", "garbage"),
         ("BLOOM_RECRAWL_AFTER", "1 run"),  # without BLOOM_RUN
         ("BLOOM_ROTATE_EVERY", "1 month"),  # without a window
-        ("BLOOM_WINDOWS", '{"listing": "garbage"}'),
-        ("BLOOM_WINDOW_RULES", '[["/page/", "nowhere"]]'),
+        ("BLOOM_RECRAWL_RULES", '[["/page/", "nowhere"]]'),
+        ("BLOOM_RECRAWL_RULES", '[["/page/", "2 runs"]]'),  # without BLOOM_RUN
+        ("BLOOM_WINDOWS", "{}"),
         ("BLOOM_MAX_MEMORY", "1000"),
         ("BLOOM_REDIS_URL", "garbage"),
         ("BLOOM_REDIS_PARAMS", "garbage"),

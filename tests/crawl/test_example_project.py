@@ -20,6 +20,7 @@ from example_site.serve import SiteServer, read_hits, serve
 from support.clock import MovedServer
 from support.crawling import (
     CRAWL_TIMEOUT,
+    LISTING,
     PLAIN_SCRAPY,
     PROJECT,
     crawl,
@@ -257,8 +258,8 @@ def test_workers_share_the_stories(
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
     # An hour could end while they run.
-    windows = json.dumps({"listing": "5 months"})
-    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_WINDOWS": windows})
+    rules = json.dumps([[LISTING, "5 months"]])
+    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_RECRAWL_RULES": rules})
     command = ["-m", "scrapy", "crawl", "queue", *settings]
     run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", REDIS_URL=redis_url)
 

@@ -14,6 +14,7 @@ import scrapy_bloom
 from scrapy_bloom.bloom.errors import explain
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.command import SUBCOMMANDS
+from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.crawl.meta_keys import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.messages import MESSAGES
@@ -24,6 +25,8 @@ from tools.reference.messages import problems
 from tools.reference.pages import DIRECTORY, PAGES
 from tools.reference.settings import GROUPS, takes
 
+#: A key of earlier versions, which is warned about.
+OLD_META_KEY = "bloom_window"
 PACKAGE = Path(scrapy_bloom.__file__).parent
 PARSERS = parsers()
 #: All that users read, without the history.
@@ -82,9 +85,10 @@ def test_the_meta_keys_are_those_that_are_read() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                read |= set(re.findall(r"^bloom_[a-z]+$", node.value))
+                read |= set(re.findall(r"^bloom_[a-z_]+$", node.value))
     # `scrapy bloom check --bloom-key` has the name of the key.
-    assert read - {"bloom_key"} <= set(META_KEYS)
+    others = {"bloom_key", OLD_META_KEY, CLOSED_WITHOUT_SERVER}
+    assert read - others <= set(META_KEYS)
     assert set(META_KEYS) <= read
 
 
@@ -126,7 +130,12 @@ def test_pages_name_only_what_there_is(page: str) -> None:
     text = TEXTS[page]
     assert set(re.findall(r"\bBLOOM_[A-Z_]*[A-Z]\b", text)) <= {*SETTINGS, *REMOVED}
     assert set(re.findall(r"`bloom/(?:\w+/)?([a-z_]+)`", text)) <= set(STATS)
-    assert set(re.findall(r"(?<![\w.])bloom_[a-z]\w*", text)) <= {*META_KEYS, *REASONS, *anchors()}
+    assert set(re.findall(r"(?<![\w.])bloom_[a-z]\w*", text)) <= {
+        *META_KEYS,
+        *REASONS,
+        *anchors(),
+        OLD_META_KEY,
+    }
     coded = re.findall(r"(?:\[|#|`)bloom-([a-z-]+)(?:\]|\)|`)", text)
     assert set(coded) <= set(MESSAGES)
 

@@ -27,7 +27,7 @@ from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 from tools.scaling import bits_per_url
 
-META = {"bloom_key", "bloom_window", "bloom_enabled"}
+META = {"bloom_key", "bloom_recrawl_after", "bloom_enabled"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,13 +56,7 @@ def test_python_runs_and_settings_load(page: str) -> None:
         exec(compile(block.text, f"{page}, block {number}", "exec"), names)
         settings = {name: value for name, value in names.items() if name.isupper()}
         if any(name.startswith("BLOOM_") for name in settings):
-            load({"BLOOM_WINDOWS": _named_windows(page), **settings})
-
-
-def _named_windows(page: str) -> dict[str, str]:
-    """Windows that rules of a page's blocks name."""
-    names = re.findall(r'", "(\w+)"\)', read(page))
-    return {name: "1 day" for name in names if name not in ("run", "lasting")}
+            load(settings)
 
 
 @pytest.mark.parametrize("page", PAGES)

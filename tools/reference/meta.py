@@ -7,7 +7,7 @@ INTRODUCTION = """\
 Keys of `Request.meta`. They are for one request: do not hand them on with `meta=response.meta`.
 Requests with `dont_filter=True` do not come to the dupefilter at all."""
 EXAMPLE = """\
-yield Request(url, meta={"bloom_window": "run"})  # crawl it in every run
+yield Request(url, meta={"bloom_recrawl_after": "run"})  # crawl it in every run
 yield Request(url, meta={"bloom_key": product_id})  # one page, whatever its URL
 yield Request(url, meta={"bloom_enabled": False})  # neither tested nor recorded"""
 
