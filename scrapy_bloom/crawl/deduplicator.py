@@ -124,16 +124,16 @@ class Deduplicator:
         max_age = FRESH_SECONDS if is_up else ANY_AGE
         if self._local.get(key, block, max_age) or (longer and self._is_seen(key, max_age)):
             return self._judge(key, Verdict.SEEN)
-        if not is_up:
-            return self._record_alone(key, request, "offline")
         try:
             if longer and self._is_recalled(key, request):
                 return self._judge(key, Verdict.SEEN)
+            if not is_up:
+                return self._record_alone(key, request, "offline")
             verdict = self._crawl.policy.look_up_one(bloom, key, request)
         except BloomError as error:
             # Do not retry: if the call succeeded, a retry would answer "seen" to the owner.
             self._crawl.fail(error, [key])
-            if self._local.get(key, block, ANY_AGE):
+            if self._is_seen(key, ANY_AGE):
                 return self._judge(key, Verdict.SEEN)
             return self._record_alone(key, request, "unknown")
         is_in_flight = connections.lookups is not None and key in connections.lookups.in_flight

@@ -202,13 +202,15 @@ class LookupBatcher:
 
     def _by_longer_window(self, lookups: Sequence[Lookup]) -> Iterator[tuple[str, list[Lookup]]]:
         """Yield each longer window with the lookups that are not known to be seen by then."""
-        windows = {window for lookup in lookups for window in self._longer.get(lookup.key[0], ())}
-        for window in self._blooms if windows else ():
+        if not self._longer:  # as in most crawls
+            return
+        left = [lookup for lookup in lookups if lookup.key[0] in self._longer]
+        for window in self._blooms if left else ():
             same = [
                 lookup
-                for lookup in lookups
+                for lookup in left
                 if lookup.verdict is None
-                and window in self._longer.get(lookup.key[0], ())
+                and window in self._longer[lookup.key[0]]
                 and self._serves((window, lookup.key[1]))
             ]
             if same:
