@@ -256,8 +256,9 @@ def parse_after(name: str, value: Any) -> After:
     try:
         after = validators.window(name, span)
     except ConfigurationError as error:
+        what, got, reason = str(error).partition("; got ")
         words = f'"{NEVER}", "{RUN}" or "{DEFAULT}"'
-        raise ConfigurationError(f"{error}. It may also be {words}") from None
+        raise ConfigurationError(f"{what}, or {words}{got}{reason}") from None
     return _window(name, after, period, capacity)
 
 

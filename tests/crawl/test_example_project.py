@@ -272,7 +272,7 @@ def test_workers_share_the_stories(
 def test_a_worker_looks_at_the_listings_again_after_an_hour(
     site: Site, web: SiteServer, moved: MovedServer
 ) -> None:
-    """A queue spider never restarts: a named window lets it find what is new."""
+    """A queue spider never restarts: a rule lets it find what is new."""
     known = site.truth()
     # From the start list, and from links.
     pages = Counter(known.lasting | known.hubs | {"/robots.txt"}) + Counter(["/"])

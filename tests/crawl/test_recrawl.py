@@ -264,7 +264,7 @@ def test_a_window_that_ends_during_a_crawl_fetches_pages_once_on_each_side_of_it
         assert [month_of(when) for _, page, when in days.log if page == url] in ([0, 1], [1, 1])
 
 
-# -- named windows --
+# -- windows of rules --
 
 #: Like the magazine's spider, but its requests say nothing about windows.
 PLAIN_SPIDER = """

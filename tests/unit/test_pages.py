@@ -112,7 +112,7 @@ def test_named_things_exist(page: str) -> None:
     """Settings, stats, keys of ``meta``, extras and targets of make."""
     text = read(page)
     assert set(re.findall(r"BLOOM_[A-Z_]+", text)) <= {*SETTINGS}
-    # bloom/listing/new is a named window's.
+    # bloom/listing/new is another window's.
     stats = re.findall(r"(?<![\w./-])bloom/(?:(?:run|listing)/)?([a-z_]+)", text)
     assert set(stats) <= {*STATS}
     assert set(re.findall(r"\bbloom_(?:key|window|enabled|[a-z]+)\b", text)) <= {

@@ -73,7 +73,7 @@ def test_windows_of_rules(value: object, parsed: object) -> None:
 @pytest.mark.parametrize(
     ("value", "error"),
     [
-        ("soon", r"got 'soon'.* It may also be \"never\", \"run\" or \"default\""),
+        ("soon", 'or "2 runs", or "never", "run" or "default"; got \'soon\': it should be'),
         ("5 m", "minutes or months"),
         (None, "got None"),
         ({}, 'as a dict has "recrawl_after"'),
