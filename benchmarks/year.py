@@ -57,7 +57,7 @@ POLICIES: Mapping[str, Mapping[str, str]] = {
     '"items"': {**WINDOWED, "BLOOM_REMEMBER": "items"},
     '"crawled", listings marked': {
         **WINDOWED,
-        "BLOOM_WINDOW_RULES": r'[["/section/", "run"]]',
+        "BLOOM_RECRAWL_RULES": r'[["/section/", "run"]]',
     },
     '"crawled", listings not marked': WINDOWED,
     "a SET kept for ever (scrapy-redis)": {

@@ -41,8 +41,8 @@ class BloomDupeFilter(BaseDupeFilter):
 
     Per request, in ``meta``: ``bloom_key`` (str or bytes) identifies it instead of its fingerprint,
     ``bloom_version`` (str) makes it new if that version of the page was not crawled,
-    ``bloom_window`` names its window: ``"run"`` remembers it for this run and in this process only,
-    a name of ``BLOOM_WINDOWS`` in that window's filter, ``"lasting"`` in the main one;
+    ``bloom_recrawl_after`` is its window: ``"run"`` remembers it for this run and in this process
+    only, ``"default"`` as BLOOM_RECRAWL_AFTER says, ``"1 day"`` as the rules with this window;
     ``bloom_enabled`` = False neither tests nor records it.
 
     Args:

@@ -161,8 +161,9 @@ _STARTING: Mapping[str, Message] = {
     ),
     "window-removed": Message(
         "Pending requests of a window are crawled now, and remembered in its filter as before.",
-        "`BLOOM_WINDOWS` no longer has a window in which an earlier crawl left requests.",
-        "None is needed. If the window was removed by mistake, add it again.",
+        "No rule of `BLOOM_RECRAWL_RULES` has a window any more in which an earlier crawl left "
+        "requests.",
+        "None is needed. If the rule was removed by mistake, add it again.",
     ),
     "cleared": Message(
         "The filter was emptied when this worker started: all URLs are new.",
@@ -250,9 +251,17 @@ _REQUESTS: Mapping[str, Message] = {
         "Give a short text, or leave the key out: [meta keys](meta.md).",
     ),
     "unknown-window": Message(
-        '`meta["bloom_window"]` of a request is not used: it is remembered like any other.',
-        "The name is none of `BLOOM_WINDOWS`, and neither `run` nor `lasting`.",
-        "Correct the name, or add the window to `BLOOM_WINDOWS`.",
+        '`meta["bloom_recrawl_after"]` of a request is not used: the request has the window that '
+        "the settings give it.",
+        "It is no time, or one that no setting has: filters are opened when the crawl begins.",
+        "Correct it, or add a rule with that window to `BLOOM_RECRAWL_RULES`.",
+    ),
+    "window-renamed": Message(
+        '`meta["bloom_window"]` of a request is not used: the request has the window that the '
+        "settings give it.",
+        "The spider was written for an earlier version.",
+        'Set `meta["bloom_recrawl_after"]` to `"run"`, or to a time such as `"1 day"` that a rule '
+        "of `BLOOM_RECRAWL_RULES` has, too.",
     ),
     "not-kept": Message(
         "A request is claimed without being stored. If the crawl stops before it is crawled, "

@@ -1,8 +1,7 @@
 """Parsers of settings that only crawls have; as those of ``scrapy_bloom.bloom.validators``."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from scrapy_bloom.bloom import validators
@@ -11,37 +10,6 @@ from scrapy_bloom.bloom.model.keys import Keys
 
 #: Of a primary, at most.
 MAX_REPLICAS = 100
-
-
-def rules(name: str, value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Parse pairs of a regular expression and the name of a window."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
-    if isinstance(value, Mapping) or not isinstance(value, Sequence):
-        raise ConfigurationError(
-            f'{name} is a list of pairs like (r"/page/\\d+", "listing"), or its JSON'
-        )
-    return tuple(_rule(name, pair) for pair in value)
-
-
-def _rule(name: str, pair: Any) -> tuple[re.Pattern[str], str]:
-    try:
-        pattern, window = pair
-        compiled = re.compile(pattern)
-        if isinstance(compiled.pattern, str) and isinstance(window, str):
-            return compiled, window
-        reason = ""
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        reason = ""
-    except re.error as error:
-        reason = f" ({error})"
-    raise ConfigurationError(
-        f"{name} is a list of pairs of a regular expression and the name of a window; "
-        f"got {shown(pair)}{reason}"
-    )
 
 
 def statuses(name: str, value: Any) -> frozenset[int]:

@@ -1,8 +1,7 @@
 """Every ``BLOOM_*`` setting: its name, default and parser."""
 
 import difflib
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -11,18 +10,22 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom import setting_parsers
 from scrapy_bloom.bloom import errors, validators
-from scrapy_bloom.bloom.errors import ConfigurationError, in_words, reword, rewording, shown
-from scrapy_bloom.bloom.model.schedule import RUNS, Schedule, Span, parse_span
+from scrapy_bloom.bloom.errors import ConfigurationError, in_words, rewording
+from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import OPTIONS
+from scrapy_bloom.recrawl_rules import LASTING as LASTING  # noqa: PLC0414 - used with settings
+from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414
+from scrapy_bloom.recrawl_rules import (
+    After,
+    RecrawlRule,
+    RecrawlWindow,
+    RecrawlWindows,
+    parse_after,
+    parse_rules,
+)
 
 SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
-#: The window of URLs that are remembered by this process for this run only.
-RUN = "run"
-#: The window of all URLs that no other window is named for.
-LASTING = "lasting"
-#: Names of further windows.
-WINDOW_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 #: Options of filters -> attributes of ``BloomSettings``.
 ATTRIBUTES = {option.name: option.name for option in OPTIONS}
 ATTRIBUTES |= {"window": "recrawl_after", "period": "rotate_every"}
@@ -38,60 +41,6 @@ WORDS = {
     "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
     "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
 }
-
-
-@dataclass(frozen=True, slots=True)
-class NamedWindow:
-    """A window that has a filter of its own.
-
-    Args:
-        recrawl_after: how long URLs are remembered; ``"never"`` re-crawls nothing.
-        rotate_every: how often its filter rotates; None as stored, else by the window.
-        capacity: URLs a generation takes; None as stored, else 1,000,000.
-    """
-
-    recrawl_after: Span | str
-    rotate_every: Span | None = None
-    capacity: int | None = None
-
-
-def _windows(name: str, value: Any) -> dict[str, NamedWindow]:
-    return {window: _window(name, window, given) for window, given in _mapping(name, value).items()}
-
-
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    given = validators.mapping(name, value)
-    for window in given:
-        if not WINDOW_NAME.fullmatch(window) or window in (RUN, LASTING):
-            raise ConfigurationError(
-                f"{name} has a window of the name {window!r:.60}: names begin with a letter, have "
-                f"up to 40 letters, digits, - and _, and are not {RUN!r} or {LASTING!r}"
-            )
-    return given
-
-
-def _window(name: str, window: str, value: Any) -> NamedWindow:
-    name = f"{name}[{window!r}]"
-    given = value if isinstance(value, Mapping) else {"recrawl_after": value}
-    unknown = given.keys() - {"recrawl_after", "rotate_every", "capacity"}
-    if unknown or "recrawl_after" not in given:
-        raise ConfigurationError(
-            f'{name} is a window such as "1 day", or a dict with "recrawl_after" and, if wanted, '
-            f'"rotate_every" and "capacity"; got {shown(value)}'
-        )
-    span = validators.window(name, given["recrawl_after"])
-    period = given.get("rotate_every")
-    period = None if period is None else parse_span(f"{name}['rotate_every']", period)
-    try:
-        if isinstance(span, Span):
-            Schedule.of(span, period)
-    except ConfigurationError as error:
-        reword(error, WORDS)
-        raise ConfigurationError(f"{name} = {shown(value)}: {error}") from None
-    capacity = given.get("capacity")
-    if capacity is not None:
-        capacity = validators.capacity(f"{name}['capacity']", capacity)
-    return NamedWindow(span, period, capacity)
 
 
 def _setting(
@@ -174,26 +123,24 @@ class BloomSettings:
     recrawl_after: Span | str | None = _option("window")
     rotate_every: Span | None = _option("period")
     run: str | None = _option("run")
-    windows: dict[str, NamedWindow] = _setting(
-        {},
-        _windows,
-        "windows that have a filter of their own, by name",
-        'A value is a window such as `"1 day"`, or a dict of `recrawl_after`, `rotate_every` and '
-        "`capacity`. The filter of the window `listing` is stored under `<BLOOM_KEY>:listing`.",
-    )
-    window_rules: tuple[tuple[re.Pattern[str], str], ...] = _setting(
+    recrawl_rules: tuple[RecrawlRule, ...] = _setting(
         (),
-        setting_parsers.rules,
-        "patterns of URLs, and the names of their windows",
-        "A pattern is a regular expression, searched in the URL; the first that matches counts.",
+        parse_rules,
+        "which pages are crawled again after another time: pairs of a condition and a window",
+        "The first rule that matches counts. A condition is a regular expression, searched in the "
+        "URL, or a dict of `url` (such an expression), `host` (the host, or a domain that it is "
+        "in) and `depth`, which all have to hold. A window is as in `BLOOM_RECRAWL_AFTER`; "
+        '`"run"`: remembered by this process for this run only; `"default"`: that of '
+        "`BLOOM_RECRAWL_AFTER`; or a dict of `recrawl_after`, `rotate_every` and `capacity`. See "
+        "[rules](../how-to/listings.md).",
         shown_default="`[]`",
     )
-    start_window: str = _setting(
+    start_recrawl_after: After = _setting(
         RUN,
-        validators.text,
-        '"run", or the window of start requests; "lasting" treats them like all others',
+        parse_after,
+        'the window of start requests, as in a rule; "default" treats them like all others',
         "It holds for start requests and for the sitemaps of a `SitemapSpider`, whatever the rules "
-        "say. `run` remembers them for the run only, so that the next run finds what is new.",
+        'say. `"run"` remembers them for the run only, so that the next run finds what is new.',
     )
     ring: str | None = _option("ring")
     stagger: bool | None = _option("stagger")
@@ -308,8 +255,8 @@ class BloomSettings:
         """Whether a URL is claimed until its page is crawled."""
         return self.remember != SCHEDULED
 
-    def parameters(self, window: NamedWindow | None = None) -> dict[str, Any]:
-        """Return the options of the main filter, or of a named window's."""
+    def parameters(self, window: RecrawlWindow | None = None) -> dict[str, Any]:
+        """Return the options of the main filter, or of another window's."""
         options = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()}
         if window is None:
             return options
@@ -331,23 +278,42 @@ class BloomSettings:
                 f'crawled, and BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = '
                 f'"{CRAWLED}", or BLOOM_WAIT_REPLICAS = 0'
             )
-        names = (RUN, LASTING, *self.windows)
-        for setting, name in (
-            ("BLOOM_START_WINDOW", self.start_window),
-            *(("BLOOM_WINDOW_RULES", name) for _, name in self.window_rules),
-        ):
-            if name not in names:
-                raise ConfigurationError(
-                    f"{setting} names the window {name!r:.60}, and there are "
-                    f"{', '.join(map(repr, names))}: add it to BLOOM_WINDOWS, or correct the name"
-                )
-        spans: dict[str, Span | str | None] = {"BLOOM_RECRAWL_AFTER": self.recrawl_after}
-        spans |= {
-            f"BLOOM_WINDOWS[{n!r}]": window.recrawl_after for n, window in self.windows.items()
+        after = {
+            f"BLOOM_RECRAWL_RULES[{place}]": rule.after
+            for place, rule in enumerate(self.recrawl_rules)
         }
-        for setting, span in spans.items():
-            if isinstance(span, Span) and span.unit == RUNS and self.run is None:
-                raise need_run(f'{setting} = "{span}"')
+        for setting, window in {
+            **after,
+            "BLOOM_START_RECRAWL_AFTER": self.start_recrawl_after,
+        }.items():
+            self._check_window(setting, window)
+        self._check_run("BLOOM_RECRAWL_AFTER", self.recrawl_after)
+
+    def _check_window(self, setting: str, after: After) -> None:
+        if not isinstance(after, RecrawlWindow):
+            return
+        self._check_run(setting, after.recrawl_after)
+        if after.capacity is not None and after.name == self.main_window.name:
+            raise ConfigurationError(
+                f'{setting} has a "capacity", and its window is the one of BLOOM_RECRAWL_AFTER, '
+                'with the same filter: leave "capacity" out there, and set BLOOM_CAPACITY'
+            )
+
+    def _check_run(self, setting: str, span: Span | str | None) -> None:
+        if isinstance(span, Span) and span.unit == RUNS and self.run is None:
+            raise need_run(f'{setting} = "{span}"')
+
+    @property
+    def main_window(self) -> RecrawlWindow:
+        """The window of all requests that no rule matches; unset counts as "never"."""
+        if self.recrawl_after is None:
+            return RecrawlWindow(NEVER)
+        return RecrawlWindow(self.recrawl_after, self.rotate_every)
+
+    @property
+    def windows(self) -> RecrawlWindows:
+        """All windows, by the names of their filters."""
+        return RecrawlWindows.of(self.main_window, self.start_recrawl_after, self.recrawl_rules)
 
 
 #: Name -> attribute, and parser of the name and a value that is set.
@@ -367,6 +333,12 @@ def need_run(what: str) -> ConfigurationError:
 
 #: Settings of earlier versions, and what to do instead.
 REMOVED = {
+    "BLOOM_WINDOWS": "write each of its windows into the rules that name it, as in "
+    'BLOOM_RECRAWL_RULES = [(r"/page/\\d+$", "1 day")]',
+    "BLOOM_WINDOW_RULES": "write the windows instead of their names, as in "
+    'BLOOM_RECRAWL_RULES = [(r"/page/\\d+$", "1 day")]',
+    "BLOOM_START_WINDOW": 'set BLOOM_START_RECRAWL_AFTER: "run" is the default, "lasting" is '
+    '"default" there, and in the place of other names it has windows, as "1 day"',
     "BLOOM_FLUSH": "remove it: SCHEDULER_FLUSH_ON_START = True clears the filter when a worker "
     "starts, and a flush at the end is ignored",
 }

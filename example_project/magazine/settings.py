@@ -10,7 +10,7 @@ DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"
 BLOOM_REDIS_URL = "embedded:"
 # That is all: whatever a run has scheduled, the next one does not fetch again. Start requests and
 # sitemaps are the exception, because they change; for listings the spider asks for the same with
-# meta={"bloom_window": "run"} (see magazine/site_spider.py).
+# meta={"bloom_recrawl_after": "run"} (see magazine/site_spider.py).
 
 # With this, a page that was first seen in January is fetched again from the 1st of June on, however
 # often it is seen until then. Instead of months there are days, hours, ... and runs: "5 runs" goes

@@ -7,6 +7,7 @@ import os
 
 from magazine.settings import *  # noqa: F403
 from magazine.settings import SPIDER_MODULES as _LOCAL_SPIDERS
+from magazine.site_spider import LISTING
 
 # This spider needs scrapy-redis, so only these settings know of it.
 SPIDER_MODULES = [*_LOCAL_SPIDERS, "magazine.queue_spider"]
@@ -21,8 +22,8 @@ BLOOM_REDIS_URL = os.environ.get("BLOOM_REDIS_URL", REDIS_URL)
 
 # A run of the queue spider has no end, so "for this run only" says nothing there. Its listings are
 # forgotten at each full hour instead: push the start URL again, and the workers look for new
-# stories. The window has a filter of its own, which is small.
-BLOOM_WINDOWS = {"listing": {"recrawl_after": "1 hour", "capacity": 10_000}}
+# stories. They have a filter of their own, which is small.
+BLOOM_RECRAWL_RULES = [(LISTING, {"recrawl_after": "1 hour", "capacity": 10_000})]
 
 # A worker ends when it had nothing to do for so many seconds.
 MAX_IDLE_TIME_BEFORE_CLOSE = 10

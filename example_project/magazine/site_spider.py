@@ -1,7 +1,7 @@
 """What the spiders of the magazine have in common."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ from scrapy.linkextractors import LinkExtractor
 from magazine.items import Story
 
 #: Listings end with a slash (`/hiking/?page=2`), save for the archive and the calendar.
-_LISTING = re.compile(r"https?://[^/]+(/(?:[^?#]*/)?|/archive|/calendar)(?:[?#]|$)")
+LISTING = r"^https?://[^/]+(/(?:[^?#]*/)?|/archive|/calendar)(?:[?#]|$)"
 
 
 class SiteSpider(Spider):
@@ -22,9 +22,8 @@ class SiteSpider(Spider):
     site_url: str
     allowed_domains: list[str | None]
     links = LinkExtractor()
-    #: How long a listing is remembered: for this run only, as it is where the next one finds new
-    #: stories.
-    listing_window = "run"
+    #: A listing is remembered for this run only, as it is where the next one finds new stories.
+    listing_meta: Mapping[str, str] = {"bloom_recrawl_after": "run"}
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "SiteSpider":
@@ -45,10 +44,10 @@ class SiteSpider(Spider):
 
     def follow(self, url: str) -> Request:
         """The request for a link. Duplicates are the dupefilter's business, not the spider's."""
-        meta = {"bloom_window": self.listing_window} if is_listing(url) else {}
+        meta = dict(self.listing_meta) if is_listing(url) else {}
         return Request(url, callback=self.parse, meta=meta)
 
 
 def is_listing(url: str) -> bool:
     """Whether a page lists stories: whether it changes when a story is published."""
-    return _LISTING.match(url) is not None
+    return re.match(LISTING, url) is not None

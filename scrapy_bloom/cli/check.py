@@ -3,8 +3,9 @@
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -31,10 +32,9 @@ from scrapy_bloom.cli.session import (
 from scrapy_bloom.cli.stored_claims import claims_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
-from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import MAX_VERSION, bounded, version_of, versioned
 from scrapy_bloom.migrate.lines import parse_line
-from scrapy_bloom.settings import LASTING, RUN
+from scrapy_bloom.settings import RUN
 
 HELP = "say whether URLs are seen, claimed or failed, since when and until when"
 #: URLs that are looked up together.
@@ -51,17 +51,21 @@ class Identifier:
         self.name = global_object_name(type(self.fingerprinter))
         #: The window of URLs that no rule matches.
         self.default = session.window
-        self._windows = Windows(
-            settings.windows, LASTING, () if session.is_chosen else settings.window_rules
-        )
+        #: None if the options name the filter.
+        self._windows = None if session.is_chosen else settings.windows
 
     @property
     def windows(self) -> set[str]:
         """The windows that URLs may have, and that have a filter."""
-        return {self.default, *(name for _, name in self._windows.rules)} - {RUN}
+        rules = () if self._windows is None else self._windows.rules
+        return {self.default, *(name for _, name in rules)} - {RUN}
+
+    def longer(self, window: str) -> Sequence[str]:
+        """Return the windows whose filters a crawl asks, too: see ``RecrawlWindows``."""
+        return () if self._windows is None else self._windows.longer.get(window, ())
 
     def identify(self, url: str) -> tuple[str, bytes]:
-        """Return a URL's window and fingerprint.
+        """Return a URL's window and fingerprint. Rules that ask for a depth do not match.
 
         Raises:
             ConfigurationError: the text is no URL.
@@ -70,8 +74,8 @@ class Identifier:
             request = Request(url)
         except ValueError as error:
             raise ConfigurationError(f"{url!r:.100} is no URL: {error}") from None
-        window = self._windows.of(request, None)
-        window = self.default if window == LASTING else window
+        # A URL alone has no depth.
+        window = self.default if self._windows is None else self._windows.name(request.url, None)
         return window, bounded(self.fingerprinter.fingerprint(request))
 
 
@@ -169,14 +173,21 @@ def run(session: CommandSession) -> ExitCode:
     version = _version(opts.bloom_version)
     identifier, totals = Identifier(session), {"asked": 0, "seen": 0}
     with session.connect() as server:
-        for name in identifier.windows:
+        longer = {longer for name in identifier.windows for longer in identifier.longer(name)}
+        names = identifier.windows | longer
+        for name in names:
             stored = server.read(name).header.fingerprinter
             warning = advice.on_fingerprinter(stored, identifier.name)
             if warning and (opts.urls or opts.bloom_key):
                 complain(str(warning))
-        filters = {name: server.filter(name) for name in identifier.windows}
+        look_up = partial(
+            _look_up,
+            server=server,
+            filters={name: server.filter(name) for name in names},
+            longer=identifier.longer,
+        )
         queries = _with_version(_queries(opts, identifier), version)
-        answers = _answer(queries, server, filters, totals)
+        answers = _answer(queries, look_up, totals)
         if opts.json:
             documents = (
                 {query.kind: query.text, "name": query.window, **answer.document()}
@@ -236,32 +247,43 @@ def _query_of(line: bytes, identifier: Identifier) -> Query | None:
 
 def _answer(
     queries: Iterator[Query | None],
-    server: Server,
-    filters: Mapping[str, BloomFilter],
+    look_up: Callable[[Sequence[Query]], list[Answer]],
     totals: dict[str, int],
 ) -> Iterator[tuple[Query, Answer]]:
     """Yield each query with its answer; count queries and answers that are "seen"."""
     while batch := list(islice(queries, BATCH)):
         found = [query for query in batch if query is not None]
-        answers = _look_up(found, server, filters)
+        answers = look_up(found)
         totals["asked"] += len(batch)
         totals["seen"] += sum(answer.info.seen for answer in answers)
         yield from zip(found, answers, strict=True)
 
 
 def _look_up(
-    queries: Sequence[Query], server: Server, filters: Mapping[str, BloomFilter]
+    queries: Sequence[Query],
+    server: Server,
+    filters: Mapping[str, BloomFilter],
+    longer: Callable[[str], Sequence[str]],
 ) -> list[Answer]:
-    items = defaultdict(list)
-    for query in queries:
-        items[query.window].append(query.item)
+    by_window: dict[str, list[int]] = defaultdict(list)
+    for place, query in enumerate(queries):
+        by_window[query.window].append(place)
     # No filter has the URLs of the window "run".
     not_seen = Answer(ItemInfo(seen=False, since=0, until=0, window=RUN))
-    answers = {
-        window: iter(_answers_of(server, filters[window], items[window]) if window != RUN else [])
-        for window in items
-    }
-    return [next(answers[query.window], not_seen) for query in queries]
+    answers = [not_seen] * len(queries)
+    for window, places in by_window.items():
+        if window == RUN:
+            continue
+        found = _answers_of(server, filters[window], [queries[place].item for place in places])
+        for place, answer in zip(places, found, strict=True):
+            answers[place] = answer
+        for other in longer(window):
+            left = [place for place in places if not answers[place].info.seen]
+            infos = filters[other].find_all([queries[place].item for place in left])
+            for place, info in zip(left, infos, strict=True):
+                if info.seen:
+                    answers[place] = Answer(info)
+    return answers
 
 
 def _answers_of(server: Server, bloom: BloomFilter, items: Sequence[bytes]) -> list[Answer]:

@@ -117,7 +117,7 @@ def _check_all(
     looks = {window: _look(server, window) for window in windows}
     snapshots = {window: one for window, one in looks.items() if isinstance(one, Snapshot)}
     stored = [next(iter(one.rings.values())).config.schedule for one in snapshots.values()]
-    has_window = any([*stored, schedule_of(settings), settings.windows])
+    has_window = any([*stored, schedule_of(settings), settings.windows.others])
     yield from check_facts(facts, has_window=has_window, replicas=settings.wait_replicas)
     if facts.is_old:
         return
@@ -212,7 +212,7 @@ def _need(settings: BloomSettings, snapshots: dict[str, Snapshot]) -> int:
         ConfigurationError: a filter is impossible.
     """
     need = 0
-    for window in (LASTING, *settings.windows):
+    for window in (LASTING, *settings.windows.others):
         wanted, snapshot = options_of(settings, window), snapshots.get(window)
         if snapshot is None:
             header, config, taken = wanted.new_header(), wanted.config(DEFAULTS), 0

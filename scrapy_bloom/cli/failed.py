@@ -28,7 +28,6 @@ from scrapy_bloom.cli.stored_claims import (
     without_credentials,
 )
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.settings import LASTING
 
 #: A page in the form that JSON has.
 Document = dict[str, Any]
@@ -102,7 +101,7 @@ def run(session: CommandSession) -> ExitCode:
     """
     meaning = "the number of pages to list, 0 for all"
     limit = whole_number("--limit", session.opts.limit, 0, MAX_LIMIT, meaning)
-    names = [session.window] if session.is_chosen else [LASTING, *session.settings.windows]
+    names = [session.window] if session.is_chosen else session.windows
     with session.connect() as server:
         blocks = {name: found.header.blocks for name in names if (found := server.look(name))}
         if not blocks:

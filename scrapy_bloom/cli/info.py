@@ -18,7 +18,6 @@ from scrapy_bloom.cli.session import (
     to_json,
 )
 from scrapy_bloom.cli.stored_settings import compare, options_of
-from scrapy_bloom.settings import LASTING
 
 HELP = "show what filters hold; changes nothing"
 
@@ -88,7 +87,7 @@ def gather(session: CommandSession, server: Server) -> Iterator[Found]:
     Raises:
         StorageError: the server did not answer, or a filter cannot be read.
     """
-    windows = [session.window] if session.is_chosen else [LASTING, *session.settings.windows]
+    windows = [session.window] if session.is_chosen else session.windows
     for name in windows:
         key, snapshot = server.key(name), server.look(name)
         if snapshot is None:
@@ -118,7 +117,7 @@ def _describe(
     text = render.info(found.window, server.address, info, measured)
     differs = None
     # The windows of a filter that --key names are not known.
-    if found.snapshot and found.window in (LASTING, *session.settings.windows):
+    if found.snapshot and found.window in session.windows:
         options = options_of(session.settings, found.window)
         differs = compare(options, found.key, found.snapshot)
     document["differs"] = asdict(differs) if differs else None

@@ -91,8 +91,8 @@ def check_fingerprinter(session: CommandSession, identifier: Identifier) -> Iter
             f"REQUEST_FINGERPRINTER_CLASS is {name}: what a crawl with Scrapy's own fingerprinter "
             "has left in requests.seen is never found with it"
         )
-    if opts.from_urls is None and session.settings.window_rules and not session.is_chosen:
+    if opts.from_urls is None and session.settings.recrawl_rules and not session.is_chosen:
         yield (
-            "BLOOM_WINDOW_RULES match URLs, which fingerprints do not have: all are recorded for "
+            "BLOOM_RECRAWL_RULES match URLs, which fingerprints do not have: all are recorded for "
             f"the window {session.window!r}, and requests of other windows do not find them"
         )

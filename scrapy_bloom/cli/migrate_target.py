@@ -18,7 +18,7 @@ class Target:
         windows: names of the windows.
 
     Raises:
-        NothingThereError: a filter does not exist, and BLOOM_WINDOWS does not have its window.
+        NothingThereError: a filter does not exist, and the settings do not have its window.
         StorageError: the server did not answer.
     """
 

@@ -69,7 +69,7 @@ class TargetReader:
         window, item = self._identifier.identify(url)
         if window == RUN:
             raise ConfigurationError(
-                f"{shown(without_credentials(url))} has the window {RUN!r} by BLOOM_WINDOW_RULES: "
+                f"{shown(without_credentials(url))} has the window {RUN!r} by BLOOM_RECRAWL_RULES: "
                 "each run crawls it when it is found, and none remembers it"
             )
         target = RecrawlTarget(url, (window, item))

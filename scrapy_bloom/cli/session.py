@@ -197,13 +197,19 @@ class CommandSession:
             ConfigurationError: no window has that name.
         """
         name: str = self.opts.window or LASTING
-        known = (LASTING, *self.settings.windows)
+        known = self.windows
         # The windows of a filter that --key names are not known.
         if name not in known and self.opts.key is None:
             raise ConfigurationError(
-                f"--window {name!r:.60} is not in BLOOM_WINDOWS; there are {', '.join(known)}"
+                f"--window {name!r:.60} is none of BLOOM_RECRAWL_RULES; there are "
+                f"{', '.join(known)}"
             )
         return name
+
+    @cached_property
+    def windows(self) -> Sequence[str]:
+        """The names of all windows that have a filter, the main one first."""
+        return LASTING, *self.settings.windows.others
 
     @property
     def is_chosen(self) -> bool:
@@ -287,7 +293,9 @@ def fingerprinter_of(crawler: Crawler) -> Any:
 def add_filter_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a filter."""
     parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
-    parser.add_argument("--window", metavar="NAME", help="the filter of a window of BLOOM_WINDOWS")
+    parser.add_argument(
+        "--window", metavar="NAME", help="the filter of a rule's window, such as 1-day"
+    )
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:

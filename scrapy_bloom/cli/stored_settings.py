@@ -10,7 +10,7 @@ from scrapy_bloom.settings import WORDS, BloomSettings
 
 def options_of(settings: BloomSettings, window: str) -> FilterOptions:
     """Return what settings ask of the filter of a window."""
-    return FilterOptions(**settings.parameters(settings.windows.get(window)))
+    return FilterOptions(**settings.parameters(settings.windows.others.get(window)))
 
 
 def compare(wanted: FilterOptions, key: str, snapshot: Snapshot) -> Finding | None:

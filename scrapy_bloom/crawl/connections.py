@@ -6,13 +6,20 @@ from functools import partial
 
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import forgotten_before
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, newest_rings
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
-from scrapy_bloom.crawl.opening import Opening, claims_left, count_claims, open_filters
+from scrapy_bloom.crawl.opening import (
+    Opening,
+    check_never,
+    claims_left,
+    count_claims,
+    open_filters,
+)
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
 from scrapy_bloom.settings import BloomSettings
@@ -60,6 +67,11 @@ class Connections:
         run = self._settings.run
         # Clients for clusters connect at once.
         filters = open_filters(opening.run(self._connect), opening, run)
+        try:
+            check_never(filters, self._settings)
+        except ConfigurationError:
+            filters.close()
+            raise
         left = claims_left(
             filters, lambda windows: opening.run(partial(self._connect, left=windows)), opening
         )

@@ -1,7 +1,7 @@
-"""The filters of a crawl: the lasting one and one for each named window, on one connection."""
+"""The filters of a crawl: the lasting one and one for each other window, on one connection."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -28,10 +28,12 @@ class Filters:
     Attributes:
         by_window: the filter of each window, the lasting one first.
         connection: what they share.
+        longer: of a window, the others that may last longer: their filters know its URLs, too.
     """
 
     by_window: dict[str, BloomFilter]
     connection: Connection
+    longer: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def lasting(self) -> BloomFilter:
@@ -99,10 +101,10 @@ def connect_filters(
         ConfigurationError: the address or a client argument is wrong.
         StorageError: the embedded server does not start.
     """
-    connection = _connect(settings, scrapy_settings)
+    connection, windows = _connect(settings, scrapy_settings), settings.windows
     parameters = {
         LASTING: settings.parameters(),
-        **{name: settings.parameters(window) for name, window in settings.windows.items()},
+        **{name: settings.parameters(window) for name, window in windows.others.items()},
         **{name: {"run": settings.run} for name in left},
     }
     blooms = {}
@@ -120,7 +122,7 @@ def connect_filters(
         )
     if len(blooms) == 1:
         blooms[LASTING].keep_connection()
-    return Filters(blooms, connection)
+    return Filters(blooms, connection, windows.longer)
 
 
 def newest_rings(first: FilterSession, second: FilterSession) -> list[Ring]:

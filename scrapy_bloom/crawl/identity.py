@@ -59,10 +59,10 @@ class Identity:
         self._crawler, self._report = crawler, report
         self._fingerprint = cached(crawler.request_fingerprinter)
         #: Whether a request's URL or callback may give it a window.
-        self._has_rules = bool(settings.window_rules) or issubclass(
+        self._has_rules = bool(settings.recrawl_rules) or issubclass(
             crawler.spidercls, SitemapSpider
         )
-        self._windows = Windows(settings.windows, settings.start_window, settings.window_rules)
+        self._windows = Windows(settings.windows, report)
         #: Import path of the class that makes the fingerprints.
         self.fingerprinter = global_object_name(type(crawler.request_fingerprinter))
 
@@ -90,10 +90,15 @@ class Identity:
         Raises as ``fingerprint`` does.
         """
         item, meta = self.fingerprint(request), request.meta
-        if not (self._has_rules or "bloom_window" in meta or meta.get("is_start_request")):
-            window = LASTING  # as of most requests
+        if (
+            self._has_rules
+            or "bloom_recrawl_after" in meta
+            or meta.get("is_start_request")
+            or "bloom_window" in meta
+        ):
+            window = self._windows.of(request, self._crawler.spider)
         else:
-            window = self._window(request)
+            window = LASTING  # as of most requests
         # What this run has taken is seen until its end, whatever version it has.
         if "bloom_version" in meta and window != RUN:
             item = self._versioned(item, request)
@@ -113,17 +118,6 @@ class Identity:
             "without a version (leave the key out, or give a short text)",
         )
         return item
-
-    def _window(self, request: Request) -> str:
-        try:
-            return self._windows.of(request, self._crawler.spider)
-        except ValueError as error:
-            self._report.warn_once(
-                "unknown-window",
-                f"meta['bloom_window'] of {shown(request)} {error} (BLOOM_WINDOWS has more): the "
-                "request is remembered like any other",
-            )
-            return LASTING
 
     def _own_key(self, request: Request) -> bytes:
         # A redirect copies meta: the target would be taken for a duplicate of the source.

@@ -36,12 +36,14 @@ META_KEYS: Mapping[str, MetaKey] = {
         "versions. A redirect keeps the version; requests that a callback makes with "
         "`meta=response.meta` have it as well: do not hand it on.",
     ),
-    "bloom_window": MetaKey(
-        "`run`, `lasting`, or a name of `BLOOM_WINDOWS`",
-        "`BLOOM_START_WINDOW` for start requests and sitemaps, else the first of "
-        "`BLOOM_WINDOW_RULES` that matches, else `lasting`",
+    "bloom_recrawl_after": MetaKey(
+        "`run`, `default`, `never`, or a time as in `BLOOM_RECRAWL_AFTER`, which is also that of "
+        "another setting or rule",
+        "`BLOOM_START_RECRAWL_AFTER` for start requests and sitemaps, else the first of "
+        "`BLOOM_RECRAWL_RULES` that matches, else `default`",
         "The window of the page. `run` remembers it in this process and for this run only; "
-        "`lasting` is the main filter.",
+        "`default` is the window of `BLOOM_RECRAWL_AFTER`. The filters of a crawl are opened when "
+        "it begins, so a window that no setting has is warned about, and the rules count.",
     ),
     "bloom_has_item": MetaKey(
         "`True` or `False`",

@@ -158,7 +158,7 @@ class Report:
                 tagged(
                     "window-removed",
                     "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
-                    "BLOOM_WINDOWS no longer has it: they are crawled now, and remembered as "
+                    "no rule has it any more: they are crawled now, and remembered as "
                     "before",
                 ),
                 f"{count:,}",

@@ -38,7 +38,7 @@ def _gauges(**meanings: str) -> dict[str, Stat]:
     return {name: Stat(Kind.GAUGE, meaning) for name, meaning in meanings.items()}
 
 
-#: The stats, without the prefix ``bloom/``, or ``bloom/<window>/`` of a named window.
+#: The stats, without the prefix ``bloom/``, or ``bloom/<window>/`` of another window.
 STATS: Mapping[str, Stat] = {
     **_counters(
         new="requests that were new",

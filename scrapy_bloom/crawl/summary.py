@@ -49,8 +49,8 @@ def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
     return (
         f"nothing was new: each link that was found ({tally.seen:,}) is remembered, {others}the "
         f"oldest since {since}{again}. If some of these pages list others that are new, set "
-        'BLOOM_REMEMBER = "items", or name them by meta={"bloom_window": "run"} or '
-        "BLOOM_WINDOW_RULES: they are read in each run then"
+        'BLOOM_REMEMBER = "items", or name them by meta={"bloom_recrawl_after": "run"} or '
+        "BLOOM_RECRAWL_RULES: they are read in each run then"
     )
 
 

@@ -1,49 +1,69 @@
 """Which window (re-crawl interval) a request belongs to."""
 
-import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-
 from scrapy import Request, Spider
 from scrapy.spiders import SitemapSpider
 
+from scrapy_bloom.bloom.errors import ConfigurationError, shown
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.fingerprinter import version_of
-from scrapy_bloom.settings import LASTING, RUN
+from scrapy_bloom.recrawl_rules import LASTING, RecrawlWindows
+
+#: Texts in ``meta`` whose windows are kept: a spider may make any number.
+MAX_TEXTS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
 class Windows:
     """Which request has which window.
 
     Args:
-        names: the windows that have a filter of their own.
-        start: window of start requests and sitemaps.
-        rules: patterns that are searched in the URL, and the windows they name; the first counts.
+        windows: the windows of the crawl.
+        report: warns.
     """
 
-    names: Collection[str]
-    start: str
-    rules: Sequence[tuple[re.Pattern[str], str]]
+    def __init__(self, windows: RecrawlWindows, report: Report) -> None:
+        self._windows, self._report = windows, report
+        #: What a request may name -> its window.
+        self._by_text: dict[str, str] = {}
 
     def of(self, request: Request, spider: Spider | None) -> str:
-        """Return the window of a request: by ``meta``, as a start request, by a rule, or LASTING.
-
-        Raises:
-            ValueError: ``meta["bloom_window"]`` names no window; the text lists those there are.
-        """
-        named = request.meta.get("bloom_window")
+        """Return the window of a request: by ``meta``, as a start request, or by the rules."""
+        meta = request.meta
+        if "bloom_window" in meta:
+            self._report.warn_once(
+                "window-renamed",
+                f'meta["bloom_window"] of {shown(request)} is not used any more, and the request '
+                'has the window that the settings give it: set meta["bloom_recrawl_after"] to '
+                '"run" or to a time such as "1 day", and "default" in the place of "lasting"',
+            )
+        value = meta.get("bloom_recrawl_after")
+        named = None if value is None else self._named(value, request)
         if named is not None:
-            if not isinstance(named, str) or named not in (RUN, LASTING, *self.names):
-                known = ", ".join(repr(name) for name in (RUN, LASTING, *self.names))
-                what = repr(named)[:60] if isinstance(named, str) else f"a {type(named).__name__}"
-                raise ValueError(f"is {what}, and there are {known}")
             return named
-        if self.start != LASTING and _is_hub(request, spider):
-            return self.start
-        for pattern, name in self.rules:
-            if pattern.search(request.url):
-                return name
-        return LASTING
+        if self._windows.start != LASTING and _is_hub(request, spider):
+            return self._windows.start
+        # DepthMiddleware sets it on all requests but start requests.
+        depth = meta.get("depth", 0)
+        return self._windows.name(request.url, depth if type(depth) is int else None)
+
+    def _named(self, value: object, request: Request) -> str | None:
+        """Return the window that ``meta`` names; None, after a warning, if there is none."""
+        name = self._by_text.get(value) if isinstance(value, str) else None
+        if name is not None:
+            return name
+        try:
+            name = self._windows.find(value)
+        except ConfigurationError as error:
+            known = ", ".join(f'"{span}"' for span in self._windows.spans)
+            self._report.warn_once(
+                "unknown-window",
+                f'meta["bloom_recrawl_after"] of {shown(request)} is {shown(value)}, and the '
+                f"settings have {known} ({error}): the request has the window that the settings "
+                "give it. To have another one, name it in BLOOM_RECRAWL_RULES, too",
+            )
+            return None
+        if isinstance(value, str) and len(self._by_text) < MAX_TEXTS:
+            self._by_text[value] = name
+        return name
 
 
 def is_start(request: Request) -> bool:

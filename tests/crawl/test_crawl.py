@@ -46,7 +46,11 @@ def test_two_processes_under_scrapy_redis_fetch_every_page_once_in_total(
     spider.write_text(ONCE_SPIDER)
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("once:start_urls", f'{{"url": "{web.url}/"}}')
-        settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "SCHEDULER_PERSIST": persist}
+        settings = {
+            "MAX_IDLE_TIME_BEFORE_CLOSE": 2,
+            "SCHEDULER_PERSIST": persist,
+            "BLOOM_RECRAWL_RULES": "[]",  # an hour could end while they run
+        }
         command = ["-W", "always", "-m", "scrapy", "runspider", str(spider)]
         logs = run_together(
             2,
@@ -194,12 +198,13 @@ def test_an_embedded_crawl_leaves_nothing_running(
         ("BLOOM_KEY", "{x}"),
         ("BLOOM_ENABLED", "garbage"),
         ("BLOOM_TIMEOUT", "garbage"),
-        ("BLOOM_START_WINDOW", "garbage"),
+        ("BLOOM_START_RECRAWL_AFTER", "garbage"),
         ("BLOOM_RECRAWL_AFTER", "garbage"),
         ("BLOOM_RECRAWL_AFTER", "1 run"),  # without BLOOM_RUN
         ("BLOOM_ROTATE_EVERY", "1 month"),  # without a window
-        ("BLOOM_WINDOWS", '{"listing": "garbage"}'),
-        ("BLOOM_WINDOW_RULES", '[["/page/", "nowhere"]]'),
+        ("BLOOM_RECRAWL_RULES", '[["/page/", "nowhere"]]'),
+        ("BLOOM_RECRAWL_RULES", '[["/page/", "2 runs"]]'),  # without BLOOM_RUN
+        ("BLOOM_WINDOWS", "{}"),
         ("BLOOM_MAX_MEMORY", "1000"),
         ("BLOOM_REDIS_URL", "garbage"),
         ("BLOOM_REDIS_PARAMS", "garbage"),

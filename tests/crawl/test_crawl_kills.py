@@ -38,7 +38,7 @@ class TreeSpider(Spider):
 
     def parse(self, response: Any) -> Iterator[Request]:
         for href in response.css("a::attr(href)").getall():
-            meta = {"bloom_window": "run"} if href == "/2" else {}
+            meta = {"bloom_recrawl_after": "run"} if href == "/2" else {}
             yield response.follow(
                 href, meta=meta, dont_filter=href == "/3" and response.url.endswith("/1")
             )

@@ -36,7 +36,7 @@ class ListingSpider(OddSpider):
             raise ValueError("broken")
         for request in self.links(response):
             if "/listing" in request.url:
-                request.meta["bloom_window"] = "run"
+                request.meta["bloom_recrawl_after"] = "run"
             yield request
 """
 
@@ -103,8 +103,7 @@ def test_a_listing_that_failed_is_tried_again_by_the_next_run(lab_of: LabOf) -> 
 # -- settings that change between two runs --
 
 WINDOWS = {
-    "BLOOM_WINDOWS": json.dumps({"articles": {"recrawl_after": "7 days"}}),
-    "BLOOM_WINDOW_RULES": json.dumps([["/article", "articles"]]),
+    "BLOOM_RECRAWL_RULES": json.dumps([["/article", {"recrawl_after": "7 days"}]]),
 }
 SECTIONS = 5
 

@@ -289,6 +289,7 @@ class Unprintable:
 @pytest.mark.parametrize(
     "meta",
     [
+        {"bloom_recrawl_after": Unprintable()},
         {"bloom_window": Unprintable()},
         {"bloom_key": Unprintable()},
         {"is_start_request": Unprintable(), "depth": Unprintable()},

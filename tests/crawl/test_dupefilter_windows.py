@@ -15,7 +15,7 @@ from scrapy_bloom import ConfigurationError
 
 
 def test_the_run_window_lasts_for_this_run(make: Make) -> None:
-    hub = Request(URL, meta={"bloom_window": "run"})
+    hub = Request(URL, meta={"bloom_recrawl_after": "run"})
     first = make()
     assert not first.request_seen(hub)
     assert first.request_seen(hub)
@@ -41,8 +41,8 @@ def test_a_copied_is_start_request_does_not_make_a_start_request(make: Make) -> 
 
 def test_start_requests_can_be_remembered_like_all_others(make: Make) -> None:
     start = Request(URL, meta={"is_start_request": True})
-    assert not make(BLOOM_START_WINDOW="lasting").request_seen(start)
-    assert make(BLOOM_START_WINDOW="lasting").request_seen(start)
+    assert not make(BLOOM_START_RECRAWL_AFTER="default").request_seen(start)
+    assert make(BLOOM_START_RECRAWL_AFTER="default").request_seen(start)
 
 
 def test_sitemaps_behind_a_start_request_are_hubs_too(make: Make) -> None:
@@ -67,39 +67,63 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     dupefilter = make()
-    for number, window in enumerate(["daily", "daily", "weekly", 7, ["unhashable"], {}]):
-        request = Request(f"{URL}&d={number}", meta={"bloom_window": window})
+    wrong = ["daily", "daily", "1 week", 7, ["unhashable"], {}]
+    for number, window in enumerate(wrong):
+        request = Request(f"{URL}&d={number}", meta={"bloom_recrawl_after": window})
         assert not dupefilter.request_seen(request)
-        assert make().request_seen(request)
-    assert caplog.text.count("meta['bloom_window'] of ") == 1 + 6
-    assert "is 'daily', and there are 'run', 'lasting' (BLOOM_WINDOWS has more)" in caplog.text
+        assert make(BLOOM_START_RECRAWL_AFTER="1 day").request_seen(request)
+    assert caplog.text.count('meta["bloom_recrawl_after"] of ') == 1 + len(wrong)
+    assert 'is \'daily\', and the settings have "run", "default", "never" (it' in caplog.text
+    assert 'settings have "run", "default", "never", "1 day" (no setting has the' in caplog.text
+    assert "To have another one, name it in BLOOM_RECRAWL_RULES, too" in caplog.text
 
 
-# -- named windows --
-
-WINDOWS = {"BLOOM_WINDOWS": {"listing": "1 day"}, "BLOOM_WINDOW_RULES": [(r"/page/\d+", "listing")]}
-
-
-def test_a_named_window_is_a_filter_of_its_own(make: Make, client: redis.Redis) -> None:
+def test_an_unknown_window_leaves_the_request_to_the_rules(make: Make) -> None:
     dupefilter = make(**WINDOWS)
-    listing = Request(URL, meta={"bloom_window": "listing"})
+    page = Request("https://example.com/page/1", meta={"bloom_recrawl_after": "2 days"})
+    assert not dupefilter.request_seen(page)
+    assert stats(dupefilter)["bloom/1-day/new"] == 1
+
+
+def test_the_meta_key_of_earlier_versions_is_warned_about_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    dupefilter = make(**WINDOWS)
+    for number in range(3):
+        url = f"https://example.com/page/{number}"
+        assert not dupefilter.request_seen(Request(url, meta={"bloom_window": "run"}))
+    assert stats(dupefilter)["bloom/1-day/new"] == 3
+    assert caplog.text.count("window-renamed") == 1
+    assert 'set meta["bloom_recrawl_after"] to "run" or to a time' in caplog.text
+    assert not make().request_seen(Request(URL, meta={"bloom_window": "run"}))
+    assert make().request_seen(Request(URL)), "as all others"
+
+
+# -- windows of rules --
+
+WINDOWS = {"BLOOM_RECRAWL_RULES": [(r"/page/\d+", "1 day")]}
+
+
+def test_another_window_is_a_filter_of_its_own(make: Make, client: redis.Redis) -> None:
+    dupefilter = make(**WINDOWS)
+    listing = Request(URL, meta={"bloom_recrawl_after": "24 hours"})
     assert not dupefilter.request_seen(listing)
     assert dupefilter.request_seen(listing)
     assert not dupefilter.request_seen(Request(URL)), "the lasting filter does not know it"
     assert make(**WINDOWS).request_seen(listing)
-    assert client.exists("{shop:bloom:listing:0}:header")
-    assert stats(dupefilter)["bloom/listing/new"] == 1
-    assert stats(dupefilter)["bloom/listing/seen"] == 1
+    assert client.exists("{shop:bloom:1-day:0}:header")
+    assert stats(dupefilter)["bloom/1-day/new"] == 1
+    assert stats(dupefilter)["bloom/1-day/seen"] == 1
     assert stats(dupefilter)["bloom/new"] == 1
-    assert stats(dupefilter)["bloom/listing/generations"] == 1
+    assert stats(dupefilter)["bloom/1-day/generations"] == 1
 
 
-def test_rules_name_the_window_by_the_url(make: Make) -> None:
+def test_rules_give_the_window_by_the_url(make: Make) -> None:
     dupefilter = make(**WINDOWS)
     page = "https://example.com/page/7"
     assert not dupefilter.request_seen(Request(page))
-    assert dupefilter.request_seen(Request(page, meta={"bloom_window": "listing"}))
-    assert not dupefilter.request_seen(Request(page, meta={"bloom_window": "lasting"}))
+    assert dupefilter.request_seen(Request(page, meta={"bloom_recrawl_after": "24 hours"}))
+    assert not dupefilter.request_seen(Request(page, meta={"bloom_recrawl_after": "default"}))
     assert stats(dupefilter)["bloom/new"] == 1
 
 
@@ -107,24 +131,26 @@ def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> 
     start = Request("https://example.com/page/1", meta={"is_start_request": True})
     for _ in range(2):
         assert not make(**WINDOWS).request_seen(start)
-    assert not make(**WINDOWS, BLOOM_START_WINDOW="listing").request_seen(start)
-    assert make(**WINDOWS, BLOOM_START_WINDOW="lasting").request_seen(start), "the rule counts"
+    assert not make(**WINDOWS, BLOOM_START_RECRAWL_AFTER="1 day").request_seen(start)
+    assert make(**WINDOWS, BLOOM_START_RECRAWL_AFTER="default").request_seen(start), (
+        "the rule counts"
+    )
 
 
 def test_a_url_taken_under_run_is_seen_in_every_window_and_not_stored(make: Make) -> None:
-    listing = Request(URL, meta={"bloom_window": "listing"})
+    listing = Request(URL, meta={"bloom_recrawl_after": "24 hours"})
     dupefilter = make(**WINDOWS)
-    assert not dupefilter.request_seen(Request(URL, meta={"bloom_window": "run"}))
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_recrawl_after": "run"}))
     assert dupefilter.request_seen(Request(URL))
     assert dupefilter.request_seen(listing)
     other = make(**WINDOWS)
-    assert not other.request_seen(Request(URL))
     assert not other.request_seen(listing)
+    assert not other.request_seen(Request(URL))
 
 
 def test_flushing_clears_the_filters_of_all_windows(make: Make) -> None:
     dupefilter = make(**WINDOWS, SCHEDULER_FLUSH_ON_START=True)
-    requests = [Request(URL), Request(URL, meta={"bloom_window": "listing"})]
+    requests = [Request(URL, meta={"bloom_recrawl_after": "24 hours"}), Request(URL)]
     assert not any(dupefilter.request_seen(request) for request in requests)
     dupefilter.clear()
     assert not any(dupefilter.request_seen(request) for request in requests)

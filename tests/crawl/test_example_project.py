@@ -20,6 +20,7 @@ from example_site.serve import SiteServer, read_hits, serve
 from support.clock import MovedServer
 from support.crawling import (
     CRAWL_TIMEOUT,
+    LISTING,
     PLAIN_SCRAPY,
     PROJECT,
     crawl,
@@ -257,8 +258,8 @@ def test_workers_share_the_stories(
     with redis.Redis.from_url(redis_url) as client:
         client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
     # An hour could end while they run.
-    windows = json.dumps({"listing": "5 months"})
-    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_WINDOWS": windows})
+    rules = json.dumps([[LISTING, "5 months"]])
+    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_RECRAWL_RULES": rules})
     command = ["-m", "scrapy", "crawl", "queue", *settings]
     run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", REDIS_URL=redis_url)
 
@@ -271,7 +272,7 @@ def test_workers_share_the_stories(
 def test_a_worker_looks_at_the_listings_again_after_an_hour(
     site: Site, web: SiteServer, moved: MovedServer
 ) -> None:
-    """A queue spider never restarts: a named window lets it find what is new."""
+    """A queue spider never restarts: a rule lets it find what is new."""
     known = site.truth()
     # From the start list, and from links.
     pages = Counter(known.lasting | known.hubs | {"/robots.txt"}) + Counter(["/"])

@@ -52,7 +52,7 @@ async def test_a_server_that_forgets_its_scripts_is_no_outage(
 
 @in_loop
 async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
-    hub = Request("https://example.com/", meta={"bloom_window": "run"})
+    hub = Request("https://example.com/", meta={"bloom_recrawl_after": "run"})
     with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker, killed(own_server):
         assert not worker.dupefilter.request_seen(hub)
         assert worker.dupefilter.request_seen(hub)
@@ -206,20 +206,22 @@ async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
 @pytest.mark.parametrize("remember", REMEMBER)
 @in_loop
 async def test_pages_are_made_up_for_in_their_windows(remember: str, own_server: Server) -> None:
-    windows = {"BLOOM_WINDOWS": {"listing": "1 day", "daily": "2 days"}}
+    windows = {"BLOOM_RECRAWL_RULES": [("^$", "1 day"), ("^$", "2 days")]}
     with Worker(own_server.url, BLOOM_REMEMBER=remember, **windows) as worker:
         with killed(own_server):
-            for name in ("lasting", "listing", "daily", "listing"):
+            for name in ("default", "1 day", "2 days", "1 day"):
                 worker.dupefilter.request_seen(in_window(name, name))
         await worker.back()
-        for name in ("lasting", "listing", "daily"):
-            for other in ("lasting", "listing", "daily"):
-                is_seen = worker.dupefilter.request_seen(in_window(name, other))
-                assert is_seen is (name == other)
+        await eventually(lambda: not worker.thread.queue)
+        names = ["1 day", "2 days", "default"]
+        for place, name in enumerate(names):
+            assert worker.dupefilter.request_seen(in_window(name, name))
+            for longer in names[place + 1 :]:
+                assert not worker.dupefilter.request_seen(in_window(name, longer))
 
 
 def in_window(name: str, window: str) -> Request:
-    return Request(f"https://example.com/{name}", meta={"bloom_window": window})
+    return Request(f"https://example.com/{name}", meta={"bloom_recrawl_after": window})
 
 
 # -- the policy --

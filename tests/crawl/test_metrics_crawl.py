@@ -84,11 +84,10 @@ def test_windows_are_labels(web: SiteServer, settings: dict[str, str], tmp_path:
         web,
         tmp_path,
         {80: lambda: found.append(parse(fetch(page_of(tmp_path / "log"))[1]))},
-        BLOOM_WINDOWS='{"stories": "1 day"}',
-        BLOOM_WINDOW_RULES='[["page=", "run"], ["/", "stories"]]',
+        BLOOM_RECRAWL_RULES='[["page=", "run"], ["/", "1 day"]]',
         **settings,
     )
-    labels = (*SPIDER, ("window", "stories"))
+    labels = (*SPIDER, ("window", "1-day"))
     assert found[0]["scrapy_bloom_new_total", labels] > 0
     assert found[0]["scrapy_bloom_generations", labels] == 1
     assert found[0]["scrapy_bloom_new_total", (*SPIDER, ("window", "run"))] > 0

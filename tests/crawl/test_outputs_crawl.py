@@ -137,7 +137,7 @@ def test_two_workers_with_scrapy_redis_fetch_every_page_once_in_total(
         "SCHEDULER_PERSIST": True,
         "SCHEDULER_IDLE_BEFORE_CLOSE": 2,
         "REDIS_URL": lab.redis_url,
-        "BLOOM_START_WINDOW": "lasting",
+        "BLOOM_START_RECRAWL_AFTER": "default",
         "BLOOM_REMEMBER": remember,
     }
     with ExitStack() as stack:

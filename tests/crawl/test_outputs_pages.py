@@ -121,20 +121,20 @@ def test_windows_may_be_mixed_on_a_page(lab_of: LabOf, remember: str) -> None:
     lab = lab_of({"/": page(), **{f"/{n}": page() for n in range(8)}})
     code = spider("""
 def parse(self, response):
-    windows = ("daily", "lasting", "run", "weekly")
+    windows = ("1 day", "default", "run", "7 days")
     for number in (*range(8), *range(8)):
-        meta = {"bloom_window": windows[number % 4]}
+        meta = {"bloom_recrawl_after": windows[number % 4]}
         yield self.at(f"/{number}", meta=meta, callback=self.leaf)
 """)
     settings = {
         "BLOOM_REMEMBER": remember,
-        "BLOOM_WINDOWS": '{"daily": "1 day", "weekly": "7 days"}',
+        "BLOOM_RECRAWL_RULES": '[["^$", "1 day"], ["^$", "1 week"]]',
     }
     done = lab.crawl(code, **settings)
     assert done.hits == Counter(lab.site.pages.keys())
     assert done.recorded == {"/1", "/5"}
     assert done.stats["dupefilter/filtered"] == 8
-    for window in ("", "daily/", "weekly/"):
+    for window in ("", "1-day/", "1-week/"):
         assert done.stats[f"bloom/{window}new"] == 2
     assert_ended_well(done)
     assert lab.crawl(code, **settings).hits == Counter(["/", "/2", "/6"])
@@ -255,7 +255,7 @@ async def start(self):
 def parse(self, response):
     self.is_there.set()
 """)
-    done = lab.crawl(code, BLOOM_REMEMBER=remember, BLOOM_START_WINDOW="lasting")
+    done = lab.crawl(code, BLOOM_REMEMBER=remember, BLOOM_START_RECRAWL_AFTER="default")
     assert done.hits == Counter(["/a", "/b"])
     assert done.recorded == {"/a", "/b"}
     assert done.stats["dupefilter/filtered"] == 1

@@ -16,7 +16,7 @@ import pytest
 from example_site.build import Site, Truth
 from example_site.serve import SiteServer
 from support.clock import MovedServer
-from support.crawling import crawl, options, run_scrapy
+from support.crawling import LISTING, crawl, options, run_scrapy
 
 
 class Crawls:
@@ -264,7 +264,7 @@ def test_a_window_that_ends_during_a_crawl_fetches_pages_once_on_each_side_of_it
         assert [month_of(when) for _, page, when in days.log if page == url] in ([0, 1], [1, 1])
 
 
-# -- named windows --
+# -- windows of rules --
 
 #: Like the magazine's spider, but its requests say nothing about windows.
 PLAIN_SPIDER = """
@@ -283,11 +283,9 @@ def test_rules_give_listings_a_window_of_a_day(site: Site, crawls: Crawls, tmp_p
     """A second crawl on the same day looks at the start page only, one of the next day at all."""
     spider = tmp_path / "plain.py"
     spider.write_text(PLAIN_SPIDER)
-    listing = r"^https?://[^/]+(/([^?#]*/)?|/archive|/calendar)([?#]|$)"
     crawls.use(
         BLOOM_RECRAWL_AFTER="5 months",
-        BLOOM_WINDOWS=json.dumps({"listing": "1 day"}),
-        BLOOM_WINDOW_RULES=json.dumps([[listing, "listing"]]),
+        BLOOM_RECRAWL_RULES=json.dumps([[LISTING, "1 day"]]),
     )
     known = site.truth()
     assert crawls.spider(spider) == Counter(known.crawl())

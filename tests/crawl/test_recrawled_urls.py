@@ -229,8 +229,7 @@ def test_with_a_queue_that_outlives_the_crawl(lab: Lab, kind: str) -> None:
 
 def test_a_url_is_left_in_the_filter_of_its_window(lab_of: LabOf) -> None:
     settings: dict[str, Any] = {
-        "BLOOM_WINDOWS": json.dumps({"listing": "1 day"}),
-        "BLOOM_WINDOW_RULES": json.dumps([["/list", "listing"]]),
+        "BLOOM_RECRAWL_RULES": json.dumps([["/list", "1 day"]]),
         "BLOOM_RECRAWL_AFTER": "5 months",
     }
     lab = lab_of({"/": page("/list", "/a"), "/list": page(), "/a": page()})
@@ -238,8 +237,8 @@ def test_a_url_is_left_in_the_filter_of_its_window(lab_of: LabOf) -> None:
     recrawl(lab, "/list", "/a", **settings)
     claims = lab.claims()  # of all windows
     assert claims.keys() == {"/list", "/a"}
-    assert claims["/list"].key.startswith("{odd:bloom:listing:")
-    assert not claims["/a"].key.startswith("{odd:bloom:listing:")
+    assert claims["/list"].key.startswith("{odd:bloom:1-day:")
+    assert not claims["/a"].key.startswith("{odd:bloom:1-day:")
     assert all(lab.client.expiretime(claim.key) > lab.now() for claim in claims.values())
     assert lab.crawl(**settings).hits == EACH_RUN + Counter(["/list", "/a"])
     assert_settled(lab, **settings)

@@ -25,8 +25,7 @@ ALL_AT_ONCE: dict[str, Any] = {
     "BLOOM_ROTATE_EVERY": "1 day",
     "BLOOM_COUNTING": True,
     "BLOOM_HEARTBEAT": 1,
-    "BLOOM_WINDOWS": '{"listing": "1 day"}',
-    "BLOOM_WINDOW_RULES": '[["/1[0-9]$", "listing"]]',
+    "BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 day"]]',
 }
 #: The queue has a user of its own.
 SCRAPY_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}

@@ -65,7 +65,7 @@ def test_chosen_urls_hide_a_page_where_the_seeds_are_known_and_only_there(
 def test_one_warning_says_what_to_do_about_listed_seeds(
     make: Make, caplog: pytest.LogCaptureFixture, seeds: object, warnings: int
 ) -> None:
-    windows = {"BLOOM_WINDOWS": {"listing": "1 day"}}
+    windows = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
     make(BLOOM_REMEMBER="crawled", **{**LISTED, **windows, "BLOOM_SEEDS": seeds})
     found = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(found) == warnings

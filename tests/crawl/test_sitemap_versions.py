@@ -206,7 +206,7 @@ def test_a_site_that_does_not_change_costs_one_request(
         ({"BLOOM_REMEMBER": "scheduled"}, GROUPS),
         ({"BLOOM_BATCH": "0"}, 0),
         ({"BLOOM_COUNTING": "True"}, 0),
-        ({"BLOOM_WINDOWS": '{"product": "1 day"}', "BLOOM_RECRAWL_AFTER": "2 runs"}, 0),
+        ({"BLOOM_RECRAWL_RULES": '[["/product/", "1 day"]]', "BLOOM_RECRAWL_AFTER": "2 runs"}, 0),
     ],
 )
 def test_pages_are_left_out_under_all_settings(
@@ -237,8 +237,7 @@ def test_pages_of_another_window_are_due_in_time(news_on: NewsOn, moved: MovedSe
     """The sitemaps never change and are remembered for ever, but some of their pages are not."""
     news = news_on(moved)
     given = {
-        "BLOOM_WINDOWS": '{"short": "1 month"}',
-        "BLOOM_WINDOW_RULES": r'[["/s0-", "short"]]',
+        "BLOOM_RECRAWL_RULES": r'[["/s0-", "1 month"]]',
     }
     news.crawl(**given)
     assert news.crawl(**given).hits.total() == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from example_site.build import Site
 from example_site.serve import SiteServer
-from support.crawling import options, run_together
+from support.crawling import LISTING, options, run_together
 from support.odd_site import CONCURRENCY, TREE, Crawl, Lab, serve, tree
 from support.outages import killed
 from support.polling import until
@@ -93,8 +93,8 @@ def test_each_server_has_its_own_part_only(
         client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
     addresses = {"REDIS_URL": queue.url, "BLOOM_REDIS_URL": lasting_server.url}
     # An hour could end while they run.
-    windows = json.dumps({"listing": "5 months"})
-    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_WINDOWS": windows})
+    rules = json.dumps([[LISTING, "5 months"]])
+    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_RECRAWL_RULES": rules})
     command = ["-m", "scrapy", "crawl", "queue", *settings]
     run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", **addresses)
 

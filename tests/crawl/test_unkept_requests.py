@@ -178,7 +178,7 @@ class FollowSpider(Base, Spider):
     ),
     "listings": plain(
         "Request(url, lambda response: self.parse(response),"
-        ' meta={"bloom_window": "run"} if "/list" in url else {})'
+        ' meta={"bloom_recrawl_after": "run"} if "/list" in url else {})'
     ),
     "chain": LAMBDA,
     "redirects": LAMBDA,

@@ -200,28 +200,28 @@ def test_a_version_that_is_none_is_warned_about_once_and_ignored(
 
 def test_the_run_counts_pages_and_not_versions(make: Make) -> None:
     dupefilter = make()
-    assert not dupefilter.request_seen(request("1", bloom_window="run"))
-    assert dupefilter.request_seen(request("2", bloom_window="run"))
+    assert not dupefilter.request_seen(request("1", bloom_recrawl_after="run"))
+    assert dupefilter.request_seen(request("2", bloom_recrawl_after="run"))
     assert dupefilter.request_seen(request())
-    assert not make().request_seen(request("1", bloom_window="run"))
+    assert not make().request_seen(request("1", bloom_recrawl_after="run"))
 
 
 def test_start_requests_ignore_versions_unless_they_are_remembered(make: Make) -> None:
     for _ in range(2):
         assert not make().request_seen(request("1", is_start_request=True))
-    lasting = {"BLOOM_START_WINDOW": "lasting"}
+    lasting = {"BLOOM_START_RECRAWL_AFTER": "default"}
     for version, expected in (("1", False), ("1", True), ("2", False)):
         seen = make(**lasting).request_seen(request(version, is_start_request=True))
         assert seen is expected
 
 
-def test_a_named_window_has_versions_of_its_own(make: Make) -> None:
-    dupefilter = make(BLOOM_WINDOWS={"product": "1 day"})
-    assert not dupefilter.request_seen(request("1", bloom_window="product"))
+def test_another_window_has_versions_of_its_own(make: Make) -> None:
+    dupefilter = make(BLOOM_RECRAWL_RULES=[("/product/", "1 day")])
+    assert not dupefilter.request_seen(request("1", bloom_recrawl_after="1 day"))
     is_written(dupefilter)
-    assert dupefilter.request_seen(request(bloom_window="product"))
+    assert dupefilter.request_seen(request(bloom_recrawl_after="1 day"))
     assert not dupefilter.request_seen(request("1"))
-    assert stats(dupefilter)["bloom/product/new"] == 1
+    assert stats(dupefilter)["bloom/1-day/new"] == 1
 
 
 @given(

@@ -127,24 +127,24 @@ def test_several_spiders_are_listed(call: Call, client: redis.Redis, server: Ser
     assert call("info", **project, BLOOM_KEY="special").code == 0
 
 
-def test_named_windows(shop: Call, client: redis.Redis) -> None:
+def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY).open()
-    BloomFilter(client, f"{KEY}:news", window="1 day").extend(fingerprints(URLS[:3]))
-    windows = {"BLOOM_WINDOWS": {"news": "1 day", "other": "2 days"}}
+    BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[:3]))
+    windows = {"BLOOM_RECRAWL_RULES": [("/n", "1 day"), ("/o", "2 days")]}
     filters = shop("info", "--json", **windows).json["filters"]
     assert [(f["name"], f["exists"], f.get("count")) for f in filters] == [
         ("lasting", True, 0),
-        ("news", True, 3),
-        ("other", False, None),
+        ("1-day", True, 3),
+        ("2-days", False, None),
     ]
-    (document,) = shop("info", "--window", "news", "--json", **windows).json["filters"]
-    assert (document["key"], document["window"]) == (f"{KEY}:news", "1 day")
-    assert shop("info", "--window", "other", **windows).code == 1
+    (document,) = shop("info", "--window", "1-day", "--json", **windows).json["filters"]
+    assert (document["key"], document["window"]) == (f"{KEY}:1-day", "1 day")
+    assert shop("info", "--window", "2-days", **windows).code == 1
     done = shop("info", "--window", "typo", **windows)
     assert done.code == 2
-    assert "there are lasting, news, other" in done.err
+    assert "there are lasting, 1-day, 2-days" in done.err
     # Which windows another filter has, the project does not know.
-    assert shop("info", "--key", KEY, "--window", "news").code == 0
+    assert shop("info", "--key", KEY, "--window", "1-day").code == 0
 
 
 def test_scrapy_redis_settings_are_the_fallback(

@@ -179,19 +179,39 @@ def test_a_ring_changes_between_lookups(client: redis.Redis) -> None:
 
 def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY).extend(fingerprints(URLS[:1]))
-    BloomFilter(client, f"{KEY}:news", window="1 day").extend(fingerprints(URLS[1:2]))
+    BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[1:2]))
     settings = {
-        "BLOOM_WINDOWS": {"news": "1 day"},
-        "BLOOM_WINDOW_RULES": [["/1$", "news"], ["/2$", "run"]],
+        "BLOOM_RECRAWL_RULES": [["/1$", "1 day"], ["/2$", "run"], [{"depth": 0}, "run"]],
     }
     done = shop("check", *URLS[:3], "--json", **settings)
     assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
         ("lasting", True, None),
-        ("news", True, "1 day"),
+        ("1-day", True, "1 day"),
         ("run", False, "run"),
     ]
-    assert shop("check", URLS[0], "--window", "news", **settings).code == 1
+    assert shop("check", URLS[0], "--window", "1-day", **settings).code == 1
     assert shop("check", URLS[1], "--key", KEY, **settings).code == 1
+
+
+def test_check_asks_the_filters_of_longer_windows_as_crawls_do(
+    shop: Call, client: redis.Redis
+) -> None:
+    BloomFilter(client, KEY).extend(fingerprints(URLS[:1]))
+    BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[1:2]))
+    BloomFilter(client, f"{KEY}:1-week", window="1 week").extend(fingerprints(URLS[2:3]))
+    day_of = [[".", "1 day"], ["^$", "1 week"]]
+    done = shop("check", *URLS[:4], "--json", BLOOM_RECRAWL_RULES=day_of)
+    assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
+        ("1-day", True, None),
+        ("1-day", True, "1 day"),
+        ("1-day", True, "1 week"),
+        ("1-day", False, "1 day"),
+    ]
+    week_of = [["^$", "1 day"], [".", "1 week"]]
+    done = shop("check", *URLS[:4], "--json", BLOOM_RECRAWL_RULES=week_of)
+    assert [answer["seen"] for answer in done.json["answers"]] == [True, False, True, False]
+    done = shop("check", *URLS[:4], "--window", "1-day", "--json", BLOOM_RECRAWL_RULES=day_of)
+    assert [answer["seen"] for answer in done.json["answers"]] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("arguments", [[], ["example.com"], ["https://example.com", "nonsense"]])

@@ -67,10 +67,10 @@ def test_it_asks(
 def test_the_filter_of_a_window_or_of_another_key(
     shop: Call, client: redis.Redis, bloom: BloomFilter
 ) -> None:
-    BloomFilter(client, f"{KEY}:listing").open()
-    windows = {"BLOOM_WINDOWS": {"listing": "1 day"}}
-    assert shop("delete", "--window", "listing", "-y", **windows).code == 0
-    assert not client.keys(f"{{{KEY}:listing:*")
+    BloomFilter(client, f"{KEY}:1-day").open()
+    windows = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
+    assert shop("delete", "--window", "1-day", "-y", **windows).code == 0
+    assert not client.keys(f"{{{KEY}:1-day:*")
     assert shop("delete", "--key", "other", "-y").code == 0
     assert not client.keys("{other:*")
     assert len(bloom) == 20

@@ -72,12 +72,12 @@ def test_as_json(shop: Call, client: redis.Redis, bloom: BloomFilter) -> None:
 def test_filters_of_windows_and_other_keys(
     shop: Call, client: redis.Redis, bloom: BloomFilter
 ) -> None:
-    windows = {"BLOOM_WINDOWS": {"listing": "1 day"}}
-    assert shop("export", "filter", "--window", "listing", **windows).code == 1
+    windows = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
+    assert shop("export", "filter", "--window", "1-day", **windows).code == 1
     assert shop("export", "filter", "--key", KEY).code == 0
-    assert shop("import", "filter", "--window", "listing", **windows).code == 0
+    assert shop("import", "filter", "--window", "1-day", **windows).code == 0
     assert shop("import", "filter", "--key", "else").code == 0
-    for key in (f"{KEY}:listing", "else"):
+    for key in (f"{KEY}:1-day", "else"):
         assert BloomFilter(client, key).contains(ITEMS) == [True] * 20
 
 

@@ -143,16 +143,16 @@ def test_neither_credentials_nor_control_characters_are_printed(
 def test_windows_are_named_if_there_are_several(
     shop: Call, bloom: BloomFilter, client: redis.Redis
 ) -> None:
-    windows = {"BLOOM_WINDOWS": {"listing": "1 day", "unused": "1 week"}}
+    windows = {"BLOOM_RECRAWL_RULES": [("/l", "1 day"), ("/unused", "1 week")]}
     fail(bloom, "https://example.com/a", seconds=60)
-    fail(opened(client, f"{KEY}:listing"), "https://example.com/l", seconds=30)
+    fail(opened(client, f"{KEY}:1-day"), "https://example.com/l", seconds=30)
     pages = shop("failed", "--json", **windows).json["pages"]
-    assert [page["name"] for page in pages] == ["listing", "lasting"]
+    assert [page["name"] for page in pages] == ["1-day", "lasting"]
     done = shop("failed", **windows)
     assert "window" in done.out.splitlines()[0]
-    assert "listing" in done.out.splitlines()[1]
-    assert f"{KEY}, {KEY}:listing on " in done.out
-    (page,) = shop("failed", "--json", "--window", "listing", **windows).json["pages"]
+    assert "1-day" in done.out.splitlines()[1]
+    assert f"{KEY}, {KEY}:1-day on " in done.out
+    (page,) = shop("failed", "--json", "--window", "1-day", **windows).json["pages"]
     assert page["url"] == "https://example.com/l"
 
 

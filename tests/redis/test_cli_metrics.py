@@ -93,16 +93,16 @@ def test_what_is_not_counted_or_never_happens_has_no_value(shop: Call, client: r
 
 def test_each_window_has_its_own_values(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY).extend(fingerprints(URLS))
-    BloomFilter(client, f"{KEY}:daily", window="1 day").extend(fingerprints(URLS[:5]))
-    windows = {"daily": "1 day", "hourly": "1 hour"}
-    done = shop("metrics", BLOOM_WINDOWS=windows)
+    BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[:5]))
+    rules = [("/a", "1 day"), ("/b", "1 hour")]
+    done = shop("metrics", BLOOM_RECRAWL_RULES=rules)
     found = parse(done.out)
     assert done.code == 0
     assert of(found)["urls"] == 20
-    assert of(found, f"{KEY}:daily", "daily")["urls"] == 5
-    assert of(found, f"{KEY}:hourly", "hourly") == {"exists": 0}
-    only = parse(shop("metrics", "--window", "daily", BLOOM_WINDOWS=windows).out)
-    assert of(only, f"{KEY}:daily", "daily")["urls"] == 5
+    assert of(found, f"{KEY}:1-day", "1-day")["urls"] == 5
+    assert of(found, f"{KEY}:1-hour", "1-hour") == {"exists": 0}
+    only = parse(shop("metrics", "--window", "1-day", BLOOM_RECRAWL_RULES=rules).out)
+    assert of(only, f"{KEY}:1-day", "1-day")["urls"] == 5
     assert of(only) == {}
 
 

@@ -397,7 +397,7 @@ def test_in_a_window_in_runs_a_migration_is_of_the_latest_run(
         (["--from-seen", "x", "--from-server", "redis://h"], "--from-server is where the SET"),
         (["--from-set", "--from-seen", "x"], "not allowed with argument"),
         ([], "one of the arguments --from-set --from-seen --from-urls is required"),
-        (["--from-set", "--window", "x"], "--window 'x' is not in BLOOM_WINDOWS"),
+        (["--from-set", "--window", "x"], "--window 'x' is none of BLOOM_RECRAWL_RULES"),
         (["--from-set", "--window", "x", "--key", "k"], "there is no filter 'k:x' on"),
     ],
 )

@@ -95,21 +95,20 @@ def test_urls_of_a_named_pipe(move: Call, client: redis.Redis) -> None:
 
 def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: redis.Redis) -> None:
     rules = {
-        "BLOOM_WINDOWS": {"news": "1 day"},
-        "BLOOM_WINDOW_RULES": [("/1", "news"), ("/2", "run")],
+        "BLOOM_RECRAWL_RULES": [("/1", "1 day"), ("/2", "run")],
     }
     Path("urls").write_text("\n".join(URLS))
     done = move("--from-urls", "urls", **rules)
     assert done.code == 0
     assert "111 have the window 'run', which no filter remembers" in done.out
-    assert f"189 recorded in {KEY!r}, '{KEY}:news' on " in done.out
+    assert f"189 recorded in '{KEY}:1-day', {KEY!r} on " in done.out
     assert len(BloomFilter(client, KEY)) == 78
-    assert len(BloomFilter(client, f"{KEY}:news")) == 111
+    assert len(BloomFilter(client, f"{KEY}:1-day")) == 111
     urls = [url for url in URLS if "/2" not in url]
     assert shop("check", *urls, REQUEST_FINGERPRINTER_CLASS=OURS, **rules).code == 0
-    done = move("--from-urls", "urls", "--window", "news", "--json", **rules)
+    done = move("--from-urls", "urls", "--window", "1-day", "--json", **rules)
     assert (done.json["read"], done.json["new"]) == (300, 189)
     client.sadd("shop:dupefilter", *(f"{number:040x}" for number in range(3)))
-    assert "BLOOM_WINDOW_RULES match URLs" in move("--from-set", **rules).err
-    assert move("--from-set", "--window", "news", **rules).err == ""
-    assert len(BloomFilter(client, f"{KEY}:news")) == 303
+    assert "BLOOM_RECRAWL_RULES match URLs" in move("--from-set", **rules).err
+    assert move("--from-set", "--window", "1-day", **rules).err == ""
+    assert len(BloomFilter(client, f"{KEY}:1-day")) == 303

@@ -196,13 +196,13 @@ def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> Non
 
 def test_other_windows(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY).open()
-    bloom = BloomFilter(client, f"{KEY}:news", window="1 day")
+    bloom = BloomFilter(client, f"{KEY}:1-day", window="1 day")
     bloom.open()
     claim(bloom, register(bloom), ["a"])
-    windows = {"BLOOM_WINDOWS": {"news": "1 day"}}
+    windows = {"BLOOM_RECRAWL_RULES": [("/n", "1 day")]}
     assert listed(shop("pending", "--json", **windows)) == 0
-    assert listed(shop("pending", "--json", "--window", "news", **windows)) == 1
-    assert listed(shop("pending", "--key", f"{KEY}:news", "--json")) == 1
+    assert listed(shop("pending", "--json", "--window", "1-day", **windows)) == 1
+    assert listed(shop("pending", "--key", f"{KEY}:1-day", "--json")) == 1
     assert shop("pending", "--window", "typo", **windows).code == 2
 
 

@@ -258,25 +258,24 @@ def test_a_server_that_fails_in_between_is_told(
 
 
 def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
-    done = recrawl(URL, BLOOM_WINDOW_RULES=[("/a", "run")])
+    done = recrawl(URL, BLOOM_RECRAWL_RULES=[("/a", "run")])
     assert (done.code, done.out) == (1, "")
-    assert f"{URL!r} has the window 'run' by BLOOM_WINDOW_RULES" in done.err
+    assert f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES" in done.err
 
 
 def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     recrawl: Call, bloom: BloomFilter, client: redis.Redis
 ) -> None:
     settings: dict[str, Any] = {
-        "BLOOM_WINDOWS": {"listing": "1 day"},
-        "BLOOM_WINDOW_RULES": [("/list", "listing")],
+        "BLOOM_RECRAWL_RULES": [("/list", "1 day")],
     }
     done = recrawl(URL, "https://example.com/list", **settings)
     assert (done.code, done.out) == (1, "")
-    assert "there is no filter 'shop:bloom:listing'" in done.err
+    assert "there is no filter 'shop:bloom:1-day'" in done.err
     assert not claims(client)
-    BloomFilter(client, f"{KEY}:listing", window="1 day").open()
+    BloomFilter(client, f"{KEY}:1-day", window="1 day").open()
     done = recrawl(URL, "https://example.com/list", "--json", **settings)
-    assert [one["name"] for one in done.json["urls"]] == ["lasting", "listing"]
+    assert [one["name"] for one in done.json["urls"]] == ["lasting", "1-day"]
 
 
 def test_what_is_left_can_be_read_by_a_crawl(

@@ -23,6 +23,8 @@ needs_embedded = pytest.mark.skipif(
 )
 #: Scrapy as it comes, without scrapy-bloom.
 PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+#: Matches the URLs of the site's listings.
+LISTING = r"^https?://[^/]+(/([^?#]*/)?|/archive|/calendar)([?#]|$)"
 #: Seconds that anything may take. Nothing is expected to be as slow.
 CRAWL_TIMEOUT = 300
 #: What is called before a page is sent, by the number of the request.

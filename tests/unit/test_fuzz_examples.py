@@ -74,8 +74,8 @@ EXAMPLES = {
     "secret": ("settings", b'BLOOM_SEEDS={"hunter2"}'),
     "a status": ("settings", b'BLOOM_CRAWLED_STATUSES:["!mute"]'),
     "statuses": ("settings", b'BLOOM_CRAWLED_STATUSES:"!huge"'),
-    "window": ("settings", b'BLOOM_WINDOWS:{"a":{"recrawl_after":"1 day","x":"!huge"}}'),
-    "rule": ("settings", b'BLOOM_WINDOW_RULES:["!huge"]'),
+    "window": ("settings", b'BLOOM_RECRAWL_RULES:[["a",{"recrawl_after":"1 day","x":"!huge"}]]'),
+    "rule": ("settings", b'BLOOM_RECRAWL_RULES:["!huge"]'),
     "key": ("settings", b'BLOOM_KEY="{' + b"9" * 9_000 + b'"'),
 }
 

@@ -27,7 +27,7 @@ from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 from tools.scaling import bits_per_url
 
-META = {"bloom_key", "bloom_version", "bloom_window", "bloom_enabled"}
+META = {"bloom_key", "bloom_version", "bloom_recrawl_after", "bloom_enabled"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,13 +56,7 @@ def test_python_runs_and_settings_load(page: str) -> None:
         exec(compile(block.text, f"{page}, block {number}", "exec"), names)
         settings = {name: value for name, value in names.items() if name.isupper()}
         if any(name.startswith("BLOOM_") for name in settings):
-            load({"BLOOM_WINDOWS": _named_windows(page), **settings})
-
-
-def _named_windows(page: str) -> dict[str, str]:
-    """Windows that rules of a page's blocks name."""
-    names = re.findall(r'", "(\w+)"\)', read(page))
-    return {name: "1 day" for name in names if name not in ("run", "lasting")}
+            load(settings)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -118,7 +112,7 @@ def test_named_things_exist(page: str) -> None:
     """Settings, stats, keys of ``meta``, extras and targets of make."""
     text = read(page)
     assert set(re.findall(r"BLOOM_[A-Z_]+", text)) <= {*SETTINGS}
-    # bloom/listing/new is a named window's.
+    # bloom/listing/new is another window's.
     stats = re.findall(r"(?<![\w./-])bloom/(?:(?:run|listing)/)?([a-z_]+)", text)
     assert set(stats) <= {*STATS}
     assert set(re.findall(r"\bbloom_(?:key|window|enabled|[a-z]+)\b", text)) <= {

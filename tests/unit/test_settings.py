@@ -8,7 +8,10 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import MONTHS, SECONDS, Span
-from scrapy_bloom.settings import SETTINGS, BloomSettings, NamedWindow
+from scrapy_bloom.recrawl_rules import RecrawlWindow
+from scrapy_bloom.settings import SETTINGS, BloomSettings
+
+DAY = Span(86_400, SECONDS)
 
 
 def parse(**settings: Any) -> BloomSettings:
@@ -27,9 +30,8 @@ def test_defaults() -> None:
         recrawl_after=None,
         rotate_every=None,
         run=None,
-        windows={},
-        window_rules=(),
-        start_window="run",
+        recrawl_rules=(),
+        start_recrawl_after="run",
         ring=None,
         stagger=None,
         counting=None,
@@ -80,7 +82,9 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_KEY", "100%", "key", "100%"),
         ("BLOOM_KEY", "x:%(spider)s", "key", "x:shop"),
         ("BLOOM_KEY", "%(bot)s:%(spider)s:seen", "key", "scrapybot:shop:seen"),
-        ("BLOOM_START_WINDOW", "lasting", "start_window", "lasting"),
+        ("BLOOM_START_RECRAWL_AFTER", " Default ", "start_recrawl_after", "default"),
+        ("BLOOM_START_RECRAWL_AFTER", "24 hours", "start_recrawl_after", RecrawlWindow(DAY)),
+        ("BLOOM_START_RECRAWL_AFTER", "never", "start_recrawl_after", RecrawlWindow("never")),
         ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(5, MONTHS)),
         ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
         ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
@@ -100,14 +104,6 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_MAX_MEMORY", "2GB", "max_memory", 2_000_000_000),
         ("BLOOM_MAX_MEMORY", "1.5 GiB", "max_memory", 3 << 29),
         ("BLOOM_PENDING_MEMORY", "256 mib", "pending_memory", 1 << 28),
-        ("BLOOM_WINDOWS", {"a": "1 day"}, "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
-        ("BLOOM_WINDOWS", '{"a": "1 day"}', "windows", {"a": NamedWindow(Span(86_400, SECONDS))}),
-        (
-            "BLOOM_WINDOWS",
-            {"a": {"recrawl_after": "2 days", "rotate_every": "1 day", "capacity": 5}},
-            "windows",
-            {"a": NamedWindow(Span(172_800, SECONDS), Span(86_400, SECONDS), 5)},
-        ),
         ("BLOOM_REMEMBER", "scheduled", "remember", "scheduled"),
         ("BLOOM_HEARTBEAT", "1", "heartbeat", 1),
         ("BLOOM_HEARTBEAT", "30 seconds", "heartbeat", 30),
@@ -178,7 +174,10 @@ def test_what_people_write_is_parsed(
         *(("BLOOM_RETRY_AFTER", value) for value in (0, "1 month", "2 runs", "soon")),
         *(("BLOOM_CRAWLED_STATUSES", v) for v in ("20", "300-200", "600", "all", [], 7, {}, True)),
         *(("BLOOM_ON_REDIS_ERROR", value) for value in ("ignore", True)),
-        ("BLOOM_START_WINDOW", "weekly"),
+        *(
+            ("BLOOM_START_RECRAWL_AFTER", value)
+            for value in ("weekly", 0, {"days": 1}, {"recrawl_after": "run", "capacity": 5}, [])
+        ),
         *(("BLOOM_RECRAWL_AFTER", v) for v in (0, -1, "soon", "5 m", "2 fortnights", True, [])),
         *(("BLOOM_ROTATE_EVERY", value) for value in (0, "monthly", "1.5 s")),
         *(("BLOOM_RUN", value) for value in (True, 1.5, "x" * 101)),
@@ -187,11 +186,8 @@ def test_what_people_write_is_parsed(
         *(("BLOOM_COUNTING", value) for value in ("perhaps", 4)),
         *(("BLOOM_GROWTH", value) for value in (-1, 0.5, 65, "fast", True)),
         *(("BLOOM_MAX_MEMORY", value) for value in (-1, "1 GX", "0.5 bytes", "1e9 GB", 1.5)),
-        *(("BLOOM_WINDOWS", {name: "1 day"}) for name in ("run", "lasting", "", "7", "a b")),
-        *(("BLOOM_WINDOWS", {"a": value}) for value in ("soon", {}, {"capacity": 1}, None)),
-        ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "capacity": 0}}),
-        ("BLOOM_WINDOWS", {"a": {"recrawl_after": "1 day", "size": 0}}),
-        *(("BLOOM_WINDOW_RULES", [rule]) for rule in (("(", "run"), ("a",), (1, "run"), 7)),
+        *(("BLOOM_RECRAWL_RULES", value) for value in ("daily", '"a"', 7, {"a": "1 day"}, b"[]")),
+        *(("BLOOM_RECRAWL_RULES", [rule]) for rule in (("a",), 7, "ab", ("a", "run", 1), {"a": 1})),
         *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
         *(("BLOOM_METRICS_PORT", v) for v in (-1, 65_536, 1.5, True, [9410], b"1", "host")),
         *(
@@ -277,9 +273,18 @@ def test_garbage_is_refused_or_taken_and_never_another_error(name: str, garbage:
             'set BLOOM_ROTATE_EVERY to "1 month" or "5 months"',
         ),
         ({"BLOOM_RECRAWL_AFTER": "1 run"}, '"1 run" counts runs, and BLOOM_RUN is not set'),
-        ({"BLOOM_WINDOWS": {"a": "2 runs"}}, r"BLOOM_WINDOWS\['a'\] = \"2 runs\" counts runs"),
-        ({"BLOOM_START_WINDOW": "daily"}, "BLOOM_START_WINDOW names the window 'daily', and there"),
-        ({"BLOOM_WINDOW_RULES": [("x", "daily")]}, "BLOOM_WINDOW_RULES names the window 'daily'"),
+        (
+            {"BLOOM_RECRAWL_RULES": [("a", "1 day"), ("b", "2 runs")]},
+            r"BLOOM_RECRAWL_RULES\[1\] = \"2 runs\" counts runs",
+        ),
+        (
+            {"BLOOM_START_RECRAWL_AFTER": "1 run"},
+            r"BLOOM_START_RECRAWL_AFTER = \"1 run\" counts runs",
+        ),
+        (
+            {"BLOOM_RECRAWL_RULES": [("a", {"recrawl_after": "never", "capacity": 5})]},
+            r'BLOOM_RECRAWL_RULES\[0\] has a "capacity", .* set BLOOM_CAPACITY',
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -287,13 +292,6 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse(**settings)
-
-
-def test_rules_are_compiled_in_their_order() -> None:
-    rules = parse(
-        BLOOM_WINDOWS={"a": "1 day"}, BLOOM_WINDOW_RULES='[["/a", "a"], ["/", "run"]]'
-    ).window_rules
-    assert [(pattern.pattern, name) for pattern, name in rules] == [("/a", "a"), ("/", "run")]
 
 
 def test_words_are_read_in_any_case() -> None:
@@ -313,6 +311,21 @@ def test_settings_of_other_packages_are_none_of_our_business() -> None:
 def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match="BLOOM_FLUSH is no setting any more; remove it"):
         parse(BLOOM_FLUSH="never")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("BLOOM_WINDOWS", {"listing": "1 day"}, "BLOOM_RECRAWL_RULES = "),
+        ("BLOOM_WINDOW_RULES", [("/page", "listing")], "BLOOM_RECRAWL_RULES = "),
+        ("BLOOM_START_WINDOW", "lasting", "set BLOOM_START_RECRAWL_AFTER"),
+    ],
+)
+def test_settings_of_named_windows_are_refused_with_what_to_write(
+    name: str, value: object, remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is no setting any more; .*{remedy}"):
+        parse(**{name: value})
 
 
 def test_replicas_are_waited_for_under_crawled_only() -> None:

@@ -26,7 +26,7 @@ def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
     assert "each link that was found (5) is remembered, the oldest since 2027-01-15" in text
     assert "crawled again from 2027-03-16" in text
     assert 'BLOOM_REMEMBER = "items"' in text
-    assert 'meta={"bloom_window": "run"}' in text
+    assert 'meta={"bloom_recrawl_after": "run"}' in text
     for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
     assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
 

@@ -4,7 +4,7 @@ from scrapy_bloom.crawl.stats import STATS, Kind
 from tools.reference.markdown import code, document, table
 
 INTRODUCTION = """\
-Stats of a crawl, in Scrapy's stats collector. Those of a named window are `bloom/<name>/...`,
+Stats of a crawl, in Scrapy's stats collector. Those of another window are `bloom/<name>/...`,
 as `bloom/listing/seen`; the window `run` has `bloom/run/new` and `bloom/run/seen`. Requests
 that are filtered also count in Scrapy's own `dupefilter/filtered`."""
 ON_GAUGES = """\

@@ -15,7 +15,7 @@ from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, bounded
 from scrapy_bloom.migrate.batches import Counts
 from scrapy_bloom.migrate.requests_seen import MAX_WIDTH, WIDTH, read_seen
 from scrapy_bloom.migrate.sources import SetSource, UrlSource
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import LASTING, BloomSettings
 
 FINGERPRINTS = [bytes([n]) * WIDTH for n in (0, 9, 10, 48, 255)]
 
@@ -56,7 +56,7 @@ def _seen_seeds() -> Iterator[bytes]:
 def _identifier(fingerprinter: str) -> Identifier:
     session = SimpleNamespace(
         crawler=Crawler(Spider, {"REQUEST_FINGERPRINTER_CLASS": fingerprinter}),
-        settings=SimpleNamespace(windows={}, window_rules=()),
+        settings=BloomSettings(),
         window=LASTING,
         is_chosen=False,
     )

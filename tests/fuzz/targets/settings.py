@@ -85,7 +85,7 @@ def run(data: bytes) -> None:
         public = any(SECRET in shown(v, 9_000) for n, v in values.items() if n not in SECRETS)
         assert public or SECRET not in text, f"it shows a secret: {text}"
         return
-    for window in (None, *settings.windows.values()):
+    for window in (None, *settings.windows.others.values()):
         parameters = settings.parameters(window)
         options = FilterOptions.parse(**parameters)
         assert options == FilterOptions(**parameters)
@@ -141,11 +141,18 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_RECRAWL_AFTER": ["5 months", "36h", "3 runs", "never", 90.0],
     "BLOOM_ROTATE_EVERY": ["1 month", 30],
     "BLOOM_RUN": ["2027-01-31", 7],
-    "BLOOM_WINDOWS": [
-        {"listing": "1 day", "a": {"recrawl_after": "6h", "rotate_every": "1h", "capacity": 9}}
+    "BLOOM_RECRAWL_RULES": [
+        [
+            ["/page/\\d+", "1 day"],
+            [
+                {"url": "(a|b)+$", "host": "x.example", "depth": 1},
+                {"recrawl_after": "6h", "rotate_every": "1h", "capacity": 9},
+            ],
+            ["/", "run"],
+        ],
+        [["(", "run"]],
     ],
-    "BLOOM_WINDOW_RULES": [[["/page/\\d+", "listing"], ["(", "run"]]],
-    "BLOOM_START_WINDOW": ["run", "lasting"],
+    "BLOOM_START_RECRAWL_AFTER": ["run", "default", "1 week", {"recrawl_after": "1 day"}],
     "BLOOM_RING": ["write-all", "write-newest"],
     "BLOOM_STAGGER": [True, "0"],
     "BLOOM_COUNTING": [False, "1"],
@@ -232,12 +239,16 @@ TARGET = Target(
     _seeds,
     (
         "settings",
+        "recrawl_rules",
         "bloom.validators",
         "bloom.options",
         "bloom.model.schedule",
         "bloom.model.sizing",
     ),
     lines(_line),
-    (*SETTINGS, "months", "runs", "never", "recrawl_after", "rotate_every", "capacity"),
+    (
+        *(*SETTINGS, "months", "runs", "never", "recrawl_after", "rotate_every", "capacity"),
+        *("url", "host", "depth", "default"),
+    ),
     max_length=8_000,
 )

@@ -1,0 +1,394 @@
+"""Re-crawl rules: parsing, matching, the names of filters, and which windows may last longer."""
+
+import json
+import re
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom import ConfigurationError
+from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.recrawl_rules import (
+    DEFAULT,
+    LASTING,
+    RUN,
+    WINDOW_NAME,
+    Condition,
+    RecrawlRule,
+    RecrawlWindow,
+    RecrawlWindows,
+    parse_after,
+    parse_rules,
+)
+
+NAME = "BLOOM_RECRAWL_RULES"
+DAY, WEEK = 86_400, 7 * 86_400
+NEVER = RecrawlWindow("never")
+
+
+def after(value: object) -> Any:
+    """Return the window of a rule."""
+    return parse_after(NAME, value)
+
+
+def rules(*pairs: tuple[object, object]) -> tuple[RecrawlRule, ...]:
+    return parse_rules(NAME, pairs)
+
+
+def windows(
+    *pairs: tuple[object, object], main: object = "never", start: object = RUN
+) -> RecrawlWindows:
+    return RecrawlWindows.of(after(main), after(start), rules(*pairs))
+
+
+# -- parsing --
+
+
+@pytest.mark.parametrize(
+    ("value", "parsed"),
+    [
+        ("run", RUN),
+        (" Run ", RUN),
+        ("default", DEFAULT),
+        ({"recrawl_after": "run"}, RUN),
+        ("never", NEVER),
+        (False, NEVER),
+        ("1 day", RecrawlWindow(Span(DAY, SECONDS))),
+        (DAY, RecrawlWindow(Span(DAY, SECONDS))),
+        ("1 run", RecrawlWindow(Span(1, RUNS))),
+        (
+            {"recrawl_after": "6 months", "rotate_every": "3 months", "capacity": "50k"},
+            RecrawlWindow(Span(6, MONTHS), Span(3, MONTHS), 50_000),
+        ),
+        ({"recrawl_after": "never", "capacity": 9}, RecrawlWindow("never", None, 9)),
+    ],
+)
+def test_windows_of_rules(value: object, parsed: object) -> None:
+    assert after(value) == parsed
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("soon", 'or "2 runs", or "never", "run" or "default"; got \'soon\': it should be'),
+        ("5 m", "minutes or months"),
+        (None, "got None"),
+        ({}, 'as a dict has "recrawl_after"'),
+        ({"capacity": 5}, 'as a dict has "recrawl_after"'),
+        ({"recrawl_after": "1 day", "days": 5}, "as a dict has .*got .*days"),
+        ({"recrawl_after": "1 day", "capacity": 0}, r"\['capacity'\] is the number of URLs"),
+        ({"recrawl_after": "1 day", "rotate_every": "x"}, r"\['rotate_every'\] is a length"),
+        ({"recrawl_after": "2 days", "rotate_every": "3 days"}, 'set rotate_every to "2 days"'),
+        ({"recrawl_after": "run", "capacity": 5}, "leave them out"),
+        ({"recrawl_after": "default", "rotate_every": "1 day"}, "leave them out"),
+        ({"recrawl_after": "never", "rotate_every": "1 day"}, 'leave "rotate_every" out'),
+    ],
+)
+def test_other_windows_are_refused(value: object, error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error) as caught:
+        after(value)
+    assert str(caught.value).startswith(NAME)
+
+
+@pytest.mark.parametrize(
+    ("condition", "error"),
+    [
+        ("(", r"is a regular expression, .* got '\(' \(missing \)"),
+        (7, "got 7"),
+        (None, "got None"),
+        (b"a", "got b'a'"),
+        ({}, 'no dict with "url", "host" or "depth"; got {}'),
+        ({"path": "/a"}, "got {'path': '/a'}"),
+        ({"url": "/a", "hosts": "a"}, 'no dict with "url", "host" or "depth"'),
+        ({"url": None}, "is a regular expression"),
+        *(
+            ({"host": host}, '"host" is the name of a host')
+            for host in ("", 7, "https://a.b", "a.b/c", "a.b:80", "a b", ".a", "\ud800", "a..b")
+        ),
+        *(
+            ({"depth": depth}, '"depth" is the number of links')
+            for depth in (-1, "1", 1.5, True, None, 10**9)
+        ),
+    ],
+)
+def test_other_conditions_are_refused(condition: object, error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error) as caught:
+        rules(("/a", "run"), (condition, "1 day"))
+    assert str(caught.value).startswith(f"{NAME}[1]")
+
+
+def test_rules_on_the_command_line_are_json() -> None:
+    pairs = [["/a", "1 day"], [{"host": "a.b", "depth": 1}, {"recrawl_after": "2 runs"}]]
+    assert parse_rules(NAME, json.dumps(pairs)) == parse_rules(NAME, pairs)
+    for text in ("[", "7", '"a"', "{}", "[" * 9_000):
+        with pytest.raises(ConfigurationError, match="is a list of rules"):
+            parse_rules(NAME, text)
+
+
+# -- matching --
+
+
+@pytest.mark.parametrize(
+    ("condition", "url", "depth", "holds"),
+    [
+        (r"/page/\d+$", "https://x.example/page/12", 3, True),
+        (r"/page/\d+$", "https://x.example/page/12/a", 3, False),
+        ({"host": "x.example"}, "https://x.example/", 0, True),
+        ({"host": "X.Example."}, "https://www.X.example:8000/", 0, True),
+        ({"host": "x.example"}, "https://user:x.example@other.example/", 0, False),
+        ({"host": "x.example"}, "https://ax.example/", 0, False),
+        ({"host": "www.x.example"}, "https://x.example/", 0, False),
+        ({"host": "x.example"}, "https://other.example/?x.example", 0, False),
+        ({"host": "bücher.example"}, "https://xn--bcher-kva.example/", 0, True),
+        ({"host": "127.0.0.1"}, "http://127.0.0.1:80/", 0, True),
+        ({"host": "[::1]"}, "http://[::1]:80/", 0, True),
+        ({"host": "x.example"}, "http://[x.example/", 0, False),
+        ({"host": "x.example"}, "data:text/html,x.example", 0, False),
+        ({"depth": 1}, "https://x.example/", 1, True),
+        ({"depth": 1}, "https://x.example/", 2, False),
+        ({"depth": 0}, "https://x.example/", 0, True),
+        ({"depth": 0}, "https://x.example/", None, False),
+        ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/a", 1, True),
+        ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/b", 1, False),
+        ({"url": "/a", "host": "x.example", "depth": 1}, "https://y.example/a", 1, False),
+        ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/a", 0, False),
+    ],
+)
+def test_a_condition_holds_if_all_that_is_given_does(
+    condition: object, url: str, depth: int | None, holds: bool
+) -> None:
+    ((rule,)) = (rules((condition, "run")),)
+    assert rule[0].condition.holds(url, depth) is holds
+
+
+hosts = st.lists(st.sampled_from(["a", "b", "example"]), min_size=1, max_size=3).map(".".join)
+conditions = st.fixed_dictionaries(
+    {},
+    optional={
+        "url": st.sampled_from(["/1", "/2", "[12]", "^https://a"]),
+        "host": hosts,
+        "depth": st.integers(0, 2),
+    },
+).filter(bool)
+spans = st.sampled_from(["run", "default", "1 day", "24 hours", "7 days", "1 week", "6 months"])
+
+
+@given(
+    st.lists(st.tuples(conditions, spans), max_size=5), hosts, st.integers(1, 2), st.integers(0, 2)
+)
+def test_the_first_rule_that_matches_counts(
+    pairs: list[tuple[dict[str, Any], str]], host: str, path: int, depth: int
+) -> None:
+    """Against a simple reference, which knows no filters."""
+    url = f"https://{host}/{path}"
+    names = {"run": RUN, "default": LASTING, "24 hours": "1-day", "7 days": "1-week"}
+    expected = LASTING
+    for condition, span in pairs:
+        parents = [".".join(host.split(".")[n:]) for n in range(len(host.split(".")))]
+        if (
+            re.search(condition.get("url", ""), url)
+            and condition.get("host", host) in parents
+            and condition.get("depth", depth) == depth
+        ):
+            expected = names.get(span, span.replace(" ", "-"))
+            break
+    found = windows(*pairs)
+    assert found.name(url, depth) == expected
+    assert {*found.others} == {names.get(span, span.replace(" ", "-")) for _, span in pairs} - {
+        *(RUN, LASTING)
+    }
+
+
+# -- filters and their names --
+
+lengths = st.one_of(
+    st.builds(Span, st.integers(1, 1_200), st.just(MONTHS)),
+    st.builds(Span, st.integers(1, 3_000_000_000), st.just(SECONDS)),
+    st.builds(Span, st.integers(1, 1_000_000), st.just(RUNS)),
+)
+schedules = st.builds(
+    lambda period, times: RecrawlWindow(Span(period.count * times, period.unit), period),
+    lengths.map(lambda span: Span(max(1, span.count // 64), span.unit)),
+    st.integers(1, 64),
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("1 day", "1-day"),
+        ("24 hours", "1-day"),
+        (DAY, "1-day"),
+        ("7d", "1-week"),
+        ("30 days", "30-days"),
+        ("1 month", "1-month"),
+        ("12 months", "1-year"),
+        ("24 runs", "24-runs"),
+        ("never", "never"),
+        ({"recrawl_after": "1 day", "rotate_every": "24 hours", "capacity": 5}, "1-day"),
+        ({"recrawl_after": "6 months", "rotate_every": "1 month"}, "6-months"),
+        ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "6-months-by-3-months"),
+    ],
+)
+def test_the_name_of_a_filter_is_made_of_its_window(value: object, name: str) -> None:
+    assert after(value).name == name
+
+
+@given(schedules, schedules)
+def test_names_are_equal_if_and_only_if_the_windows_are(
+    one: RecrawlWindow, two: RecrawlWindow
+) -> None:
+    assert WINDOW_NAME.fullmatch(one.name)
+    assert one.name not in (RUN, LASTING, DEFAULT)
+    same = (one.recrawl_after, one.rotate_every) == (two.recrawl_after, two.rotate_every)
+    assert (one.name == two.name) is same
+
+
+@given(lengths.filter(lambda span: span.unit == SECONDS or span.count <= MAX_GENERATIONS))
+def test_the_usual_period_is_not_named(span: Span) -> None:
+    window, usual = RecrawlWindow(span), Schedule.of(span).period
+    assert "by" not in window.name
+    assert RecrawlWindow(span, usual).name == window.name
+    assert usual == span or "by" in RecrawlWindow(span, span).name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "_a", "a b", "a:b", "a/b", "x" * 41, "é", "a\n", "{a}"])
+def test_hostile_names_are_no_windows(name: str) -> None:
+    assert not WINDOW_NAME.fullmatch(name)
+
+
+def test_equal_windows_share_a_filter_and_the_largest_capacity_counts() -> None:
+    found = windows(
+        ("/a", "1 day"),
+        ("/b", {"recrawl_after": "24 hours", "capacity": 50}),
+        ("/c", {"recrawl_after": "1 day", "capacity": 70}),
+        ("/d", {"recrawl_after": "1 day", "capacity": 60}),
+        ("/e", "2 days"),
+        start="2 days",
+    )
+    assert {name: window.capacity for name, window in found.others.items()} == {
+        "1-day": 70,
+        "2-days": None,
+    }
+    assert found.start == "2-days"
+
+
+def test_the_main_window_has_the_main_filter() -> None:
+    found = windows(
+        ("/a", "6 months"),
+        ("/b", {"recrawl_after": "6 months", "rotate_every": "1 month"}),
+        ("/c", {"recrawl_after": "6 months", "rotate_every": "3 months"}),
+        ("/d", "default"),
+        ("/e", "never"),
+        main="6 months",
+        start="default",
+    )
+    names = [name for _, name in found.rules]
+    assert names == [LASTING, LASTING, "6-months-by-3-months", LASTING, "never"]
+    assert found.start == LASTING
+    assert windows(("/a", "never")).others == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("run", RUN),
+        (" RUN ", RUN),
+        ("default", LASTING),
+        ("6 months", LASTING),
+        ("24 hours", "1-day"),
+        (DAY, "1-day"),
+        ("9 months", "9-months-by-3-months"),
+        ("2 weeks", "2-weeks"),
+    ],
+)
+def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> None:
+    found = windows(
+        ("/a", "1 day"),
+        ("/b", {"recrawl_after": "9 months", "rotate_every": "3 months"}),
+        main="6 months",
+        start="2 weeks",
+    )
+    assert found.find(value) == name
+    assert found.spans == ["run", "default", "6 months", "2 weeks", "1 day", "9 months"]
+    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "lasting", True):
+        with pytest.raises(ConfigurationError):
+            found.find(other)
+
+
+# -- which windows may last longer --
+
+
+def seconds(window: RecrawlWindow) -> Fraction:
+    """How long a window of time is, on average."""
+    assert isinstance(window.recrawl_after, Span)
+    unit = Fraction(1461 * DAY, 48) if window.recrawl_after.unit == MONTHS else Fraction(1)
+    return window.recrawl_after.count * unit
+
+
+@given(st.one_of(schedules, st.just(NEVER)), st.one_of(schedules, st.just(NEVER)))
+def test_never_lasts_longest_and_runs_may_outlast_any_time(
+    one: RecrawlWindow, two: RecrawlWindow
+) -> None:
+    kinds = [window.recrawl_after for window in (one, two)]
+    units = {kind.unit for kind in kinds if isinstance(kind, Span)}
+    if NEVER in (two, one):
+        expected = one == NEVER
+    elif RUNS in units:
+        counts = [kind.count for kind in kinds if isinstance(kind, Span)]
+        expected = len(units) == 2 or counts[0] >= counts[1]
+    else:
+        expected = seconds(one) >= seconds(two)
+    assert one.may_outlast(two) is expected
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "outlasts"),
+    [
+        ("1 month", "30 days", True),
+        ("1 month", "31 days", False),
+        ("31 days", "1 month", True),
+        ("1 year", "365 days", True),
+        ("1 year", "366 days", False),
+        ("2 runs", "1 run", True),
+        ("1 run", "2 runs", False),
+        ("1 run", "6 months", True),
+        ("6 months", "1 run", True),
+        ("1 run", "never", False),
+    ],
+)
+def test_windows_of_different_units(one: object, two: object, outlasts: bool) -> None:
+    assert after(one).may_outlast(after(two)) is outlasts
+
+
+def test_filters_of_longer_windows_are_asked_and_no_shorter_ones() -> None:
+    found = windows(
+        ("/a", "1 day"), ("/b", "2 weeks"), ("/c", "9 months"), ("/d", "run"), main="6 months"
+    )
+    assert found.longer == {
+        "1-day": (LASTING, "2-weeks", "9-months"),
+        "2-weeks": (LASTING, "9-months"),
+        LASTING: ("9-months",),
+    }
+    assert windows(("/a", "1 day"), ("/b", "run")).longer == {"1-day": (LASTING,)}
+    assert windows(("/a", "2 runs"), main="1 day").longer == {
+        LASTING: ("2-runs",),
+        "2-runs": (LASTING,),
+    }
+
+
+def test_windows_of_equal_length_and_other_periods_ask_each_other() -> None:
+    found = windows(
+        ("/a", {"recrawl_after": "6 months", "rotate_every": "3 months"}), main="6 months"
+    )
+    assert found.longer == {
+        LASTING: ("6-months-by-3-months",),
+        "6-months-by-3-months": (LASTING,),
+    }
+
+
+def test_a_condition_without_anything_holds_always() -> None:
+    assert Condition().holds("https://example.com/", None)
