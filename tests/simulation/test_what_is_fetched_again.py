@@ -1,4 +1,4 @@
-"""Runs on a clock that jumps, against exact maps of URL -> period in which it was crawled last.
+"""Runs on a clock that jumps, against exact maps of URL -> hour in which it was crawled last.
 
 The model knows which pages there are and what each run is offered. It knows no filters.
 """
@@ -25,9 +25,9 @@ from simulation.world import Faults, World
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 HOUR = 3_600
-#: Window -> its length and period in hours; the main one is "".
-WINDOWS = {"": (6, 1), "listing": (2, 2)}
-RUN = "run"
+RUN, MAIN, SHORT = "run", "default", "2 hours"
+#: Window -> its length and period in hours.
+WINDOWS = {MAIN: (6, 1), SHORT: (2, 2)}
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,23 @@ class Offer:
     Args:
         page: its number.
         window: that the link names.
+        version: of the page; "" for none.
         has_item: whether the page has an item.
     """
 
     page: int
     window: str
+    version: str
     has_item: bool
 
     @property
     def url(self) -> str:
         return f"{ROOT}{self.page}"
+
+    @property
+    def meta(self) -> dict[str, str]:
+        meta = {"bloom_recrawl_after": self.window}
+        return {**meta, "bloom_version": self.version} if self.version else meta
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,11 @@ class Run:
 
 
 offers = st.builds(
-    Offer, st.integers(0, 9), st.sampled_from(["", "", "listing", RUN]), st.booleans()
+    Offer,
+    st.integers(0, 9),
+    st.sampled_from([MAIN, MAIN, SHORT, RUN]),
+    st.sampled_from(["", "", "1", "2"]),
+    st.booleans(),
 )
 runs = st.builds(
     Run,
@@ -71,25 +82,34 @@ runs = st.builds(
 
 @dataclass
 class Model:
-    """What is remembered: for each window, URL -> hours since the epoch when it was recorded."""
+    """What is remembered: hours since the epoch, by window, URL and version; "" of any version."""
 
     remember: str
-    recorded: dict[tuple[str, str], int] = field(default_factory=dict)
+    recorded: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def run(self, hour: int, offered: Sequence[Offer]) -> set[str]:
         """Return what a run fetches."""
         new = [offer for offer in offered if not self._is_seen(offer, hour)]
         for offer in new:
             if offer.window != RUN and (offer.has_item or self.remember == "crawled"):
-                self.recorded[offer.window, offer.url] = hour
+                for version in {offer.version, ""}:
+                    self._record((offer.window, offer.url, version), hour)
         return {offer.url for offer in new}
 
     def _is_seen(self, offer: Offer, hour: int) -> bool:
-        then = self.recorded.get((offer.window, offer.url))
-        if offer.window == RUN or then is None:
+        """Whether its window, or a longer one that it was in before, has it."""
+        asked = {RUN: (), MAIN: (MAIN,), SHORT: (SHORT, MAIN)}[offer.window]
+        return any(self._is_live((name, offer.url, offer.version), hour) for name in asked)
+
+    def _is_live(self, key: tuple[str, str, str], hour: int) -> bool:
+        if key not in self.recorded:
             return False
-        length, period = WINDOWS[offer.window]
-        return hour // period - then // period < length // period
+        length, period = WINDOWS[key[0]]
+        return hour // period - self.recorded[key] // period < length // period
+
+    def _record(self, key: tuple[str, str, str], hour: int) -> None:
+        if not self._is_live(key, hour):  # to be seen again prolongs nothing
+            self.recorded[key] = hour
 
 
 class OfferingSite(Site):
@@ -105,7 +125,7 @@ class OfferingSite(Site):
 
     def parse(self, response: Response, callback: Callable[..., Any]) -> list[Request]:
         return [] if response.url != ROOT else [
-            Request(offer.url, callback, meta={"bloom_window": offer.window or "lasting"})
+            Request(offer.url, callback, meta=offer.meta)
             for offer in self.offered.values()
         ]  # fmt: skip
 
@@ -129,7 +149,7 @@ def test_each_run_fetches_what_is_due(
         "BLOOM_REMEMBER": remember,
         "BLOOM_RECRAWL_AFTER": "6 hours",
         "BLOOM_ROTATE_EVERY": "1 hour",
-        "BLOOM_WINDOWS": {"listing": "2 hours"},
+        "BLOOM_RECRAWL_RULES": [("/never/", SHORT)],
     }
     model, site = Model(remember), OfferingSite(world)
     try:
