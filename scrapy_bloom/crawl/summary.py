@@ -48,9 +48,9 @@ def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
         others = f"or is one of the {info.claims:,} that another worker crawls or that failed, "
     return (
         f"nothing was new: each link that was found ({tally.seen:,}) is remembered, {others}the "
-        f"oldest since {since}{again}. If some of these pages list others that are new, set "
-        'BLOOM_REMEMBER = "items", or name them by meta={"bloom_recrawl_after": "run"} or '
-        "BLOOM_RECRAWL_RULES: they are read in each run then"
+        f"oldest since {since}{again}. If some of these pages list others that are new, name them "
+        'by meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them. A '
+        'new filter needs no names with BLOOM_REMEMBER = "items"'
     )
 
 

@@ -42,7 +42,7 @@ async def test_what_is_ready_is_looked_up_once_and_passed_on_as_a_list(form: Any
     assert lab.filter.rounds == [[first, second]]
     assert lab.scraper.lists == [outputs]
     assert lab.scraper.concurrent_items == len(outputs)
-    assert lab.filter.noted == [first, second]
+    assert lab.filter.noted == [first, ITEM, second]
 
 
 @FORMS
@@ -122,8 +122,7 @@ async def test_without_batches_nothing_is_looked_up_and_all_is_noted() -> None:
     lab.filter.known = requests[:1]
     await lab.handle(generate([*requests, ITEM]))
     assert lab.filter.rounds == []
-    assert lab.filter.noted == requests
-    assert lab.scraper.flat == [*requests, ITEM]
+    assert lab.filter.noted == lab.scraper.flat == [*requests, ITEM]
 
 
 # -- many outputs --
