@@ -162,7 +162,12 @@ class WriteBehind:
         """
         self._leave_loop()
         if driver is not None:
-            self.loop_writer = LoopWriter(filters, driver, self._flushing, failed)
+
+            def failed_now(error: Exception) -> None:
+                if self.loop_writer is writer:  # else the server has been found again since
+                    failed(error)
+
+            self.loop_writer = writer = LoopWriter(filters, driver, self._flushing, failed_now)
             if self.queue:
                 # Put there between the end of an outage and this call: no other job may come.
                 self.loop_writer.wake()

@@ -71,6 +71,28 @@ async def test_after_an_outage_the_thread_applies_what_is_left_and_then_the_loop
 
 
 @in_loop
+async def test_a_round_that_fails_after_the_server_was_found_again_is_no_outage(
+    own_server: Server,
+) -> None:
+    """It began with the old connection, and is applied with the new one."""
+    with Worker(own_server.url, BLOOM_REMEMBER="crawled") as worker:
+        worker.thread.put(keep(0))
+        await eventually(lambda: claimed(own_server) == 1)
+        old, filters = worker.thread.loop_writer, worker.connections.filters
+        lookups = worker.connections.lookups
+        assert old is not None
+        assert filters is not None
+        assert lookups is not None
+        with stalled(own_server):
+            worker.thread.put(keep(1))
+            await eventually(lambda: old.is_busy)
+            worker.thread.use(filters, lookups.driver, worker.dupefilter._crawl.fail)
+            await eventually(lambda: not old.is_busy)  # its time is over
+        await eventually(lambda: claimed(own_server) == 2)
+        assert not worker.stat("outages")
+
+
+@in_loop
 async def test_the_end_of_a_crawl_waits_for_the_round_that_is_under_way(
     own_server: Server,
 ) -> None:
