@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant(
         "the claims of a redirect that leads to a known page stay",
         f"{CLAIMS}/tracker.py",
-        "self._ledger.settle(offer.inherited, kind, redirected)",
+        "self._settler.settle(offer.inherited, kind, redirected)",
         "pass",
         "calm",
     ),
@@ -273,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "a page without an item is recorded",
-        f"{CLAIMS}/ledger.py",
+        f"{CLAIMS}/settler.py",
         "self._only_items and not (page and page.has_item)",
         "self._only_items and not page",
         "items-kills",

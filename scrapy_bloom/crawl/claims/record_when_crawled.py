@@ -20,12 +20,12 @@ from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner, run_blocking
 from scrapy_bloom.crawl.claims import request_codec, workers
-from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
 from scrapy_bloom.crawl.claims.restorer import Restorer
+from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.claims.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
@@ -115,16 +115,16 @@ class RecordWhenCrawled(Policy):
     def start(self, filters: Filters, write_behind: WriteBehind, opening: Opening) -> None:
         """See ``Policy``."""
         self._put, self._write_behind = write_behind.put, write_behind
-        self._ledger = ClaimLedger(
+        self._settler = ClaimSettler(
             self._put,
             self._local,
             self._report,
             self._clock,
             only_items=self._page_items is not None,
         )
-        self.doubtful, self.uncertain = self._ledger.doubtful, self._ledger.uncertain
+        self.doubtful, self.uncertain = self._settler.doubtful, self._settler.uncertain
         self._tracker = ClaimTracker(
-            self._ledger,
+            self._settler,
             windows=tuple(filters.by_window),
             crawled_statuses=self._settings.crawled_statuses,
             may_be_others=bool(self._queue.name),
@@ -141,7 +141,7 @@ class RecordWhenCrawled(Policy):
             self._report.restarts_unnoticed("does not show its run_id (INFO server)")
         opening.run(partial(self._reclaimer.begin, filters))
         opening.run(lambda: run_blocking(write_behind.check_replicas(), filters))
-        self._restorer.start(self._reclaimer, self._tracker, self._ledger, write_behind)
+        self._restorer.start(self._reclaimer, self._tracker, self._settler, write_behind)
         self._engine.listen(self._tracker)
         write_behind.wake()
 
@@ -163,7 +163,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.attach_claim(request, key, 0)
             self._tracker.not_kept_reason = NO_ROOM
         elif verdict is Verdict.NEW:
-            self._ledger.length += len(text)
+            self._settler.length += len(text)
         return verdict
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
@@ -180,16 +180,16 @@ class RecordWhenCrawled(Policy):
         for lookup in lookups:
             if lookup.verdict is not Verdict.NEW:
                 lookup.length = 0
-            self._ledger.length += lookup.length
+            self._settler.length += lookup.length
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
-        self._ledger.uncertain.add(key)
+        self._settler.uncertain.add(key)
         self._put_claim(JobKind.CLAIM, key, self._mark(request, key), request)
 
     def take_claimed(self, key: Key, request: Request) -> bool | None:
         """See ``Policy``."""
-        tracker, to_repeat = self._tracker, self._ledger.to_repeat
+        tracker, to_repeat = self._tracker, self._settler.to_repeat
         inherited = tracker.offer.inherited
         is_restored = request is tracker.restored
         if not is_restored:
@@ -229,7 +229,7 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         if verdict in (Verdict.NEW, Verdict.UNKEPT, Verdict.UNKNOWN):
             known = length if verdict is Verdict.NEW else 0
-            self._ledger.settle({key: known}, JobKind.RELEASE)
+            self._settler.settle({key: known}, JobKind.RELEASE)
 
     def let_pass(self, request: Request) -> None:
         """Store a request that is neither tested nor recorded, so that a crash does not lose it.
@@ -245,7 +245,7 @@ class RecordWhenCrawled(Policy):
 
     def _put_claim(self, kind: JobKind, key: Key, text: str, request: Request) -> None:
         self._put(Job(kind, *key, text, page=_page_of(request, self._tracker)))
-        self._ledger.length += len(text)
+        self._settler.length += len(text)
         self._tracker.claim_later(request, key)
 
     def _mark(self, request: Request, key: Key) -> str:
@@ -268,7 +268,7 @@ class RecordWhenCrawled(Policy):
             return ""
         # Other workers settle the claims of a shared queue.
         waiting = self._write_behind.queue
-        length = waiting.length if self._queue.is_shared else self._ledger.length
+        length = waiting.length if self._queue.is_shared else self._settler.length
         if self._max_length and length + len(text) > self._max_length:
             self._tracker.not_kept_reason = NO_ROOM
             return ""
@@ -291,7 +291,7 @@ class RecordWhenCrawled(Policy):
 
     def forget(self, key: Key) -> None:
         """See ``Policy``."""
-        self._ledger.to_repeat.add(key)
+        self._settler.to_repeat.add(key)
 
     def begin_epoch(self, epoch: int) -> None:
         """See ``Policy``."""

@@ -10,8 +10,8 @@ from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
-from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
+from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.claims.tracker import ClaimTracker, set_claims
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
@@ -59,11 +59,11 @@ class Restorer:
         self,
         reclaimer: Reclaimer,
         tracker: ClaimTracker,
-        ledger: ClaimLedger,
+        settler: ClaimSettler,
         write_behind: WriteBehind,
     ) -> None:
         """Begin, after the reclaimer has begun."""
-        self._reclaimer, self._tracker, self._ledger = reclaimer, tracker, ledger
+        self._reclaimer, self._tracker, self._settler = reclaimer, tracker, settler
         self._put: Callable[[Job], None] = write_behind.put
         self._post: Callable[[Callable[[], object]], None] = write_behind.post
         self._status = reclaimer.status
@@ -113,7 +113,7 @@ class Restorer:
     def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
         """Note claims, free since a moment, that were ended: their requests are not stored."""
         self._report.dropped(len(fields))
-        self._ledger.dropped(window, fields, begun)
+        self._settler.dropped(window, fields, begun)
 
     def wanted(self) -> None:
         """Let the reclaimer take over more if the queue has room."""
@@ -129,7 +129,7 @@ class Restorer:
             if request is None:
                 self._drop(found, name)
                 continue
-            self._ledger.length += len(text)
+            self._settler.length += len(text)
             tracker.restored, tracker.was_offered = request, False
             try:
                 self._engine.crawl(request)
@@ -141,7 +141,7 @@ class Restorer:
                 tracker.restored = None
             self._report.count("taken_over", found.window)
             if not tracker.was_offered:  # a middleware dropped it, for instance as offsite
-                self._ledger.settle(tracker.claims_of(request), JobKind.RELEASE)
+                self._settler.settle(tracker.claims_of(request), JobKind.RELEASE)
 
     def _read(self, found: Reclaimed, name: str, text: str) -> Request | None:
         window = found.window

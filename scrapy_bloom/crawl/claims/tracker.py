@@ -22,8 +22,8 @@ from twisted.python.failure import Failure
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
-from scrapy_bloom.crawl.claims.ledger import ClaimLedger
 from scrapy_bloom.crawl.claims.page_items import PageItems
+from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.report import Report
@@ -58,7 +58,7 @@ class ClaimTracker:
     """Listens to the engine: see ``engine_hooks.RequestListener``.
 
     Args:
-        ledger: settles claims.
+        settler: settles claims.
         windows: the windows that have a filter.
         crawled_statuses: HTTP statuses of pages that count as crawled.
         may_be_others: whether claims in the queue may be another worker's.
@@ -78,7 +78,7 @@ class ClaimTracker:
 
     def __init__(
         self,
-        ledger: ClaimLedger,
+        settler: ClaimSettler,
         *,
         windows: Collection[str],
         crawled_statuses: frozenset[int],
@@ -89,7 +89,7 @@ class ClaimTracker:
         page_items: PageItems | None,
         report: Report,
     ) -> None:
-        self._ledger, self._windows = ledger, windows
+        self._settler, self._windows = settler, windows
         self._crawled_statuses, self._may_be_others = crawled_statuses, may_be_others
         self._put, self._keep_once = put, keep_once
         self._handed_out, self._report = handed_out, report
@@ -137,7 +137,7 @@ class ClaimTracker:
         """Make a page wait for a request that is not stored, and that was scheduled before."""
         flight = self._in_flight.get(page)
         if flight is not None:
-            self._ledger.also_yielded(claim, flight, is_same=False)
+            self._settler.also_yielded(claim, flight, is_same=False)
 
     # -- what the engine does --
 
@@ -172,15 +172,15 @@ class ClaimTracker:
         offer, self.offer = self.offer, Offer()
         parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if offer.unkept is not None and parent is not None:
-            self._ledger.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
+            self._settler.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
         if offer.is_seen:
             redirected = InFlightRequest({}, epoch=self.epoch, reason=failures.OTHERS_TARGET)
             # Another worker may lose the request that the same redirect has led to.
             kind = JobKind.FAIL if offer.is_same_page else JobKind.CONFIRM
-            self._ledger.settle(offer.inherited, kind, redirected)
+            self._settler.settle(offer.inherited, kind, redirected)
         else:  # redirected in circles, or dropped by a scheduler of the user's
-            self._ledger.ignore(offer.inherited)
-            self._ledger.settle(claims, JobKind.RELEASE)
+            self._settler.ignore(offer.inherited)
+            self._settler.settle(claims, JobKind.RELEASE)
 
     def lost(self, request: Request) -> None:
         """Try a request again later: its page is settled by then, and does not yield it again."""
@@ -191,7 +191,7 @@ class ClaimTracker:
         if parent is not None and not any(claims.values()):
             parent.set_instead(JobKind.FAIL, failures.FAILED_LINK)
         unqueued = InFlightRequest({}, epoch=self.epoch, reason=failures.NOT_QUEUED)
-        self._ledger.settle(claims, JobKind.FAIL, unqueued)
+        self._settler.settle(claims, JobKind.FAIL, unqueued)
 
     def handed_out(self, request: Request) -> None:
         """Follow a request that has left the queue."""
@@ -204,7 +204,7 @@ class ClaimTracker:
             return
         flight = self._in_flight.get(request)
         if flight is None:
-            is_certain = self._ledger.uncertain.isdisjoint(claims)
+            is_certain = self._settler.uncertain.isdisjoint(claims)
             self._in_flight[request] = InFlightRequest(
                 claims, epoch=self.epoch, is_certain=is_certain
             )
@@ -238,13 +238,13 @@ class ClaimTracker:
         if kind is None or flight.is_given_up:
             return  # the claims stay for the next run
         if kind is JobKind.RELEASE:
-            self._ledger.ignore(flight.claims)
+            self._settler.ignore(flight.claims)
         if kind is JobKind.FAIL:
             flight.reason = failures.describe(request, result, flight.error)
         if kind is JobKind.CONFIRM and self._page_items is not None:
             self._page_items.judge(flight, request, result)
         flight.kind = kind
-        self._ledger.finish(flight)
+        self._settler.finish(flight)
 
     def sweep(self) -> None:
         """Settle redirects and retries that were dropped on their way to the scheduler.
@@ -252,8 +252,8 @@ class ClaimTracker:
         That way is one step of the engine: none is under way when this is called.
         """
         for claims in self._successors.values():
-            self._ledger.ignore(claims)
-            self._ledger.settle(claims, JobKind.RELEASE)
+            self._settler.ignore(claims)
+            self._settler.settle(claims, JobKind.RELEASE)
         self._successors.clear()
 
     def _outcome(self, flight: InFlightRequest, result: Response | Failure) -> JobKind | None:
@@ -272,7 +272,7 @@ class ClaimTracker:
             "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
             "them)",
         )
-        self._ledger.wait_for(claim, parent)
+        self._settler.wait_for(claim, parent)
 
     def _take_claims(self, request: Request) -> Claims:
         claims = self.claims_of(request)

@@ -20,7 +20,7 @@ _STATS = {
 }
 
 
-class ClaimLedger:
+class ClaimSettler:
     """Settles claims.
 
     Args:
