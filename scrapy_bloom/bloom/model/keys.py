@@ -63,6 +63,22 @@ class Keys:
         """HASH: the block's claims, which are not recorded in its bitmaps yet."""
         return f"{{{self.prefix}:{block}}}:claims"
 
+    def entries(self, block: int) -> str:
+        """LIST: the entries of the block's ledger that are not packed yet."""
+        return f"{self.ledger(block)}:new"
+
+    def ledger(self, block: int) -> str:
+        """ZSET: the chunks of the block's ledger."""
+        return f"{{{self.prefix}:{block}}}:ledger"
+
+    def missing(self, block: int) -> str:
+        """HASH: pages that were not found, or failed for good."""
+        return f"{{{self.prefix}:{block}}}:missing"
+
+    def of_ledger(self, block: int) -> tuple[str, ...]:
+        """Return the keys that a block has with a ledger."""
+        return self.entries(block), self.ledger(block), self.missing(block)
+
     def heartbeats(self) -> str:
         """ZSET: who has claims, and until when they count as alive."""
         return f"{{{self.prefix}:0}}:heartbeats"

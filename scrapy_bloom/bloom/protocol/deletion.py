@@ -96,7 +96,7 @@ def _parts(
     except ValueError:  # no ring, or a damaged one: find the bitmaps by their names
         names = yield from _find_bitmaps(stored, block, walked)
         bitmaps = [Drop(block, name, version, MAX_BYTES) for name in names]
-    others = [keys.claims(block)]
+    others = [keys.claims(block), *keys.of_ledger(block)]
     if block == 0:
         others += [keys.heartbeats(), keys.looks(), keys.header()]
     return [*bitmaps, *(Drop(block, key, version) for key in others)]

@@ -21,9 +21,13 @@ from scrapy_bloom.bloom.protocol.scripts import (
 
 #: Uses of a filter.
 CRAWL, READ, DELETE, EXPORT, IMPORT, SETS = "crawl", "read", "delete", "export", "import", "sets"
-LIST = "list"
+LIST, LEDGER = "list", "ledger"
 #: Scripts that crawls do not run, by what they are for.
 _SCRIPTS = {
+    LEDGER: (
+        *("ledger_add", "ledger_read", "ledger_pack"),
+        *("ledger_due", "ledger_drop", "ledger_missing"),
+    ),
     DELETE: ("walk",),
     EXPORT: ("read_range",),
     IMPORT: ("allocate", "write_range"),
@@ -32,6 +36,7 @@ _SCRIPTS = {
 #: What each use is, for people.
 USES = {
     CRAWL: "crawls, and most of the library; rotate, clear, pending --release, recrawl, migrate",
+    LEDGER: "crawls with a ledger, together with crawl; gone",
     READ: "info, check, failed, and the list of pending",
     LIST: "list; it sees the names of all keys",
     DELETE: "delete",
@@ -156,6 +161,12 @@ def test_open(keys: Keys, blocks: int) -> list[Call]:
     """
     commands = (*CALLS, *commands_for(CRAWL).needed)
     return [_test(keys.of_block(block), commands) for block in range(blocks)]
+
+
+def test_ledger(keys: Keys, blocks: int) -> list[Call]:
+    """Return calls that test whether a crawl with a ledger lacks rights, as ``test_open`` does."""
+    commands = (*CALLS, *commands_for(LEDGER).needed)
+    return [_test(keys.of_ledger(block), commands) for block in range(blocks)]
 
 
 def test_again(calls: Iterable[Call]) -> list[Call]:

@@ -25,7 +25,13 @@ BYTES = "bytes"
 RESTARTED = "restarted"
 #: Scripts that a server without memory carries out: they end claims, which gives memory back, or
 #: write a few bytes that keep a worker alive.
-_ON_FULL_SERVER = frozenset({"begin_look", "end_look", "heartbeat", "reassign", "release", "touch"})
+_ON_FULL_SERVER = frozenset(
+    (
+        *("begin_look", "end_look", "heartbeat", "reassign", "release", "touch"),
+        # What the first writes, the end of a claim gives back.
+        *("ledger_add", "ledger_pack", "ledger_drop"),
+    )
+)
 _ALLOW_OOM = "#!lua flags=allow-oom\n"
 #: Where a script names its preludes.
 _NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua(?: +and (prelude_\w+)\.lua)?$", re.MULTILINE)
@@ -34,7 +40,7 @@ WRITES = frozenset(
     (
         *("BITFIELD", "BITOP", "COPY", "DEL", "EXPIRE", "EXPIREAT", "PERSIST", "RENAME", "UNLINK"),
         *("GETDEL", "GETEX", "INCR", "INCRBY", "SET", "SETBIT", "SETRANGE"),
-        *("HDEL", "HINCRBY", "HMSET", "HSET", "HSETNX"),
+        *("HDEL", "HINCRBY", "HMSET", "HSET", "HSETNX", "LTRIM", "RPUSH"),
         *("SADD", "SREM", "ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"),
     )
 )

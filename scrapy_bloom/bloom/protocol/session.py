@@ -54,6 +54,9 @@ class FilterSession(FilterOpener):
         """Forget everything; other clients notice at their next call."""
         yield from self._change_all(lambda ring, now, _: ring.cleared(now), quiet=True)
         yield from self.clear_claims()
+        held = self.held.items()
+        drops = ((b, key, ring.version) for b, ring in held for key in self.keys.of_ledger(b))
+        yield from self.drop([Drop(*drop) for drop in drops])
 
     def clear_claims(self) -> Operation[None]:
         """Delete all claims."""

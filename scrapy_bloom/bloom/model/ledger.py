@@ -1,0 +1,111 @@
+"""The ledger of a block: requests of pages that are recorded, by when they were. Pure.
+
+An entry is the time at which its page was recorded, and its request. Entries are packed into
+chunks. A chunk is *due* when the generation that recorded its pages is forgotten.
+"""
+
+import zlib
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.model.ring import Ring
+
+#: Entries of a chunk. A larger one takes fewer bytes a request, and its requests are due together.
+CHUNK_ENTRIES = 512
+#: Characters of the requests in a chunk at most, except for the first of them.
+CHUNK_LENGTH = 1 << 19
+#: Bytes of a chunk once it is unpacked, at most: a request takes 65,536 at most.
+MAX_UNPACKED = CHUNK_LENGTH + (1 << 17)
+#: Windows in a row for which a page has to be missing to be gone.
+GONE_AFTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """A page that is recorded.
+
+    Args:
+        time: when it was, in Unix seconds on the server.
+        request: its request, in one line.
+    """
+
+    time: int
+    request: str
+
+    @classmethod
+    def parse(cls, text: str) -> "LedgerEntry | None":
+        """Read what ``ledger_add.lua`` has written; None if it is damaged."""
+        time, _, request = text.partition(" ")
+        is_good = time.isascii() and time.isdigit() and len(time) <= 12 and request
+        return cls(int(time), request) if is_good and "\n" not in request else None
+
+
+def pack(requests: Iterable[str]) -> bytes:
+    """Return requests as a chunk; those that begin alike stand together, which saves a third."""
+    return zlib.compress("\n".join(sorted(requests)).encode("utf-8", "surrogatepass"), 9)
+
+
+def unpack(chunk: bytes) -> list[str]:
+    """Return the requests in a chunk.
+
+    Raises:
+        ValueError: it is damaged, or larger than any that is written.
+    """
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(chunk, MAX_UNPACKED)
+    except zlib.error as error:
+        raise ValueError(f"a chunk cannot be unpacked: {error}") from None
+    if not unpacker.eof:
+        raise ValueError(f"a chunk is cut off, or takes more than {MAX_UNPACKED:,} bytes")
+    return text.decode("utf-8", "surrogatepass").split("\n")
+
+
+def due_before(ring: Ring, now: int) -> int:
+    """Return the time before which a page was recorded that is forgotten, in Unix seconds.
+
+    A page is remembered as long as its ring has the generation that was active when it was
+    recorded, or an older one. So what a lost or cleared ring remembered is due as well.
+
+    Args:
+        ring: the block's.
+        now: Unix time in seconds on the server; generations that have to go by then are gone.
+    """
+    return ring.advance(now).generations[-1].opened
+
+
+def is_to_pack(ring: Ring, count: int, oldest: int) -> bool:
+    """Whether entries are to be packed.
+
+    Args:
+        ring: the block's.
+        count: how many there are.
+        oldest: when the oldest was made.
+    """
+    return count >= CHUNK_ENTRIES or 0 < oldest < ring.active.opened
+
+
+def first_chunk(entries: Sequence[LedgerEntry]) -> int:
+    """Return how many of the first entries fit into one chunk, at least one."""
+    length = 0
+    for place, entry in enumerate(entries[:CHUNK_ENTRIES]):
+        length += len(entry.request) + 1
+        if place and length > CHUNK_LENGTH:
+            return place
+    return min(len(entries), CHUNK_ENTRIES)
+
+
+def by_generation(ring: Ring, entries: Iterable[LedgerEntry]) -> dict[int, list[LedgerEntry]]:
+    """Return entries in parts that are due together, by the time of the newest in each.
+
+    Args:
+        ring: the block's; entries from before its oldest generation make one part.
+        entries: of a block.
+    """
+    opened = sorted(generation.opened for generation in ring.generations)
+    parts: dict[int, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        parts[bisect_right(opened, entry.time)].append(entry)
+    return {max(entry.time for entry in part): part for part in parts.values()}

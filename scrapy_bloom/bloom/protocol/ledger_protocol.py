@@ -1,0 +1,246 @@
+"""The ledger: keeps the requests of recorded pages, packs them, and returns due ones. No I/O."""
+
+import re
+import secrets
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.model import ledger
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.ledger import LedgerEntry
+from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.bloom.protocol import failure_reason, rights
+from scrapy_bloom.bloom.protocol.membership import is_answer
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.swaps import Drop
+from scrapy_bloom.bloom.protocol.waves import in_waves
+
+#: Pages that are added in one call.
+MAX_ADDED_PER_CALL = 256
+#: Missing pages that are noted in each block: a dead site must not fill the server.
+MAX_MISSING = 4_096
+#: Mark of a reply: there are entries to pack.
+FULL = "full"
+#: Stored for a page that is missing for no known reason.
+_UNKNOWN = "!unknown"
+_MISSING = re.compile(r"([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,9}) ([!-~]{1,240}) (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What was added to a ledger.
+
+    Args:
+        count: pages whose requests were kept.
+        full: blocks with entries to pack.
+    """
+
+    count: int
+    full: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The first entries of a block's ledger, as they are stored.
+
+    Args:
+        texts: the entries that were read.
+        count: how many there are in all.
+        now: Unix time in seconds on the server.
+    """
+
+    texts: tuple[str, ...]
+    count: int
+    now: int
+
+    @classmethod
+    def of(cls, reply: Reply) -> "Entries":
+        """Read a reply."""
+        count = int(reply.version) if reply.version.isdigit() else 0
+        return cls(tuple(reply.fields.values()), count, reply.now)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPage:
+    """A page that was not found, or failed for good.
+
+    Args:
+        field: its fingerprint, as claims name it.
+        first: when that happened first, in Unix seconds on the server.
+        last: when it happened last.
+        times: in how many windows it was.
+        reason: why; "" if that is not known.
+        url: its URL; "" if that is not known.
+    """
+
+    field: str
+    first: int
+    last: int
+    times: int
+    reason: str
+    url: str
+
+    @classmethod
+    def parse(cls, field: str, text: str) -> "MissingPage | None":
+        """Read what ``ledger_add.lua`` has written; None if it is damaged."""
+        match = _MISSING.fullmatch(text)
+        if match is None:
+            return None
+        first, last, times, why, url = match.groups()
+        reason = "" if why == _UNKNOWN else failure_reason.decode(why)
+        return cls(field, int(first), int(last), int(times), reason, url)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was missing for so many windows that its request is kept no longer."""
+        return self.times >= ledger.GONE_AFTER
+
+
+def check_rights(session: FilterSession) -> Operation[None]:
+    """Make sure that the user has the rights that a ledger needs.
+
+    Raises:
+        RightsError: the user lacks some.
+    """
+    yield from session.ensure_open()
+    error = rights.missing((yield rights.test_ledger(session.keys, DEFAULT_BLOCKS)))
+    if error is not None:
+        raise error
+
+
+def add(
+    session: FilterSession,
+    items: Sequence[bytes],
+    owners: Sequence[str],
+    missing: Mapping[bytes, str],
+    *,
+    tries: int = 0,
+) -> Operation[Added]:
+    """Keep the requests of claimed pages that are about to be recorded.
+
+    A second time, it adds them again, which does no harm: a request of which the page is not
+    forgotten is not crawled.
+
+    Args:
+        session: the filter.
+        items: their fingerprints.
+        owners: whose claims they are.
+        missing: of the pages that were not found, or failed: why.
+        tries: 0 if they were crawled; else they failed, and a request is kept if this was the last
+            of so many tries.
+    """
+    yield from session.ensure_open()
+    by_block: dict[int, list[str]] = defaultdict(list)
+    for item in items:
+        why = failure_reason.encode(missing[item]) or _UNKNOWN if item in missing else ""
+        by_block[session.hasher.block(item)] += field_of(item), why
+    calls = [
+        (block, _add(session, block, pages[start : start + 2 * MAX_ADDED_PER_CALL], owners, tries))
+        for block, pages in by_block.items()
+        for start in range(0, len(pages), 2 * MAX_ADDED_PER_CALL)
+    ]
+    replies = (yield [call for _, call in calls]) if calls else []
+    for reply in replies:
+        is_answer(reply, len(reply.verdicts))
+    full = [block for (block, _), reply in zip(calls, replies, strict=True) if reply.mark == FULL]
+    return Added(sum(reply.verdicts.count("1") for reply in replies), frozenset(full))
+
+
+def _add(
+    session: FilterSession, block: int, pages: Sequence[str], owners: Sequence[str], tries: int
+) -> Call:
+    ring, keys = session.held[block].ring, session.keys
+    names = (keys.claims(block), keys.entries(block), keys.missing(block))
+    since = ledger.due_before(ring, session.now)
+    bounds = (ledger.CHUNK_ENTRIES, MAX_MISSING, ledger.GONE_AFTER)
+    head = (f" {' '.join(owners)} ", tries, since, ring.expiry, *bounds)
+    return Call(load("ledger_add"), names, (*head, *pages))
+
+
+def to_pack(session: FilterSession) -> Operation[list[int]]:
+    """Return the blocks with entries to pack."""
+    found = []
+    for wave in in_waves(session.held):
+        for block, entries in (yield from _read(session, wave, 1)).items():
+            oldest = next(map(LedgerEntry.parse, entries.texts), None)
+            # A damaged one is packed away with the others.
+            time = oldest.time if oldest else entries.count and 1
+            if ledger.is_to_pack(session.held[block].ring, entries.count, time):
+                found.append(block)
+    return found
+
+
+def read(session: FilterSession, block: int) -> Operation[Entries]:
+    """Return the first entries of a block, of which each makes a part of a chunk."""
+    return (yield from _read(session, [block], ledger.CHUNK_ENTRIES))[block]
+
+
+def _read(
+    session: FilterSession, blocks: Sequence[int], count: int
+) -> Operation[dict[int, Entries]]:
+    script, length = load("ledger_read"), ledger.CHUNK_LENGTH
+    calls = [Call(script, (session.keys.entries(block),), (count, length)) for block in blocks]
+    replies = (yield calls) if calls else []
+    return dict(zip(blocks, map(Entries.of, replies), strict=True))
+
+
+def pack(
+    session: FilterSession,
+    block: int,
+    entries: Entries,
+    chunks: Mapping[int, bytes],
+) -> Operation[bool]:
+    """Replace entries by chunks; return whether no other client has done so.
+
+    Args:
+        session: the filter.
+        block: the block.
+        entries: as they were read.
+        chunks: time of the newest entry in it -> chunk.
+    """
+    keys, texts = session.keys, entries.texts
+    expiry = session.held[block].ring.expiry
+    pairs = [part for pair in chunks.items() for part in pair]
+    args = (texts[0], texts[-1], len(texts), expiry, *pairs)
+    names = (keys.entries(block), keys.ledger(block))
+    (reply,) = yield [Call(load("ledger_pack"), names, args)]
+    return is_answer(reply, 1) and reply.verdicts == "1"
+
+
+def due(session: FilterSession) -> Operation[dict[int, bytes]]:
+    """Return a chunk of each block that has chunks whose pages are forgotten; it stays."""
+    found: dict[int, bytes] = {}
+    snapshot, script = (yield from session.read()), load("ledger_due")
+    before = {b: ledger.due_before(ring, snapshot.now) for b, ring in snapshot.rings.items()}
+    place = secrets.randbelow(1 << 30)
+    for wave in in_waves(before):
+        replies = yield [
+            Call(script, (session.keys.ledger(block),), (before[block], place), binary=True)
+            for block in wave
+        ]
+        found |= {b: reply.data for b, reply in zip(wave, replies, strict=True) if reply.data}
+    return found
+
+
+def drop(session: FilterSession, block: int, chunk: bytes) -> Operation[None]:
+    """Delete a chunk."""
+    yield [Call(load("ledger_drop"), (session.keys.ledger(block),), (chunk,))]
+
+
+def missing(
+    session: FilterSession, block: int, cursor: str, count: int
+) -> Operation[tuple[str, list[MissingPage]]]:
+    """Return some missing pages of a block, and the next cursor; "0" at the end."""
+    (reply,) = yield [Call(load("ledger_missing"), (session.keys.missing(block),), (cursor, count))]
+    found = (MissingPage.parse(field, text) for field, text in reply.fields.items())
+    return reply.version, [page for page in found if page is not None]
+
+
+def forget_missing(session: FilterSession) -> Operation[None]:
+    """Delete the notes of missing pages."""
+    yield from session.open()
+    held = session.held.items()
+    yield from session.drop([Drop(b, session.keys.missing(b), one.version) for b, one in held])

@@ -1,0 +1,77 @@
+"""The ledger on real servers: requests are kept, packed, and due when they are forgotten."""
+
+import time
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model import ledger
+from scrapy_bloom.bloom.model.ledger import LedgerEntry
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+
+pytestmark = pytest.mark.each_server
+
+ITEMS = [bytes([number]) * 20 for number in range(20)]
+OURS = "w-ours"
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    return BloomFilter(client, "k", blocks=2, capacity=1_000, window="6 months")
+
+
+def request_of(item: bytes) -> str:
+    return f'{{"url":"https://example.com/{item[0]}"}}'
+
+
+def crawl(bloom: BloomFilter, *items: bytes, missing: str = "") -> ledger_protocol.Added:
+    """Claim pages, add them to the ledger, and record them."""
+    texts = [request_of(item) for item in items]
+    bloom.run(lambda session: claim_protocol.claim(session, items, texts, OURS, "1"))
+    why = dict.fromkeys(items, missing) if missing else {}
+    added = bloom.run(lambda session: ledger_protocol.add(session, items, [OURS], why))
+    bloom.run(lambda session: claim_protocol.confirm(session, items, [OURS]))
+    return added
+
+
+def pack_all(bloom: BloomFilter) -> int:
+    """Pack all entries; return how many there were."""
+    packed = 0
+    for block in range(2):
+        entries = bloom.run(lambda session, block=block: ledger_protocol.read(session, block))
+        found = [*map(LedgerEntry.parse, entries.texts)]
+        assert None not in found
+        if not found:
+            continue
+        ring = bloom.session.held[block].ring
+        parts = ledger.by_generation(ring, [entry for entry in found if entry])
+        chunks = {
+            newest: ledger.pack(entry.request for entry in part) for newest, part in parts.items()
+        }
+        assert bloom.run(
+            lambda session, block=block, entries=entries, chunks=chunks: ledger_protocol.pack(
+                session, block, entries, chunks
+            )
+        )
+        packed += len(found)
+    return packed
+
+
+def test_requests_are_due_when_their_pages_are_forgotten(bloom: BloomFilter) -> None:
+    added = crawl(bloom, *ITEMS)
+    assert added.count == len(ITEMS)
+    assert not added.full
+    assert pack_all(bloom) == len(ITEMS)
+    assert pack_all(bloom) == 0
+    time.sleep(1.1)  # times are in seconds, and what is of the same one is not forgotten
+    for _ in range(5):
+        bloom.rotate()
+        assert bloom.run(ledger_protocol.due) == {}
+    bloom.rotate()
+    due = bloom.run(ledger_protocol.due)
+    requests = [request for chunk in due.values() for request in ledger.unpack(chunk)]
+    assert sorted(requests) == sorted(map(request_of, ITEMS))
+    for block, chunk in due.items():
+        bloom.run(lambda s, block=block, chunk=chunk: ledger_protocol.drop(s, block, chunk))
+    assert bloom.run(ledger_protocol.due) == {}
