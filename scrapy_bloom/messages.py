@@ -128,6 +128,11 @@ _STARTING: Mapping[str, Message] = {
         "Set `maxmemory-policy noeviction`, or give the filter a server of its own with "
         "`BLOOM_REDIS_URL`.",
     ),
+    "ledger-unused": Message(
+        "`BLOOM_LEDGER` is set and has no effect.",
+        "No filter of the crawl has a window, so that no page is ever forgotten and due.",
+        'Set `BLOOM_RECRAWL_AFTER`, as in `"6 months"`; or remove `BLOOM_LEDGER`.',
+    ),
     "no-metrics": Message(
         "The crawl goes on without its page of metrics.",
         "The port of `BLOOM_METRICS_PORT` is in use, the address is not one of this machine, or "
@@ -284,6 +289,12 @@ _REQUESTS: Mapping[str, Message] = {
         "The spider has lost the callback, the stored text is damaged, or `BLOOM_KEEP_HEADERS` "
         "was set to `False` since.",
         "If the spider was changed on purpose, none. Else restore the callback and run it again.",
+    ),
+    "not-proposed": Message(
+        "Requests of the ledger (`BLOOM_LEDGER`) were due and could not be looked up. They stay in "
+        "it, and the next run tries again. An ERROR with a traceback.",
+        "The project's own fingerprinter has raised an exception, or a fault of this package.",
+        "See the traceback.",
     ),
     "not-scheduled": Message(
         "A stored request of an earlier run could not be handed to Scrapy's engine; it stays "

@@ -193,6 +193,14 @@ class BloomSettings:
         "Pages with another status have failed, and are crawled again after `BLOOM_RETRY_AFTER`.",
         shown_default='`"200-399, 404, 410"`',
     )
+    ledger: bool = _setting(
+        False,
+        validators.flag,
+        "whether pages that no page links any more are fetched again, too",
+        "The requests of recorded pages are kept, packed. When such a page is forgotten, a crawl "
+        "that has nothing else to do fetches it: [pages without links](../how-to/ledger.md). Only "
+        'with `BLOOM_REMEMBER = "crawled"` or `"items"`, in filters that forget.',
+    )
     batch: int = _setting(
         64,
         validators.batch,
@@ -277,6 +285,12 @@ class BloomSettings:
                 f"BLOOM_WAIT_REPLICAS = {self.wait_replicas} waits before pages are recorded as "
                 f'crawled, and BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = '
                 f'"{CRAWLED}", or BLOOM_WAIT_REPLICAS = 0'
+            )
+        if self.ledger and not self.makes_claims:
+            raise ConfigurationError(
+                "BLOOM_LEDGER = True keeps the requests of pages that are crawled, and "
+                f'BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = "{CRAWLED}", or '
+                "BLOOM_LEDGER = False"
             )
         after = {
             f"BLOOM_RECRAWL_RULES[{place}]": rule.after

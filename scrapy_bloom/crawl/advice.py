@@ -38,6 +38,14 @@ class Finding:
         return f"{self.problem}: {self.why}. {self.remedy}"
 
 
+#: Of a ledger whose pages are never due.
+LEDGER_UNUSED = Finding(
+    "BLOOM_LEDGER is set, and no filter has a window",
+    "no page is ever forgotten, so none is due",
+    'Set BLOOM_RECRAWL_AFTER, as in "6 months", or remove BLOOM_LEDGER',
+)
+
+
 def on_eviction(policy: str, *, has_window: bool) -> Finding | None:
     """Advise on the server's ``maxmemory-policy``.
 

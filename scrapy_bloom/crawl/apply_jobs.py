@@ -1,74 +1,30 @@
 """What queued writes do with the filters: one call for many jobs of one kind. No I/O."""
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
+from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
 from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.server_state import ServerState
+from scrapy_bloom.crawl.steps import Run, Step, Steps
 from scrapy_bloom.fingerprinter import base_of
-from scrapy_bloom.settings import LASTING
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
 FOREVER = 1_000_000_000
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something to ask the server.
-
-    Args:
-        window: of the filter.
-        operation: is run on it; None to identify the server's process.
-        wait: if given, is waited for instead.
-    """
-
-    window: str = LASTING
-    operation: Callable[[FilterSession], Operation[Any]] | None = None
-    wait: Wait | None = None
-
-
-#: Makes the step of an operation.
-Run = Callable[[Callable[[FilterSession], Operation[Any]]], Step]
-#: Yields steps, receives what they return, returns its result.
-Steps = Generator[Step, Any, T]
-
-
-def run_blocking(steps: Steps[T], filters: Filters) -> T:
-    """Carry out steps and return their result."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                if step.wait is not None:
-                    answer: Any = filters.wait(step.wait)
-                elif step.operation is None:
-                    answer = filters.server_id()
-                else:
-                    answer = filters.by_window[step.window].run(step.operation)
-            except Exception as error:  # noqa: PERF203 - it is an answer
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +57,7 @@ class JobApplier:
         replicas: how long pages wait for replicas.
         unreplicated: is called with the number of pages that were recorded although too few
             replicas had acknowledged, and what these answered.
+        ledger: keeps the requests of pages that are recorded; None if they are not kept.
     """
 
     def __init__(
@@ -115,12 +72,14 @@ class JobApplier:
         unsteady: Callable[[], object] = int,
         replicas: Replicas | None = None,
         unreplicated: Callable[[int, Acknowledged], object] = lambda *_: None,
+        ledger: LedgerWriter | None = None,
     ) -> None:
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
         self._server, self._token = server, token
         self._restarted, self._repeated, self._freed = restarted, repeated, freed
         self._unsteady = unsteady
         self._replicas, self._unreplicated = replicas or Replicas(), unreplicated
+        self._ledger = ledger
         #: Claims that the server has not granted, and those of them without a request.
         self._others: set[tuple[str, bytes]] = set()
         self._unkept: set[tuple[str, bytes]] = set()
@@ -148,6 +107,8 @@ class JobApplier:
             yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind is JobKind.FAIL:
             reasons = {job.item: job.reason for job in jobs}
+            if self._ledger is not None:
+                yield from self._ledger.add_failed(jobs)
             yield run(self._release_mine(items, self._retry, reasons))
         elif kind is JobKind.RELEASE:
             yield from self._release(run, items)
@@ -220,14 +181,20 @@ class JobApplier:
             yield from self._repeat(run, [job.item for job in repeated], failures.RESTARTED)
             self._repeated(repeated)
         current = [job for job in jobs if job.epoch >= self._server.restarted]
-        crawled: list[bytes] = []
-        left: list[bytes] = []
+        settled = list[Job]()
+        left = list[bytes]()
         for job in current:
-            (left if self._depends_on_others(job) else crawled).append(job.item)
+            if self._depends_on_others(job):
+                left.append(job.item)
+            else:
+                settled.append(job)
+        crawled = [job.item for job in settled]
         if left:
             why = dict.fromkeys(left, failures.OTHERS_LINK)
             yield run(self._release_mine(left, self._retry, why))
         if jobs[0].kind is JobKind.CONFIRM:
+            if self._ledger is not None:
+                yield from self._ledger.add_crawled(settled)
             confirm = partial(
                 claim_protocol.confirm,
                 items=crawled,

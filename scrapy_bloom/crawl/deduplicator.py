@@ -29,7 +29,7 @@ class Deduplicator:
         self._local, self._connections = crawl.local, crawl.connections
         self._failover, self._clock = crawl.failover, crawl.runtime.monotonic
         self._inc_value, self._names = report.stats.inc_value, report.stats.names
-        crawl.answered = self._reserve
+        crawl.answered, crawl.new_among = self._reserve, self.new_among
 
     def decide(self, request: Request) -> Verdict:
         """Return the verdict on a request that the scheduler is offered; record it if it is new.
@@ -95,6 +95,20 @@ class Deduplicator:
         except Exception as error:
             if batcher is self._connections.lookups:  # else the server has been found again since
                 self._crawl.fail(error)
+
+    async def new_among(self, requests: Sequence[Request]) -> list[Request] | None:
+        """Return those of requests, which no page has yielded, that are new: ``decide`` knows them.
+
+        None if that is not known of all. A window "run" has none that are new.
+
+        Raises:
+            Exception: what the project's own fingerprinter raises.
+        """
+        lookups = [found for one in requests if (found := self.prepare(one, one)) is not None]
+        await self.decide_many([lookup for lookup in lookups if lookup.verdict is None])
+        if not self._failover.is_up or any(one.verdict is Verdict.UNKNOWN for one in lookups):
+            return None
+        return [one.request for one in lookups if not one.is_duplicate]
 
     def count_seen(self, lookup: Lookup) -> None:
         """Count a request that is dropped after its lookup."""

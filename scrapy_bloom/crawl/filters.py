@@ -41,6 +41,15 @@ class Filters:
         return self.by_window[LASTING]
 
     @property
+    def forgetting(self) -> dict[str, BloomFilter]:
+        """The filters, once they are open, that forget."""
+        return {
+            window: bloom
+            for window, bloom in self.by_window.items()
+            if bloom.config is not None and bloom.config.schedule is not None
+        }
+
+    @property
     def round_trips(self) -> int:
         """Times that any of them sent commands and waited for the replies."""
         return sum(bloom.round_trips for bloom in self.by_window.values())

@@ -59,7 +59,7 @@ class Job:
         yielded: likewise, claims on requests that it yielded: if one is another worker's, without
             the request, the page is left for later.
         page: field of the claim of the page that yielded it, for CLAIM and KEEP.
-        reason: why its page failed, for FAIL and REPEAT.
+        reason: why its page failed, for FAIL and REPEAT; why it is missing, for CONFIRM.
     """
 
     kind: JobKind

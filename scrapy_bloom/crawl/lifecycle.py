@@ -9,6 +9,7 @@ from scrapy_bloom.bloom.client.cluster_routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
 from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
+from scrapy_bloom.crawl.claims.proposals import NewAmong, Proposals
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.record_when_crawled import RecordWhenCrawled
 from scrapy_bloom.crawl.connections import Connections
@@ -44,6 +45,7 @@ class Lifecycle:
         policy: when a URL counts as seen; there after ``open``.
         write_behind: the background thread; None before ``open``, and after ``close``.
         answered: is called with lookups of many requests once they have verdicts.
+        new_among: looks up requests that no page has yielded.
     """
 
     policy: Policy
@@ -80,7 +82,9 @@ class Lifecycle:
             forget=self.local.discard,
         )
         self.write_behind: WriteBehind | None = None
+        self._proposals: Proposals | None = None
         self.answered: Callable[[Sequence[Lookup]], None]
+        self.new_among: NewAmong
 
     def open(self, patience: float = OPENING_SECONDS) -> Filters:
         """Connect, read or create the filters, and start the background thread.
@@ -102,6 +106,7 @@ class Lifecycle:
             claims=self.policy.claims,
             task=self.policy.task,
             replicas=Replicas(self._settings.wait_replicas, self._settings.timeout / 2),
+            ledger=self._proposals.writer(filters, self.policy.claims) if self._proposals else None,
             runtime=self.runtime,
         )
         try:
@@ -127,6 +132,17 @@ class Lifecycle:
                 "opened, and the crawler has none: set crawler.spider, or build the filter with "
                 "from_spider"
             )
+        if self._settings.ledger:
+            self._proposals = Proposals(
+                spider,
+                self.engine,
+                self.failover,
+                self._report,
+                new_among=self.new_among,
+                in_main=in_main,
+                keeps_headers=self._settings.keep_headers,
+                runtime=self.runtime,
+            )
         page_items = None
         if self._settings.remember == ITEMS:
             page_items = PageItems(self._identity.key, self._report)
@@ -139,6 +155,7 @@ class Lifecycle:
             report=self._report,
             local=self.local,
             page_items=page_items,
+            proposals=self._proposals,
             in_main=in_main,
             runtime=self.runtime,
         )

@@ -106,10 +106,9 @@ class Report:
             stored = bloom.header.fingerprinter if bloom.header else ""
             self._advise("filling", bloom, advice.on_capacity(info))
             self._advise("fingerprinter", bloom, advice.on_fingerprinter(stored, fingerprinter))
-        has_window = any(
-            bloom.config is not None and bloom.config.schedule is not None
-            for bloom in filters.by_window.values()
-        )
+        has_window = bool(filters.forgetting)
+        if settings.ledger and not has_window:
+            self._advise("ledger-unused", filters.lasting, advice.LEDGER_UNUSED)
         policy = opening.run(filters.lasting.eviction_policy)
         lasting, eviction = filters.lasting, advice.on_eviction(policy, has_window=has_window)
         self._advise("eviction", lasting, eviction)

@@ -17,7 +17,8 @@ from typing import Protocol
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import BloomError, slots_of
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, run_blocking
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier
+from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
 from scrapy_bloom.crawl.jobs import Job
@@ -26,6 +27,7 @@ from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
+from scrapy_bloom.crawl.steps import run_blocking
 from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class WriteBehind:
         claims: whose claims the jobs make and end.
         task: runs between jobs.
         replicas: how long pages wait for replicas.
+        ledger: keeps the requests of pages that are recorded.
         runtime: time and threads.
     """
 
@@ -102,6 +105,7 @@ class WriteBehind:
         claims: ClaimOwner | None = None,
         task: PeriodicTask | None = None,
         replicas: Replicas | None = None,
+        ledger: LedgerWriter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         self._connect = connect
@@ -121,6 +125,7 @@ class WriteBehind:
             unsteady=lambda: self._notify(events.server_unsteady),
             replicas=replicas,
             unreplicated=lambda *what: self._notify(partial(events.unreplicated, *what)),
+            ledger=ledger,
         )
         self._flushing = Flush(
             self._applier, lambda *what: self._notify(partial(events.written, *what))

@@ -11,8 +11,8 @@ from support.servers import Server
 from support.workers import Worker, claimed
 
 from scrapy_bloom.crawl import loop_writer
-from scrapy_bloom.crawl.apply_jobs import Steps
 from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.steps import Steps
 
 KEEP = JobKind.KEEP
 

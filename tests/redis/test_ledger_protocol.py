@@ -1,6 +1,7 @@
 """The ledger on real servers: requests are kept, packed, and due when they are forgotten."""
 
 import time
+from functools import partial
 
 import pytest
 import redis
@@ -39,7 +40,7 @@ def pack_all(bloom: BloomFilter) -> int:
     """Pack all entries; return how many there were."""
     packed = 0
     for block in range(2):
-        entries = bloom.run(lambda session, block=block: ledger_protocol.read(session, block))
+        entries = bloom.run(partial(ledger_protocol.read, block=block))
         found = [*map(LedgerEntry.parse, entries.texts)]
         assert None not in found
         if not found:
@@ -49,11 +50,8 @@ def pack_all(bloom: BloomFilter) -> int:
         chunks = {
             newest: ledger.pack(entry.request for entry in part) for newest, part in parts.items()
         }
-        assert bloom.run(
-            lambda session, block=block, entries=entries, chunks=chunks: ledger_protocol.pack(
-                session, block, entries, chunks
-            )
-        )
+        pack = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks)
+        assert bloom.run(pack)
         packed += len(found)
     return packed
 
@@ -73,5 +71,5 @@ def test_requests_are_due_when_their_pages_are_forgotten(bloom: BloomFilter) -> 
     requests = [request for chunk in due.values() for request in ledger.unpack(chunk)]
     assert sorted(requests) == sorted(map(request_of, ITEMS))
     for block, chunk in due.items():
-        bloom.run(lambda s, block=block, chunk=chunk: ledger_protocol.drop(s, block, chunk))
+        bloom.run(partial(ledger_protocol.drop, block=block, chunk=chunk))
     assert bloom.run(ledger_protocol.due) == {}

@@ -233,6 +233,8 @@ def test_scripts_are_part_of_the_package() -> None:
             "end_look",
             "header",
             "heartbeat",
+            *("ledger_add", "ledger_drop", "ledger_due"),
+            *("ledger_missing", "ledger_pack", "ledger_read"),
             "make_due",
             "merge",
             "prelude_layers",
@@ -291,7 +293,7 @@ def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
     defined = set(re.findall(r"local function (\w+)", code))
     assert set(re.findall(r"(?<![\w.])(\w+)\(", code)) <= defined | {
         *("call", "function", "ipairs", "next", "pcall", "setmetatable"),
-        *("tonumber", "type", "unpack", "check", "error", "has"),
+        *("tonumber", "tostring", "type", "unpack", "check", "error", "has"),
     }
 
 

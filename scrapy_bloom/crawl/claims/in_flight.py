@@ -33,7 +33,7 @@ class InFlightRequest:
         unkept: how many requests that it yielded are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: FAIL if that request failed, REPEAT if it was lost; None for neither.
-        reason: why it failed, or is crawled again.
+        reason: why it failed, is missing, or is crawled again.
         is_given_up: whether its claims stay as they are, for the next run.
         is_certain: whether the server has granted its claim: else the page may be another worker's.
         relies_on: claims, not certain, of pages that wait for requests which it yielded too.

@@ -18,10 +18,12 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner, run_blocking
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl.claims.ledger_task import WithLedger
 from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
+from scrapy_bloom.crawl.claims.proposals import Proposals
 from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
 from scrapy_bloom.crawl.claims.restorer import Restorer
@@ -37,6 +39,7 @@ from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
+from scrapy_bloom.crawl.steps import run_blocking
 from scrapy_bloom.crawl.windows import is_start
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.fingerprinter import VERSIONED
@@ -60,6 +63,7 @@ class RecordWhenCrawled(Policy):
         report: counts and warns.
         local: what this process knows.
         page_items: decides which pages have an item; None if all are recorded.
+        proposals: crawls requests of the ledger that are due; None if there is none.
         in_main: schedules a function in the crawl's thread.
         runtime: clock and random numbers.
     """
@@ -77,21 +81,16 @@ class RecordWhenCrawled(Policy):
         report: Report,
         local: LocalState,
         page_items: PageItems | None,
+        proposals: Proposals | None,
         in_main: InMain,
         runtime: Runtime,
     ) -> None:
         self._spider, self._settings, self._queue = spider, settings, queue
         self._engine, self._report = engine, report
-        self._local, self._page_items = local, page_items
+        self._local, self._page_items, self._proposals = local, page_items, proposals
         self._token, self._clock = runtime.token, runtime.monotonic
         self._max_length = settings.pending_memory // 4
-        me = Worker(
-            workers.worker_id(spider.name),
-            until=0,
-            heartbeat=settings.heartbeat,
-            process=Process.own(),
-            queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
-        )
+        me = _new_worker(spider, settings, queue)
         self._owner = me.shared_queue or me.id
         self._claim = partial(
             claim_protocol.claim, owner=self._owner, memory=settings.pending_memory
@@ -99,9 +98,15 @@ class RecordWhenCrawled(Policy):
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
         self._restorer = Restorer(
-            spider, engine, failover, report, keeps_headers=settings.keep_headers
+            spider,
+            engine,
+            failover,
+            report,
+            keeps_headers=settings.keep_headers,
+            proposals=proposals,
         )
-        self.task = self._reclaimer = Reclaimer(me, spider.name, self._restorer, in_main, runtime)
+        self._reclaimer = Reclaimer(me, spider.name, self._restorer, in_main, runtime)
+        self.task = WithLedger(self._reclaimer, proposals.task) if proposals else self._reclaimer
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
         self.certain = frozenset((Verdict.SEEN, *own))
@@ -140,6 +145,8 @@ class RecordWhenCrawled(Policy):
         if not write_behind.server.id:
             self._report.restarts_unnoticed("does not show its run_id (INFO server)")
         opening.run(partial(self._reclaimer.begin, filters))
+        if self._proposals:
+            opening.run(partial(self._proposals.start, filters, write_behind))
         opening.run(lambda: run_blocking(write_behind.check_replicas(), filters))
         self._restorer.start(self._reclaimer, self._tracker, self._settler, write_behind)
         self._engine.listen(self._tracker)
@@ -306,6 +313,16 @@ class RecordWhenCrawled(Policy):
     def finish(self) -> None:
         """See ``Policy``."""
         self._tracker.sweep()
+
+
+def _new_worker(spider: Spider, settings: BloomSettings, queue: Queue) -> Worker:
+    return Worker(
+        workers.worker_id(spider.name),
+        until=0,
+        heartbeat=settings.heartbeat,
+        process=Process.own(),
+        queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
+    )
 
 
 def _page_of(request: Request, tracker: ClaimTracker) -> str:

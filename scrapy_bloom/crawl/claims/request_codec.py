@@ -94,6 +94,36 @@ def load(text: str, spider: Spider | None) -> Request:
         raise ValueError(_reason(error)) from None
 
 
+def load_stored(text: str, spider: Spider | None, *, keeps_headers: bool) -> Request:
+    """Restore a request as ``load`` does, unless it should not have been stored.
+
+    Args:
+        text: what ``dump`` returned.
+        spider: the spider whose methods its callbacks will be.
+        keeps_headers: whether requests with credentials are stored.
+
+    Raises:
+        ValueError: it is not a good stored request, or has credentials.
+    """
+    request = load(text, spider)
+    if keeps_headers or not has_credentials(request):
+        return request
+    raise ValueError("it has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is False")
+
+
+def without_meta(text: str, key: str) -> str:
+    """Return a stored request without a key of its ``meta``; "" if the text is damaged."""
+    try:
+        fields = json.loads(_bounded(text))
+        meta = fields.get("meta", {})
+        meta.pop(key, None)
+        if not meta:
+            fields.pop("meta", None)
+        return to_json(fields)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""
+
+
 def method_of(spider: Spider, name: str) -> Any:
     """Return the method of a spider that the callback of a stored request may be.
 

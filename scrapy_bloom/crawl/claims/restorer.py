@@ -10,6 +10,7 @@ from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
+from scrapy_bloom.crawl.claims.proposals import Proposals
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
 from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.claims.tracker import ClaimTracker, set_claims
@@ -32,6 +33,7 @@ class Restorer:
         failover: whether the server is up.
         report: counts and warns.
         keeps_headers: whether requests with credentials are stored; if not, none is put back.
+        proposals: crawls requests of the ledger that are due; None if there is none.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class Restorer:
         report: Report,
         *,
         keeps_headers: bool = True,
+        proposals: Proposals | None = None,
     ) -> None:
         self._spider, self._engine = spider, engine
         self._failover, self._report = failover, report
-        self._keeps_headers = keeps_headers
+        self._keeps_headers, self._proposals = keeps_headers, proposals
         self._status = ReclaimerStatus()
         #: How often the reclaimer was asked whether the idle spider may close, and whether the
         #: answer is awaited.
@@ -71,6 +74,8 @@ class Restorer:
     def may_close(self) -> bool:
         """Let the spider close when there is nothing to take over or to wait for."""
         self._tracker.sweep()
+        if self._proposals and not self._proposals.may_close():
+            return False
         if not self._failover.is_up or self._failover.is_closing:
             return True
         status = self._status
@@ -92,6 +97,8 @@ class Restorer:
         if self._is_idle:
             self._is_asked = self._is_idle = False
             self._post(self._reclaimer.resume)
+        if self._proposals:
+            self._proposals.resume()
 
     # -- events of the reclaimer --
 
@@ -147,7 +154,9 @@ class Restorer:
         window = found.window
         reason = "it is not the request that was claimed"
         try:
-            request = self._load(text)
+            request = request_codec.load_stored(
+                text, self._spider, keeps_headers=self._keeps_headers
+            )
             claims = self._tracker.claims_of(request)
             for key in claims:
                 if (window, name) == (key[0], field_of(key[1])):
@@ -168,9 +177,3 @@ class Restorer:
 
     def _drop(self, found: Reclaimed, name: str) -> None:
         self._put(Job(JobKind.DROP, found.window, name.encode(), block=found.block))
-
-    def _load(self, text: str) -> Request:
-        request = request_codec.load(text, self._spider)
-        if self._keeps_headers or not request_codec.has_credentials(request):
-            return request
-        raise ValueError("it has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is False")

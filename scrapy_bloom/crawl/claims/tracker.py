@@ -30,6 +30,8 @@ from scrapy_bloom.crawl.report import Report
 
 #: The key of ``meta`` that holds a request's claims.
 META = "bloom_claims"
+#: The first status of pages that are missing, even if they count as crawled.
+MISSING = 400
 #: Why a request is not stored, if its own values are no reason.
 NO_ROOM = (
     "there is no room for more pending requests (BLOOM_PENDING_MEMORY bytes for all workers, and a "
@@ -174,9 +176,10 @@ class ClaimTracker:
         if offer.unkept is not None and parent is not None:
             self._settler.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
         if offer.is_seen:
-            redirected = InFlightRequest({}, epoch=self.epoch, reason=failures.OTHERS_TARGET)
             # Another worker may lose the request that the same redirect has led to.
             kind = JobKind.FAIL if offer.is_same_page else JobKind.CONFIRM
+            reason = failures.OTHERS_TARGET if offer.is_same_page else ""
+            redirected = InFlightRequest({}, epoch=self.epoch, reason=reason)
             self._settler.settle(offer.inherited, kind, redirected)
         else:  # redirected in circles, or dropped by a scheduler of the user's
             self._settler.ignore(offer.inherited)
@@ -239,7 +242,7 @@ class ClaimTracker:
             return  # the claims stay for the next run
         if kind is JobKind.RELEASE:
             self._settler.ignore(flight.claims)
-        if kind is JobKind.FAIL:
+        if kind is JobKind.FAIL or (isinstance(result, Response) and result.status >= MISSING):
             flight.reason = failures.describe(request, result, flight.error)
         if kind is JobKind.CONFIRM and self._page_items is not None:
             self._page_items.judge(flight, request, result)

@@ -1,0 +1,213 @@
+"""Packs the entries of ledgers, and finds those that are due, in the background thread.
+
+The crawl's thread posts messages (``want``, ``proposed``, ``pack_soon``) by ``WriteBehind.post``,
+and receives ``LedgerEvents``.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model import ledger
+from scrapy_bloom.bloom.model.ledger import LedgerEntry
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.protocol import ledger_protocol
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.crawl.claims.request_codec import without_meta
+from scrapy_bloom.crawl.claims.tracker import META
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.runtime import InMain
+from scrapy_bloom.crawl.write_behind import LONG_SECONDS, PeriodicTask
+
+
+class LedgerEvents(Protocol):
+    """Receives what is found; always in the crawl's thread."""
+
+    def due(self, requests: Sequence[str]) -> None:
+        """These requests are due. Nothing more comes until ``proposed``, and ``want`` again."""
+
+    def none_due(self) -> None:
+        """No request is due."""
+
+
+class DueChunk(NamedTuple):
+    """Requests that are due.
+
+    Args:
+        window: of their filter.
+        block: of that filter.
+        chunk: as it is stored.
+    """
+
+    window: str
+    block: int
+    chunk: bytes
+
+
+class LedgerTask:
+    """Keeps the ledgers of a crawl's filters.
+
+    Args:
+        events: receives what is found.
+        in_main: schedules a function in the crawl's thread.
+    """
+
+    def __init__(self, events: LedgerEvents, in_main: InMain) -> None:
+        self._events, self._in_main = events, in_main
+        #: Whether the crawl takes requests that are due.
+        self._is_wanted = False
+        #: Whether it is known which blocks have entries of earlier runs to pack.
+        self._has_looked = False
+        #: Blocks with entries to pack.
+        self._full: set[tuple[str, int]] = set()
+        self._found: deque[DueChunk] = deque()
+        #: The chunk that the crawl has, and whether it has proposed all of it.
+        self._given: DueChunk | None = None
+        self._is_proposed = False
+
+    # -- messages of the crawl --
+
+    def want(self) -> None:
+        """Note that the crawl takes requests that are due."""
+        self._is_wanted = True
+
+    def proposed(self) -> None:
+        """Note that the crawl has looked up the requests that it was given."""
+        self._is_proposed = True
+
+    def pack_soon(self, window: str, blocks: Iterable[int]) -> None:
+        """Note blocks with entries to pack."""
+        self._full.update((window, block) for block in blocks)
+
+    # -- the background thread --
+
+    def run(self, filters: Filters) -> float:
+        """Do what is to be done; return seconds until the next run."""
+        self._drop_proposed(filters)
+        if self._is_wanted and not self._has_looked:
+            self._look_for_entries(filters)
+        while self._full:
+            window, block = next(iter(self._full))
+            if window not in filters.forgetting or not self._pack(filters, window, block):
+                self._full.discard((window, block))
+        if self._is_wanted:
+            self._give(filters)
+        return LONG_SECONDS
+
+    def recovered(self) -> None:
+        """Go on after an outage: what was found may have been taken by other workers."""
+        self._found.clear()
+
+    def look_soon(self) -> None:
+        """There are claims to take over, which is not for this task."""
+
+    def end(self, filters: Filters) -> None:
+        """Leave no requests that were proposed."""
+        self._drop_proposed(filters)
+
+    def _drop_proposed(self, filters: Filters) -> None:
+        if not self._is_proposed or self._given is None:
+            return
+        self._drop(filters, self._given)
+        self._given, self._is_proposed = None, False
+
+    def _drop(self, filters: Filters, due: DueChunk) -> None:
+        bloom = filters.by_window.get(due.window)
+        if bloom is not None:
+            bloom.run(partial(ledger_protocol.drop, block=due.block, chunk=due.chunk))
+
+    # -- packing --
+
+    def _look_for_entries(self, filters: Filters) -> None:
+        """Find entries of earlier generations, which may be due, and blocks with many of them."""
+        for window, bloom in filters.forgetting.items():
+            bloom.run(FilterSession.read)  # generations of now
+            self.pack_soon(window, bloom.run(ledger_protocol.to_pack))
+        self._has_looked = True
+
+    def _pack(self, filters: Filters, window: str, block: int) -> bool:
+        """Pack some entries of a block; return whether there are more to pack."""
+        bloom = filters.forgetting[window]
+        ring = bloom.run(FilterSession.read).rings.get(block)
+        entries = bloom.run(partial(ledger_protocol.read, block=block))
+        if ring is None or not entries.texts:
+            return False
+        chunks = _chunks(ring, entries.texts)
+        bloom.run(partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks))
+        return entries.count - len(entries.texts) >= ledger.CHUNK_ENTRIES
+
+    # -- requests that are due --
+
+    def _give(self, filters: Filters) -> None:
+        """Give the crawl the next requests that are due."""
+        if not self._found:
+            self._found.extend(_due(filters.forgetting))
+        while self._found:
+            due = self._found.popleft()
+            try:
+                requests = ledger.unpack(due.chunk)
+            except ValueError:
+                self._drop(filters, due)
+                continue
+            self._is_wanted, self._is_proposed, self._given = False, False, due
+            self._in_main(partial(self._events.due, requests))
+            return
+        self._is_wanted = self._has_looked = False
+        self._in_main(self._events.none_due)
+
+
+def _due(blooms: Mapping[str, BloomFilter]) -> list[DueChunk]:
+    """Return a chunk of each block that has one, in any order: other workers take others first."""
+    found = [
+        DueChunk(window, block, chunk)
+        for window, bloom in blooms.items()
+        for block, chunk in bloom.run(ledger_protocol.due).items()
+    ]
+    random.shuffle(found)
+    return found
+
+
+def _chunks(ring: Ring, texts: Iterable[str]) -> dict[int, bytes]:
+    """Return entries as chunks: time of the newest entry in it -> chunk; without damaged ones."""
+    entries = list[LedgerEntry]()
+    for text in texts:
+        entry = LedgerEntry.parse(text)
+        request = entry and without_meta(entry.request, META)
+        if entry and request:
+            entries.append(LedgerEntry(entry.time, request))
+    parts = ledger.by_generation(ring, entries)
+    return {time: ledger.pack(entry.request for entry in part) for time, part in parts.items()}
+
+
+class WithLedger:
+    """Two periodic tasks as one: see ``PeriodicTask``.
+
+    Args:
+        first: runs first.
+        ledger: the task of the ledgers.
+    """
+
+    def __init__(self, first: PeriodicTask, ledger: LedgerTask) -> None:
+        self._tasks = (first, ledger)
+
+    def run(self, filters: Filters) -> float:
+        """Run both; return the seconds until the next run."""
+        return min([task.run(filters) for task in self._tasks])
+
+    def recovered(self) -> None:
+        """The server was down, and is up."""
+        for task in self._tasks:
+            task.recovered()
+
+    def look_soon(self) -> None:
+        """There are claims to take over."""
+        for task in self._tasks:
+            task.look_soon()
+
+    def end(self, filters: Filters) -> None:
+        """Run for the last time."""
+        for task in self._tasks:
+            task.end(filters)

@@ -1,0 +1,182 @@
+"""Crawls requests of the ledger that are due, once the spider has nothing else to do.
+
+By then, most pages that are linked have been found by their links: what is left are the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from scrapy import Request, Spider
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.bloom.errors import shown
+from scrapy_bloom.bloom.protocol import ledger_protocol
+from scrapy_bloom.bloom.protocol.ledger_protocol import Added
+from scrapy_bloom.crawl.apply_jobs import ClaimOwner
+from scrapy_bloom.crawl.claims import request_codec
+from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
+from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
+from scrapy_bloom.crawl.claims.pace import LOOK_SECONDS
+from scrapy_bloom.crawl.engine_hooks import EngineAdapter
+from scrapy_bloom.crawl.failover import Failover
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
+from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.messages import tagged
+
+logger = logging.getLogger(__name__)
+
+#: Returns those of requests that are new, with their claims made; None if that is not known of all.
+NewAmong = Callable[[Sequence[Request]], Awaitable[list[Request] | None]]
+
+
+class Proposals:
+    """Posts messages to the ledger's task in the background thread, and receives its events.
+
+    Args:
+        spider: the spider.
+        engine: Scrapy's engine.
+        failover: whether the server is up.
+        report: counts and warns.
+        new_among: looks requests up.
+        in_main: schedules a function in the crawl's thread.
+        keeps_headers: whether requests with credentials are stored; if not, none is proposed.
+        runtime: time.
+
+    Attributes:
+        task: runs in the background thread.
+    """
+
+    def __init__(
+        self,
+        spider: Spider,
+        engine: EngineAdapter,
+        failover: Failover,
+        report: Report,
+        *,
+        new_among: NewAmong,
+        in_main: InMain,
+        keeps_headers: bool,
+        runtime: Runtime,
+    ) -> None:
+        self._spider, self._engine = spider, engine
+        self._failover, self._report = failover, report
+        self._new_among, self._keeps_headers = new_among, keeps_headers
+        self._clock, self._in_main = runtime.monotonic, in_main
+        self.task = LedgerTask(self, in_main)
+        #: Whether requests that are due were asked for, or are being looked up.
+        self._is_asked = False
+        #: Whether there may be more of them.
+        self._may_have_more = False
+        #: Until when it is known that none is due.
+        self._none_until = 0.0
+        #: The lookup of the last ones.
+        self._proposing: object = None
+
+    def writer(self, filters: Filters, claims: ClaimOwner) -> LedgerWriter:
+        """Return what adds pages to the ledgers of filters, which are open."""
+        assert claims.retry is not None  # noqa: S101 - pages are claimed
+        owners, tries = (claims.worker, claims.owner), claims.retry.attempts
+        return LedgerWriter([*filters.forgetting], owners, tries, self._added)
+
+    def start(self, filters: Filters, write_behind: WriteBehind) -> None:
+        """Begin, with open filters.
+
+        Raises:
+            RightsError: the user lacks rights that a ledger needs.
+        """
+        for bloom in filters.forgetting.values():
+            bloom.run(ledger_protocol.check_rights)
+        self._post = write_behind.post
+
+    def _added(self, window: str, added: Added) -> None:
+        """Note what was added: called by the thread that applies jobs."""
+        if added.count:
+            count = partial(self._report.count, "ledger_added", window, count=added.count)
+            self._in_main(count)
+        if added.full:
+            self._post(partial(self.task.pack_soon, window, added.full))
+
+    def may_close(self) -> bool:
+        """Let the idle spider close when no request is due."""
+        if not self._failover.is_up or self._failover.is_closing:
+            return True
+        if self._clock() < self._none_until:
+            return True
+        self._ask()
+        return False
+
+    def resume(self) -> None:
+        """Note that the crawl has something to do: take more before the queue is empty."""
+        if self._may_have_more and not self._is_asked and self._engine.has_room():
+            self._ask()
+
+    def _ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self._post(self.task.want)
+
+    # -- events of the task --
+
+    def none_due(self) -> None:
+        """Let the idle spider close."""
+        self._is_asked = self._may_have_more = False
+        self._none_until = self._clock() + LOOK_SECONDS
+        if not self._failover.is_over:
+            self._engine.look()
+
+    def due(self, texts: Sequence[str]) -> None:
+        """Look requests up, and crawl those that are new."""
+        proposing = self._propose(texts)
+        if has_asyncio():
+            self._proposing = asyncio.ensure_future(proposing)
+        else:
+            self._proposing = Deferred.fromCoroutine(proposing)
+
+    async def _propose(self, texts: Sequence[str]) -> None:
+        try:
+            requests = [request for text in texts if (request := self._read(text)) is not None]
+            new = await self._new_among(requests)
+        except Exception:
+            new = None
+            logger.exception(tagged("not-proposed", "Bloom filter: the ledger cannot be used"))
+        if self._failover.is_over:
+            return
+        if new is None:  # they stay in the ledger; the next run looks again, or the next idle time
+            self.none_due()
+            return
+        for request in new:
+            self._crawl(request)
+        self._report.count("ledger_due", count=len(texts))
+        self._report.count("proposed", count=len(new))
+        self._is_asked, self._may_have_more = False, True
+        self._post(self.task.proposed)
+        if self._engine.has_room():
+            self._ask()
+
+    def _crawl(self, request: Request) -> None:
+        try:
+            self._engine.crawl(request)
+        except Exception:
+            line = "Bloom filter: due request %s cannot be scheduled"
+            logger.exception(tagged("not-scheduled", line), shown(request))
+
+    def _read(self, text: str) -> Request | None:
+        try:
+            request = request_codec.load_stored(
+                text, self._spider, keeps_headers=self._keeps_headers
+            )
+        except ValueError as error:
+            self._report.count("not_restored")
+            self._report.warn_once(
+                "not-restored",
+                f"a request of the ledger cannot be put back: {error}. Has the spider changed? Its "
+                "URL is crawled when it is found again (bloom/not_restored counts them)",
+            )
+            return None
+        # A version that was crawled is not what is due: the page is.
+        request.meta.pop("bloom_version", None)
+        return request
