@@ -14,6 +14,9 @@ from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, MAX_RESERVED,
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.settings import RUN
 
+#: Verdicts of lookups to which the server did not reply.
+UNCERTAIN = (None, Verdict.UNKNOWN)
+
 
 class Deduplicator:
     """Decides which requests of a crawl are new.
@@ -106,7 +109,7 @@ class Deduplicator:
         """
         lookups = [found for one in requests if (found := self.prepare(one, one)) is not None]
         await self.decide_many([lookup for lookup in lookups if lookup.verdict is None])
-        if not self._failover.is_up or any(one.verdict is Verdict.UNKNOWN for one in lookups):
+        if not self._failover.is_up or any(one.verdict in UNCERTAIN for one in lookups):
             return None
         return [one.request for one in lookups if not one.is_duplicate]
 

@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 pytestmark = pytest.mark.each_server
 
 ITEMS = [bytes([number]) * 20 for number in range(20)]
-OURS = "w-ours"
+OURS, TAG = "w-ours", "shop"
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def crawl(bloom: BloomFilter, *items: bytes, missing: str = "") -> ledger_protoc
     texts = [request_of(item) for item in items]
     bloom.run(lambda session: claim_protocol.claim(session, items, texts, OURS, "1"))
     why = dict.fromkeys(items, missing) if missing else {}
-    added = bloom.run(lambda session: ledger_protocol.add(session, items, [OURS], why))
+    added = bloom.run(lambda session: ledger_protocol.add(session, items, [OURS], why, tag=TAG))
     bloom.run(lambda session: claim_protocol.confirm(session, items, [OURS]))
     return added
 
@@ -46,10 +46,7 @@ def pack_all(bloom: BloomFilter) -> int:
         if not found:
             continue
         ring = bloom.session.held[block].ring
-        parts = ledger.by_generation(ring, [entry for entry in found if entry])
-        chunks = {
-            newest: ledger.pack(entry.request for entry in part) for newest, part in parts.items()
-        }
+        chunks = ledger.chunks_of(ring, [entry for entry in found if entry])
         pack = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks)
         assert bloom.run(pack)
         packed += len(found)
@@ -63,13 +60,15 @@ def test_requests_are_due_when_their_pages_are_forgotten(bloom: BloomFilter) -> 
     assert pack_all(bloom) == len(ITEMS)
     assert pack_all(bloom) == 0
     time.sleep(1.1)  # times are in seconds, and what is of the same one is not forgotten
+    due = partial(ledger_protocol.due, tag=TAG)
     for _ in range(5):
         bloom.rotate()
-        assert bloom.run(ledger_protocol.due) == {}
+        assert bloom.run(due) == []
     bloom.rotate()
-    due = bloom.run(ledger_protocol.due)
-    requests = [request for chunk in due.values() for request in ledger.unpack(chunk)]
+    assert bloom.run(partial(ledger_protocol.due, tag="other")) == []
+    found = bloom.run(due)
+    requests = [request for chunk in found for request in ledger.unpack(chunk.data)]
     assert sorted(requests) == sorted(map(request_of, ITEMS))
-    for block, chunk in due.items():
-        bloom.run(partial(ledger_protocol.drop, block=block, chunk=chunk))
-    assert bloom.run(ledger_protocol.due) == {}
+    for chunk in found:
+        bloom.run(partial(ledger_protocol.drop, chunk=chunk))
+    assert bloom.run(due) == []

@@ -68,8 +68,12 @@ class Keys:
         return f"{self.ledger(block)}:new"
 
     def ledger(self, block: int) -> str:
-        """ZSET: the chunks of the block's ledger."""
+        """ZSET: the chunks of the block's ledger, by time."""
         return f"{{{self.prefix}:{block}}}:ledger"
+
+    def chunks(self, block: int) -> str:
+        """HASH: the content of these chunks."""
+        return f"{self.ledger(block)}:chunks"
 
     def missing(self, block: int) -> str:
         """HASH: pages that were not found, or failed for good."""
@@ -77,7 +81,7 @@ class Keys:
 
     def of_ledger(self, block: int) -> tuple[str, ...]:
         """Return the keys that a block has with a ledger."""
-        return self.entries(block), self.ledger(block), self.missing(block)
+        return self.entries(block), self.ledger(block), self.chunks(block), self.missing(block)
 
     def heartbeats(self) -> str:
         """ZSET: who has claims, and until when they count as alive."""

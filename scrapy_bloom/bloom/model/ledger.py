@@ -4,10 +4,11 @@ An entry is the time at which its page was recorded, and its request. Entries ar
 chunks. A chunk is *due* when the generation that recorded its pages is forgotten.
 """
 
+import re
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.model.ring import Ring
@@ -21,6 +22,24 @@ MAX_UNPACKED = CHUNK_LENGTH + (1 << 17)
 #: Windows in a row for which a page has to be missing to be gone.
 GONE_AFTER = 2
 
+#: An entry as it is stored.
+_ENTRY = re.compile(r"([0-9]{1,12}) ([!-~]{1,60}) ([^\n]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChunk:
+    """Requests that are due together.
+
+    Args:
+        time: of the newest entry in it.
+        tag: whose requests they are.
+        data: the requests, packed.
+    """
+
+    time: int
+    tag: str
+    data: bytes
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
@@ -28,18 +47,19 @@ class LedgerEntry:
 
     Args:
         time: when it was, in Unix seconds on the server.
+        tag: whose request it is.
         request: its request, in one line.
     """
 
     time: int
+    tag: str
     request: str
 
     @classmethod
     def parse(cls, text: str) -> "LedgerEntry | None":
         """Read what ``ledger_add.lua`` has written; None if it is damaged."""
-        time, _, request = text.partition(" ")
-        is_good = time.isascii() and time.isdigit() and len(time) <= 12 and request
-        return cls(int(time), request) if is_good and "\n" not in request else None
+        match = _ENTRY.fullmatch(text)
+        return cls(int(match[1]), match[2], match[3]) if match else None
 
 
 def pack(requests: Iterable[str]) -> bytes:
@@ -87,25 +107,18 @@ def is_to_pack(ring: Ring, count: int, oldest: int) -> bool:
     return count >= CHUNK_ENTRIES or 0 < oldest < ring.active.opened
 
 
-def first_chunk(entries: Sequence[LedgerEntry]) -> int:
-    """Return how many of the first entries fit into one chunk, at least one."""
-    length = 0
-    for place, entry in enumerate(entries[:CHUNK_ENTRIES]):
-        length += len(entry.request) + 1
-        if place and length > CHUNK_LENGTH:
-            return place
-    return min(len(entries), CHUNK_ENTRIES)
-
-
-def by_generation(ring: Ring, entries: Iterable[LedgerEntry]) -> dict[int, list[LedgerEntry]]:
-    """Return entries in parts that are due together, by the time of the newest in each.
+def chunks_of(ring: Ring, entries: Iterable[LedgerEntry]) -> list[LedgerChunk]:
+    """Return entries as chunks: each of one tag, and of pages that are forgotten together.
 
     Args:
-        ring: the block's; entries from before its oldest generation make one part.
-        entries: of a block.
+        ring: the block's; entries from before its oldest generation are forgotten already.
+        entries: of the block.
     """
     opened = sorted(generation.opened for generation in ring.generations)
-    parts: dict[int, list[LedgerEntry]] = defaultdict(list)
+    parts: dict[tuple[int, str], list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
-        parts[bisect_right(opened, entry.time)].append(entry)
-    return {max(entry.time for entry in part): part for part in parts.values()}
+        parts[bisect_right(opened, entry.time), entry.tag].append(entry)
+    return [
+        LedgerChunk(max(one.time for one in part), tag, pack(one.request for one in part))
+        for (_, tag), part in parts.items()
+    ]

@@ -5,10 +5,11 @@ import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.model.ledger import LedgerEntry
+from scrapy_bloom.bloom.model.ledger import LedgerChunk, LedgerEntry
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import failure_reason, rights
 from scrapy_bloom.bloom.protocol.membership import is_answer
@@ -22,6 +23,8 @@ from scrapy_bloom.bloom.protocol.waves import in_waves
 MAX_ADDED_PER_CALL = 256
 #: Missing pages that are noted in each block: a dead site must not fill the server.
 MAX_MISSING = 4_096
+#: Chunks of all tags that are looked at for one of a tag: more are due only after long breaks.
+MAX_DUE = 4_096
 #: Mark of a reply: there are entries to pack.
 FULL = "full"
 #: Stored for a page that is missing for no known reason.
@@ -117,6 +120,7 @@ def add(
     owners: Sequence[str],
     missing: Mapping[bytes, str],
     *,
+    tag: str,
     tries: int = 0,
 ) -> Operation[Added]:
     """Keep the requests of claimed pages that are about to be recorded.
@@ -129,6 +133,7 @@ def add(
         items: their fingerprints.
         owners: whose claims they are.
         missing: of the pages that were not found, or failed: why.
+        tag: whose requests they are.
         tries: 0 if they were crawled; else they failed, and a request is kept if this was the last
             of so many tries.
     """
@@ -137,10 +142,11 @@ def add(
     for item in items:
         why = failure_reason.encode(missing[item]) or _UNKNOWN if item in missing else ""
         by_block[session.hasher.block(item)] += field_of(item), why
+    head, size = (f" {' '.join(owners)} ", tries), 2 * MAX_ADDED_PER_CALL
     calls = [
-        (block, _add(session, block, pages[start : start + 2 * MAX_ADDED_PER_CALL], owners, tries))
+        (block, _add(session, block, head, (tag, *pages[start : start + size])))
         for block, pages in by_block.items()
-        for start in range(0, len(pages), 2 * MAX_ADDED_PER_CALL)
+        for start in range(0, len(pages), size)
     ]
     replies = (yield [call for _, call in calls]) if calls else []
     for reply in replies:
@@ -149,15 +155,12 @@ def add(
     return Added(sum(reply.verdicts.count("1") for reply in replies), frozenset(full))
 
 
-def _add(
-    session: FilterSession, block: int, pages: Sequence[str], owners: Sequence[str], tries: int
-) -> Call:
+def _add(session: FilterSession, block: int, head: tuple[str, int], pages: tuple[str, ...]) -> Call:
     ring, keys = session.held[block].ring, session.keys
     names = (keys.claims(block), keys.entries(block), keys.missing(block))
     since = ledger.due_before(ring, session.now)
     bounds = (ledger.CHUNK_ENTRIES, MAX_MISSING, ledger.GONE_AFTER)
-    head = (f" {' '.join(owners)} ", tries, since, ring.expiry, *bounds)
-    return Call(load("ledger_add"), names, (*head, *pages))
+    return Call(load("ledger_add"), names, (*head, since, ring.expiry, *bounds, *pages))
 
 
 def to_pack(session: FilterSession) -> Operation[list[int]]:
@@ -191,7 +194,7 @@ def pack(
     session: FilterSession,
     block: int,
     entries: Entries,
-    chunks: Mapping[int, bytes],
+    chunks: Sequence[LedgerChunk],
 ) -> Operation[bool]:
     """Replace entries by chunks; return whether no other client has done so.
 
@@ -199,35 +202,55 @@ def pack(
         session: the filter.
         block: the block.
         entries: as they were read.
-        chunks: time of the newest entry in it -> chunk.
+        chunks: what they make.
     """
     keys, texts = session.keys, entries.texts
     expiry = session.held[block].ring.expiry
-    pairs = [part for pair in chunks.items() for part in pair]
-    args = (texts[0], texts[-1], len(texts), expiry, *pairs)
-    names = (keys.entries(block), keys.ledger(block))
+    members = [(one.time, f"{one.tag} {secrets.token_hex(8)}", one.data) for one in chunks]
+    args = (texts[0], texts[-1], len(texts), expiry, *chain.from_iterable(members))
+    names = (keys.entries(block), keys.ledger(block), keys.chunks(block))
     (reply,) = yield [Call(load("ledger_pack"), names, args)]
     return is_answer(reply, 1) and reply.verdicts == "1"
 
 
-def due(session: FilterSession) -> Operation[dict[int, bytes]]:
-    """Return a chunk of each block that has chunks whose pages are forgotten; it stays."""
-    found: dict[int, bytes] = {}
-    snapshot, script = (yield from session.read()), load("ledger_due")
+@dataclass(frozen=True, slots=True)
+class DueChunk:
+    """A chunk whose pages are forgotten.
+
+    Args:
+        block: its block.
+        member: its name there.
+        data: the requests, packed.
+    """
+
+    block: int
+    member: str
+    data: bytes
+
+
+def due(session: FilterSession, tag: str) -> Operation[list[DueChunk]]:
+    """Return a chunk of each block that has chunks of a tag whose pages are forgotten; it stays."""
+    found: list[DueChunk] = []
+    snapshot, script, keys = (yield from session.read()), load("ledger_due"), session.keys
     before = {b: ledger.due_before(ring, snapshot.now) for b, ring in snapshot.rings.items()}
     place = secrets.randbelow(1 << 30)
     for wave in in_waves(before):
-        replies = yield [
-            Call(script, (session.keys.ledger(block),), (before[block], place), binary=True)
-            for block in wave
-        ]
-        found |= {b: reply.data for b, reply in zip(wave, replies, strict=True) if reply.data}
+        calls = list[Call]()
+        for block in wave:
+            names, args = (keys.ledger(block), keys.chunks(block)), (before[block], tag, place)
+            calls.append(Call(script, names, (*args, MAX_DUE), binary=True))
+        for block, reply in zip(wave, (yield calls), strict=True):
+            member, _, data = reply.data.partition(b"\n")
+            if member:
+                found.append(DueChunk(block, member.decode("utf-8", "replace"), data))
     return found
 
 
-def drop(session: FilterSession, block: int, chunk: bytes) -> Operation[None]:
+def drop(session: FilterSession, chunk: DueChunk) -> Operation[None]:
     """Delete a chunk."""
-    yield [Call(load("ledger_drop"), (session.keys.ledger(block),), (chunk,))]
+    keys, block = session.keys, chunk.block
+    names = (keys.ledger(block), keys.chunks(block))
+    yield [Call(load("ledger_drop"), names, (chunk.member,))]
 
 
 def missing(

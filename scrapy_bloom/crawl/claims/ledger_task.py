@@ -6,15 +6,16 @@ and receives ``LedgerEvents``.
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
-from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol import ledger_protocol
+from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.claims.request_codec import without_meta
 from scrapy_bloom.crawl.claims.tracker import META
@@ -33,29 +34,29 @@ class LedgerEvents(Protocol):
         """No request is due."""
 
 
-class DueChunk(NamedTuple):
-    """Requests that are due.
+class Given(NamedTuple):
+    """Requests that are due, and where they are.
 
     Args:
         window: of their filter.
-        block: of that filter.
-        chunk: as it is stored.
+        chunk: of that filter.
     """
 
     window: str
-    block: int
-    chunk: bytes
+    chunk: DueChunk
 
 
 class LedgerTask:
     """Keeps the ledgers of a crawl's filters.
 
     Args:
+        tag: the spider's.
         events: receives what is found.
         in_main: schedules a function in the crawl's thread.
     """
 
-    def __init__(self, events: LedgerEvents, in_main: InMain) -> None:
+    def __init__(self, tag: str, events: LedgerEvents, in_main: InMain) -> None:
+        self._tag = tag
         self._events, self._in_main = events, in_main
         #: Whether the crawl takes requests that are due.
         self._is_wanted = False
@@ -63,9 +64,9 @@ class LedgerTask:
         self._has_looked = False
         #: Blocks with entries to pack.
         self._full: set[tuple[str, int]] = set()
-        self._found: deque[DueChunk] = deque()
+        self._found: deque[Given] = deque()
         #: The chunk that the crawl has, and whether it has proposed all of it.
-        self._given: DueChunk | None = None
+        self._given: Given | None = None
         self._is_proposed = False
 
     # -- messages of the crawl --
@@ -114,10 +115,10 @@ class LedgerTask:
         self._drop(filters, self._given)
         self._given, self._is_proposed = None, False
 
-    def _drop(self, filters: Filters, due: DueChunk) -> None:
+    def _drop(self, filters: Filters, due: Given) -> None:
         bloom = filters.by_window.get(due.window)
         if bloom is not None:
-            bloom.run(partial(ledger_protocol.drop, block=due.block, chunk=due.chunk))
+            bloom.run(partial(ledger_protocol.drop, chunk=due.chunk))
 
     # -- packing --
 
@@ -135,7 +136,7 @@ class LedgerTask:
         entries = bloom.run(partial(ledger_protocol.read, block=block))
         if ring is None or not entries.texts:
             return False
-        chunks = _chunks(ring, entries.texts)
+        chunks = ledger.chunks_of(ring, _readable(entries.texts))
         bloom.run(partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks))
         return entries.count - len(entries.texts) >= ledger.CHUNK_ENTRIES
 
@@ -144,11 +145,11 @@ class LedgerTask:
     def _give(self, filters: Filters) -> None:
         """Give the crawl the next requests that are due."""
         if not self._found:
-            self._found.extend(_due(filters.forgetting))
+            self._found.extend(_due(filters.forgetting, self._tag))
         while self._found:
             due = self._found.popleft()
             try:
-                requests = ledger.unpack(due.chunk)
+                requests = ledger.unpack(due.chunk.data)
             except ValueError:
                 self._drop(filters, due)
                 continue
@@ -159,27 +160,24 @@ class LedgerTask:
         self._in_main(self._events.none_due)
 
 
-def _due(blooms: Mapping[str, BloomFilter]) -> list[DueChunk]:
+def _due(blooms: Mapping[str, BloomFilter], tag: str) -> list[Given]:
     """Return a chunk of each block that has one, in any order: other workers take others first."""
     found = [
-        DueChunk(window, block, chunk)
+        Given(window, chunk)
         for window, bloom in blooms.items()
-        for block, chunk in bloom.run(ledger_protocol.due).items()
+        for chunk in bloom.run(partial(ledger_protocol.due, tag=tag))
     ]
     random.shuffle(found)
     return found
 
 
-def _chunks(ring: Ring, texts: Iterable[str]) -> dict[int, bytes]:
-    """Return entries as chunks: time of the newest entry in it -> chunk; without damaged ones."""
-    entries = list[LedgerEntry]()
+def _readable(texts: Iterable[str]) -> Iterator[LedgerEntry]:
+    """Yield entries without what belongs to the claim; damaged ones are left out."""
     for text in texts:
         entry = LedgerEntry.parse(text)
         request = entry and without_meta(entry.request, META)
         if entry and request:
-            entries.append(LedgerEntry(entry.time, request))
-    parts = ledger.by_generation(ring, entries)
-    return {time: ledger.pack(entry.request for entry in part) for time, part in parts.items()}
+            yield replace(entry, request=request)
 
 
 class WithLedger:

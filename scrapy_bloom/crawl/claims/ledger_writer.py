@@ -17,12 +17,14 @@ class LedgerWriter:
     Args:
         windows: windows of the filters that have a ledger.
         owners: whose claims count.
+        tag: the spider's: another one that shares the filter has other callbacks.
         tries: after how many a failed page is tried no more in this window.
         added: is called with a window and what was added.
     """
 
     windows: Collection[str]
     owners: tuple[str, ...]
+    tag: str
     tries: int
     added: Callable[[str, Added], object]
 
@@ -38,7 +40,5 @@ class LedgerWriter:
         if not jobs or jobs[0].window not in self.windows:
             return
         window, items = jobs[0].window, [job.item for job in jobs]
-        add = partial(
-            ledger_protocol.add, items=items, owners=self.owners, missing=missing, tries=tries
-        )
-        self.added(window, (yield Step(window, add)))
+        add = partial(ledger_protocol.add, items=items, owners=self.owners, missing=missing)
+        self.added(window, (yield Step(window, partial(add, tag=self.tag, tries=tries))))

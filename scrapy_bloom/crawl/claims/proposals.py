@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.bloom.protocol.ledger_protocol import Added
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
-from scrapy_bloom.crawl.claims import request_codec
+from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
 from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.claims.pace import LOOK_SECONDS
@@ -66,7 +66,8 @@ class Proposals:
         self._failover, self._report = failover, report
         self._new_among, self._keeps_headers = new_among, keeps_headers
         self._clock, self._in_main = runtime.monotonic, in_main
-        self.task = LedgerTask(self, in_main)
+        self._tag = workers.tag(spider.name)
+        self.task = LedgerTask(self._tag, self, in_main)
         #: Whether requests that are due were asked for, or are being looked up.
         self._is_asked = False
         #: Whether there may be more of them.
@@ -80,7 +81,7 @@ class Proposals:
         """Return what adds pages to the ledgers of filters, which are open."""
         assert claims.retry is not None  # noqa: S101 - pages are claimed
         owners, tries = (claims.worker, claims.owner), claims.retry.attempts
-        return LedgerWriter([*filters.forgetting], owners, tries, self._added)
+        return LedgerWriter([*filters.forgetting], owners, self._tag, tries, self._added)
 
     def start(self, filters: Filters, write_behind: WriteBehind) -> None:
         """Begin, with open filters.

@@ -2,7 +2,7 @@
 -- for good, and note the pages that are missing. Called before the claims of these pages are ended.
 --
 -- KEYS[1]    HASH  the block's claims, as in claim.lua
--- KEYS[2]    LIST  its entries: "time request", the oldest first
+-- KEYS[2]    LIST  its entries: "time tag request", the oldest first
 -- KEYS[3]    HASH  its missing pages: field = fingerprint, value = "first last times why url": the Unix
 --                  times at which it was missing first and last, and in how many windows
 -- ARGV[1]    owners whose claims count: " a b "
@@ -14,7 +14,8 @@
 -- ARGV[5]    entries from which on they are to be packed
 -- ARGV[6]    missing pages that are noted, at most
 -- ARGV[7]    windows for which a page is missing that is gone: its request is kept no longer
--- ARGV[8..]  per page: the field of its claim, and why it is missing, "" if it is there
+-- ARGV[8]    tag: whose requests they are
+-- ARGV[9..]  per page: the field of its claim, and why it is missing, "" if it is there
 --
 -- Reply    {"ok", verdicts}          one character per page: "1" kept, "0" not: these owners do not claim
 --                                    it, its request is not stored, it will be tried again, or is gone
@@ -39,7 +40,7 @@ local function note_missing(field, why, request)
   return tonumber(times)
 end
 
-for i = 8, #ARGV, 2 do
+for i = 9, #ARGV, 2 do
   local field, why = ARGV[i], ARGV[i + 1]
   local claim, verdict = redis.call('HGET', claims, field), '0'
   local owner, attempt, request = string.match(claim or '', '^(%S+ )%S+ %d+ (%d+) ([^@].*)$')
@@ -51,7 +52,7 @@ for i = 8, #ARGV, 2 do
       redis.call('HDEL', missing, field)
     end
     if times < tonumber(ARGV[7]) then
-      count = redis.call('RPUSH', entries, now .. ' ' .. request)
+      count = redis.call('RPUSH', entries, table.concat({now, ARGV[8], request}, ' '))
       verdict = '1'
     end
   end
