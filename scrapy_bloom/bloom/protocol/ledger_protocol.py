@@ -237,8 +237,9 @@ def due(session: FilterSession, tag: str) -> Operation[list[DueChunk]]:
     for wave in in_waves(before):
         calls = list[Call]()
         for block in wave:
-            names, args = (keys.ledger(block), keys.chunks(block)), (before[block], tag, place)
-            calls.append(Call(script, names, (*args, MAX_DUE), binary=True))
+            names = (keys.ledger(block), keys.chunks(block))
+            args = (before[block], tag, place, MAX_DUE)
+            calls.append(Call(script, names, args, binary=True))
         for block, reply in zip(wave, (yield calls), strict=True):
             member, _, data = reply.data.partition(b"\n")
             if member:
