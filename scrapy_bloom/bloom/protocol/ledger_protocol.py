@@ -5,7 +5,6 @@ import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.hashing import field_of
@@ -14,7 +13,7 @@ from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import failure_reason, rights
 from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import Drop
 from scrapy_bloom.bloom.protocol.waves import in_waves
@@ -206,10 +205,11 @@ def pack(
     """
     keys, texts = session.keys, entries.texts
     expiry = session.held[block].ring.expiry
-    members = [(one.time, f"{one.tag} {secrets.token_hex(8)}", one.data) for one in chunks]
-    args = (texts[0], texts[-1], len(texts), expiry, *chain.from_iterable(members))
+    args: list[Argument] = [texts[0], texts[-1], len(texts), expiry]
+    for chunk in chunks:
+        args += chunk.time, f"{chunk.tag} {secrets.token_hex(8)}", chunk.data
     names = (keys.entries(block), keys.ledger(block), keys.chunks(block))
-    (reply,) = yield [Call(load("ledger_pack"), names, args)]
+    (reply,) = yield [Call(load("ledger_pack"), names, tuple(args))]
     return is_answer(reply, 1) and reply.verdicts == "1"
 
 
