@@ -47,7 +47,7 @@ def pack_all(bloom: BloomFilter) -> int:
             continue
         ring = bloom.session.held[block].ring
         chunks = ledger.chunks_of(ring, [entry for entry in found if entry])
-        pack = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks)
+        pack = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks, nonce="1")
         assert bloom.run(pack)
         packed += len(found)
     return packed

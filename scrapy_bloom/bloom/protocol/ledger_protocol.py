@@ -1,7 +1,6 @@
 """The ledger: keeps the requests of recorded pages, packs them, and returns due ones. No I/O."""
 
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -194,6 +193,7 @@ def pack(
     block: int,
     entries: Entries,
     chunks: Sequence[LedgerChunk],
+    nonce: str,
 ) -> Operation[bool]:
     """Replace entries by chunks; return whether no other client has done so.
 
@@ -202,12 +202,13 @@ def pack(
         block: the block.
         entries: as they were read.
         chunks: what they make.
+        nonce: random, of this call.
     """
     keys, texts = session.keys, entries.texts
     expiry = session.held[block].ring.expiry
     args: list[Argument] = [texts[0], texts[-1], len(texts), expiry]
-    for chunk in chunks:
-        args += chunk.time, f"{chunk.tag} {secrets.token_hex(8)}", chunk.data
+    for place, chunk in enumerate(chunks):
+        args += chunk.time, f"{chunk.tag} {nonce}.{place}", chunk.data
     names = (keys.entries(block), keys.ledger(block), keys.chunks(block))
     (reply,) = yield [Call(load("ledger_pack"), names, tuple(args))]
     return is_answer(reply, 1) and reply.verdicts == "1"
@@ -228,12 +229,17 @@ class DueChunk:
     data: bytes
 
 
-def due(session: FilterSession, tag: str) -> Operation[list[DueChunk]]:
-    """Return a chunk of each block that has chunks of a tag whose pages are forgotten; it stays."""
+def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueChunk]]:
+    """Return a chunk of each block that has chunks whose pages are forgotten; they stay.
+
+    Args:
+        session: the filter.
+        tag: whose requests.
+        place: which of several chunks; a random number, so that workers take different ones.
+    """
     found: list[DueChunk] = []
     snapshot, script, keys = (yield from session.read()), load("ledger_due"), session.keys
     before = {b: ledger.due_before(ring, snapshot.now) for b, ring in snapshot.rings.items()}
-    place = secrets.randbelow(1 << 30)
     for wave in in_waves(before):
         calls = list[Call]()
         for block in wave:

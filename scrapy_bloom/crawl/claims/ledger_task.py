@@ -4,14 +4,12 @@ The crawl's thread posts messages (``want``, ``proposed``, ``pack_soon``) by ``W
 and receives ``LedgerEvents``.
 """
 
-import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import ledger_protocol
@@ -53,10 +51,13 @@ class LedgerTask:
         tag: the spider's.
         events: receives what is found.
         in_main: schedules a function in the crawl's thread.
+        token: returns so many random bytes as hexadecimal text.
     """
 
-    def __init__(self, tag: str, events: LedgerEvents, in_main: InMain) -> None:
-        self._tag = tag
+    def __init__(
+        self, tag: str, events: LedgerEvents, in_main: InMain, token: Callable[[int], str]
+    ) -> None:
+        self._tag, self._token = tag, token
         self._events, self._in_main = events, in_main
         #: Whether the crawl takes requests that are due.
         self._is_wanted = False
@@ -137,7 +138,8 @@ class LedgerTask:
         if ring is None or not entries.texts:
             return False
         chunks = ledger.chunks_of(ring, _readable(entries.texts))
-        bloom.run(partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks))
+        pack = partial(ledger_protocol.pack, entries=entries, chunks=chunks)
+        bloom.run(partial(pack, block=block, nonce=self._token(8)))
         return entries.count - len(entries.texts) >= ledger.CHUNK_ENTRIES
 
     # -- requests that are due --
@@ -145,7 +147,7 @@ class LedgerTask:
     def _give(self, filters: Filters) -> None:
         """Give the crawl the next requests that are due."""
         if not self._found:
-            self._found.extend(_due(filters.forgetting, self._tag))
+            self._find(filters)
         while self._found:
             due = self._found.popleft()
             try:
@@ -159,16 +161,14 @@ class LedgerTask:
         self._is_wanted = self._has_looked = False
         self._in_main(self._events.none_due)
 
-
-def _due(blooms: Mapping[str, BloomFilter], tag: str) -> list[Given]:
-    """Return a chunk of each block that has one, in any order: other workers take others first."""
-    found = [
-        Given(window, chunk)
-        for window, bloom in blooms.items()
-        for chunk in bloom.run(partial(ledger_protocol.due, tag=tag))
-    ]
-    random.shuffle(found)
-    return found
+    def _find(self, filters: Filters) -> None:
+        """Find a chunk of each block that has one; other workers begin elsewhere."""
+        place = int(self._token(4), 16)
+        for window, bloom in filters.forgetting.items():
+            due = partial(ledger_protocol.due, tag=self._tag, place=place)
+            self._found += (Given(window, chunk) for chunk in bloom.run(due))
+        if self._found:
+            self._found.rotate(place % len(self._found))
 
 
 def _readable(texts: Iterable[str]) -> Iterator[LedgerEntry]:

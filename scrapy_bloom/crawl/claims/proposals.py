@@ -67,7 +67,7 @@ class Proposals:
         self._new_among, self._keeps_headers = new_among, keeps_headers
         self._clock, self._in_main = runtime.monotonic, in_main
         self._tag = workers.tag(spider.name)
-        self.task = LedgerTask(self._tag, self, in_main)
+        self.task = LedgerTask(self._tag, self, in_main, runtime.token)
         #: Whether requests that are due were asked for, or are being looked up.
         self._is_asked = False
         #: Whether there may be more of them.
