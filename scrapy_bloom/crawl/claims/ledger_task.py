@@ -162,13 +162,20 @@ class LedgerTask:
         self._in_main(self._events.none_due)
 
     def _find(self, filters: Filters) -> None:
-        """Find a chunk of each block that has one; other workers begin elsewhere."""
+        """Find a chunk of each block that has one; other workers begin elsewhere.
+
+        Those of longer windows come first: a page that was in both is seen then.
+        """
         place = int(self._token(4), 16)
-        for window, bloom in filters.forgetting.items():
+        for window in sorted(
+            filters.forgetting, key=lambda name: len(filters.longer.get(name, ()))
+        ):
             due = partial(ledger_protocol.due, tag=self._tag, place=place)
-            self._found += (Given(window, chunk) for chunk in bloom.run(due))
-        if self._found:
-            self._found.rotate(place % len(self._found))
+            chunks = filters.by_window[window].run(due)
+            if chunks:
+                self._found.extend(Given(window, chunk) for chunk in chunks)
+                self._found.rotate(place % len(chunks))
+                return
 
 
 def _readable(texts: Iterable[str]) -> Iterator[LedgerEntry]:
