@@ -36,6 +36,7 @@ class Kind:
         repeats: whether any page may be crawled again; else those that a process left.
         items: share of the pages that have an item; below 1, the others are read in each run, and
             at the end each of them links a page that is new.
+        unlinks: whether, when all URLs are forgotten at the end, no page has a link any more.
         nodes: primaries of the cluster; 1 for no cluster.
     """
 
@@ -48,6 +49,7 @@ class Kind:
     passes: bool = False
     repeats: bool = True
     items: float = 1.0
+    unlinks: bool = False
     nodes: int = 1
 
 
@@ -102,6 +104,22 @@ KINDS = {
         settings={**_SHARED, "BLOOM_REMEMBER": "items"},
         shared_queue=True,
         items=0.5,
+    ),
+    "ledger": Kind(
+        Faults(**{**_FAULTS, "jump": 0.02}),
+        stored=1.0,
+        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
+        choices={"BLOOM_ROTATE_EVERY": [f"{PERIOD} minutes", f"{2 * PERIOD} minutes"]},
+        passes=True,
+        unlinks=True,
+    ),
+    "ledger-shared": Kind(
+        Faults(**_FAULTS),
+        stored=1.0,
+        settings={**_SHARED, "BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
+        shared_queue=True,
+        passes=True,
+        unlinks=True,
     ),
     "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
 }

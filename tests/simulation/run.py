@@ -110,8 +110,11 @@ class _Run:
             self._world.log("ALL URLS ARE FORGOTTEN")
             self._world.advance((WINDOW + 2 * PERIOD) * 60)
             self._site.crawled_pages.clear()
+            expected = self._site.reachable
+            if self._kind.unlinks:
+                self._site.unlink()
             self._crawl_until_quiet()
-            self._check(" after the window")
+            self._check(" after the window", expected)
             self._check_once(" after the window")
         return self._found
 
@@ -209,8 +212,8 @@ class _Run:
 
     # -- what must hold --
 
-    def _check(self, when: str) -> None:
-        missing = self._site.reachable - self._site.crawled_pages.keys()
+    def _check(self, when: str, expected: Collection[str] = ()) -> None:
+        missing = {*(expected or self._site.reachable)} - self._site.crawled_pages.keys()
         self._found += [f"hidden{when}: {short(url)}" for url in sorted(missing)]
         self._found += [*self._left(), *self._lasting()]
         if when or not self._kind.repeats:

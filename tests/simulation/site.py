@@ -105,6 +105,11 @@ class Site:
             self.fields[fingerprint(Request(new)).hex()] = new
             self._describe(name)
 
+    def unlink(self) -> None:
+        """Take all links off all pages; they stay where they are."""
+        self._log("site: no page has a link any more")
+        self.links = {name: [] for name in self.links}
+
     def has_item(self, response: Response) -> bool:
         """Whether a page has an item."""
         return response.status == 200 and response.url not in self.listings
