@@ -285,6 +285,34 @@ MUTANTS = (
         "                pass\n",
         "items-kills",
     ),
+    Mutant(
+        "a chunk of the ledger is deleted before its requests are claimed",
+        f"{CLAIMS}/ledger_task.py",
+        "self._is_wanted, self._is_proposed, self._given = False, False, due",
+        "self._is_wanted, self._is_proposed, self._given = False, True, due",
+        "ledger",
+    ),
+    Mutant(
+        "requests of the ledger are due before their pages are forgotten",
+        "bloom/model/ledger.py",
+        "return ring.advance(now).generations[-1].opened",
+        "return ring.advance(now).generations[0].opened",
+        "ledger",
+    ),
+    Mutant(
+        "a crawl ends although requests of the ledger are due",
+        f"{CLAIMS}/restorer.py",
+        "if self._proposals and not self._proposals.may_close():",
+        "if False:",
+        "ledger",
+    ),
+    Mutant(
+        "packing deletes what was added to the ledger in between",
+        f"{SCRIPTS}/ledger_pack.lua",
+        "redis.call('LTRIM', KEYS[1], count, -1)",
+        "redis.call('LTRIM', KEYS[1], 1, 0)",
+        "ledger",
+    ),
 )
 
 
