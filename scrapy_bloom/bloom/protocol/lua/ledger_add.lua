@@ -21,9 +21,19 @@
 --                                    it, its request is not stored, it will be tried again, or is gone
 --          {"ok", verdicts, "full"}  the same; there are entries to pack
 -- Cost     O(pages): HGET, HDEL and RPUSH each
+local MAX_URL = 2000  -- bytes that are noted: thousands of long ones must not fill the server
 local claims, entries, missing = KEYS[1], KEYS[2], KEYS[3]
 local now = redis.call('TIME')[1]
 local tries, since, verdicts, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
+
+-- Returns a request's URL, "" if it has none: of a long one the begin, with no part of a character.
+local function url_of(request)
+  local is_good, parsed = pcall(cjson.decode, request)
+  local url = is_good and type(parsed) == 'table' and parsed.url
+  if type(url) ~= 'string' then return '' end
+  if #url <= MAX_URL then return url end
+  return (string.gsub(string.sub(url, 1, MAX_URL), '[\192-\255][\128-\191]*$', ''))
+end
 
 -- Notes that a page is missing; returns in how many windows it was.
 local function note_missing(field, why, request)
@@ -32,9 +42,7 @@ local function note_missing(field, why, request)
   if not first then first, last, times = now, 0, 0 end
   if tonumber(last) < since then times = times + 1 end
   if before or redis.call('HLEN', missing) < tonumber(ARGV[6]) then
-    local is_good, parsed = pcall(cjson.decode, request)
-    local url = is_good and type(parsed) == 'table' and parsed.url or ''
-    local value = {first, now, string.format('%d', times), why, tostring(url)}
+    local value = {first, now, string.format('%d', times), why, url_of(request)}
     redis.call('HSET', missing, field, table.concat(value, ' '))
   end
   return tonumber(times)
