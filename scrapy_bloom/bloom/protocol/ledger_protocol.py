@@ -50,18 +50,20 @@ class Entries:
     Args:
         texts: the entries that were read.
         count: how many there are in all.
+        digest: of those that were read, as bytes: damaged ones may be no text.
         now: Unix time in seconds on the server.
     """
 
     texts: tuple[str, ...]
     count: int
+    digest: str
     now: int
 
     @classmethod
     def of(cls, reply: Reply) -> "Entries":
         """Read a reply."""
         count = int(reply.version) if reply.version.isdigit() else 0
-        return cls(tuple(reply.fields.values()), count, reply.now)
+        return cls(tuple(reply.fields.values()), count, reply.state, reply.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +206,8 @@ def pack(
         chunks: what they make.
         nonce: random, of this call.
     """
-    keys, texts = session.keys, entries.texts
-    expiry = session.held[block].ring.expiry
-    args: list[Argument] = [texts[0], texts[-1], len(texts), expiry]
+    keys, expiry = session.keys, session.held[block].ring.expiry
+    args: list[Argument] = [entries.digest, len(entries.texts), expiry]
     for place, chunk in enumerate(chunks):
         args += chunk.time, f"{chunk.tag} {nonce}.{place}", chunk.data
     names = (keys.entries(block), keys.ledger(block), keys.chunks(block))
@@ -220,12 +221,12 @@ class DueChunk:
 
     Args:
         block: its block.
-        member: its name there.
+        member: its name there; a damaged one may be no text.
         data: the requests, packed.
     """
 
     block: int
-    member: str
+    member: bytes
     data: bytes
 
 
@@ -249,7 +250,7 @@ def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueC
         for block, reply in zip(wave, (yield calls), strict=True):
             member, _, data = reply.data.partition(b"\n")
             if member:
-                found.append(DueChunk(block, member.decode("utf-8", "replace"), data))
+                found.append(DueChunk(block, member, data))
     return found
 
 
