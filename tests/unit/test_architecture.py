@@ -231,6 +231,7 @@ def test_scripts_are_part_of_the_package() -> None:
         *(
             "begin_look",
             "end_look",
+            "exists",
             "header",
             "heartbeat",
             "prelude_ledger",

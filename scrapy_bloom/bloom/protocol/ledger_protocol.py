@@ -71,12 +71,12 @@ class Entries:
     Args:
         texts: the entries that were read.
         count: how many there are in all.
-        mark: tells whether they are still the first ones.
+        digest: of those that were read, as bytes: damaged ones may be no text.
     """
 
     texts: tuple[str, ...]
     count: int
-    mark: str
+    digest: str
 
     @classmethod
     def of(cls, reply: Reply) -> "Entries":
@@ -209,9 +209,8 @@ def pack(
         chunks: what they make.
         nonce: random, of this call.
     """
-    keys = session.keys
-    expiry = session.held[block].ring.expiry
-    args: list[Argument] = [entries.mark, len(entries.texts), expiry]
+    keys, expiry = session.keys, session.held[block].ring.expiry
+    args: list[Argument] = [entries.digest, len(entries.texts), expiry]
     for place, chunk in enumerate(chunks):
         args += chunk.time, f"{chunk.tag} {nonce}.{place}", chunk.data
     names = (keys.entries(block), keys.ledger(block), keys.chunks(block))
@@ -225,12 +224,12 @@ class DueChunk:
 
     Args:
         block: its block.
-        member: its name there.
+        member: its name there; a damaged one may be no text.
         data: the requests, packed.
     """
 
     block: int
-    member: str
+    member: bytes
     data: bytes
 
 
@@ -254,7 +253,7 @@ def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueC
         for block, reply in zip(wave, (yield calls), strict=True):
             member, _, data = reply.data.partition(b"\n")
             if member:
-                found.append(DueChunk(block, member.decode("utf-8", "replace"), data))
+                found.append(DueChunk(block, member, data))
     return found
 
 

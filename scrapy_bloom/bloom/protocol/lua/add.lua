@@ -49,7 +49,7 @@ end
 local before, verdicts = {unpack(count)}, {}
 local claims = keys[layers + 2]
 check_rights('HSET', 'GETBIT', claims and 'HDEL')
---[[ with a ledger: check_rights('RPUSH', 'HLEN', 'EXPIREAT', 'PERSIST') ]]
+--[[ with a ledger: check_rights('TIME', 'RPUSH', 'HLEN', 'EXPIREAT', 'PERSIST') ]]
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
   local field = claims and ARGV[8 + written + url]

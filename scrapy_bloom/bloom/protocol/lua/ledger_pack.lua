@@ -3,7 +3,7 @@
 -- KEYS[1]    LIST  the block's entries, as in prelude_ledger.lua
 -- KEYS[2]    ZSET  its chunks: member = "tag nonce"; score = Unix time of the newest entry in it
 -- KEYS[3]    HASH  field = "tag nonce", value = the chunk: requests, packed
--- ARGV[1]    mark of the entries, as the caller has read them, of ledger_read.lua
+-- ARGV[1]    digest of the entries as the caller has read them (ledger_read.lua), which may be no UTF-8
 -- ARGV[2]    how many these are
 -- ARGV[3]    Unix time in seconds at which the chunks expire, 0 for never
 -- ARGV[4..]  per chunk: its score, its member, and the chunk; none if all entries were damaged
@@ -11,11 +11,9 @@
 -- Reply    {"ok", "1"}  done
 --          {"ok", "0"}  the entries are others by now: nothing has changed
 -- Cost     O(entries)
-local count, mark = tonumber(ARGV[2]), ''
-for _, place in ipairs({0, count - 1}) do
-  mark = mark .. redis.sha1hex(redis.call('LINDEX', KEYS[1], place) or '')
-end
-if mark ~= ARGV[1] then return {'ok', '0'} end
+local count, entries = tonumber(ARGV[2]), {}
+for i = 1, count do entries[i] = redis.call('LINDEX', KEYS[1], i - 1) or '' end
+if redis.sha1hex(table.concat(entries, '\n')) ~= ARGV[1] then return {'ok', '0'} end
 for i = 4, #ARGV, 3 do
   redis.call('HSET', KEYS[3], ARGV[i + 1], ARGV[i + 2])
   redis.call('ZADD', KEYS[2], ARGV[i], ARGV[i + 1])

@@ -24,6 +24,7 @@ local missing, entries, kept_claims = KEYS[#KEYS], KEYS[#KEYS - 1], KEYS[#KEYS -
 local tag, gone_after = table.remove(ARGV), tonumber(table.remove(ARGV))
 local most_missing, keys_expire = tonumber(table.remove(ARGV)), table.remove(ARGV)
 local since, tries = tonumber(table.remove(ARGV)), tonumber(table.remove(ARGV))
+local LONGEST_URL = 2000  -- bytes that are noted: thousands of long ones must not fill the server
 local whys, is_kept = {}, false
 for why in string.gmatch(table.remove(ARGV), '%S+') do whys[#whys + 1] = why end
 
@@ -35,6 +36,15 @@ local function expire_with_ring(key)
   end
 end
 
+-- Returns a request's URL, "" if it has none: of a long one the begin, with no part of a character.
+local function url_of(request)
+  local is_good, parsed = pcall(cjson.decode, request)
+  local url = is_good and type(parsed) == 'table' and parsed.url
+  if type(url) ~= 'string' then return '' end
+  if #url <= LONGEST_URL then return url end
+  return (string.gsub(string.sub(url, 1, LONGEST_URL), '[\192-\255][\128-\191]*$', ''))
+end
+
 -- Notes that a page is missing; returns in how many windows it was.
 local function note_missing(field, why, time, request)
   local before = redis.call('HGET', missing, field)
@@ -42,9 +52,7 @@ local function note_missing(field, why, time, request)
   if not first then first, last, times = time, 0, 0 end
   if tonumber(last) < since then times = times + 1 end
   if before or redis.call('HLEN', missing) < most_missing then
-    local is_good, parsed = pcall(cjson.decode, request)
-    local url = is_good and type(parsed) == 'table' and parsed.url or ''
-    local value = {first, time, string.format('%d', times), why, tostring(url)}
+    local value = {first, time, string.format('%d', times), why, url_of(request)}
     redis.call('HSET', missing, field, table.concat(value, ' '))
     expire_with_ring(missing)
   end
