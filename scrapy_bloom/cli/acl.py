@@ -4,7 +4,7 @@ import argparse
 import re
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.protocol.rights import CLUSTER, CRAWL, SETINFO, USES, WAIT, Rules
+from scrapy_bloom.bloom.protocol.rights import CLUSTER, CRAWL, LEDGER, SETINFO, USES, WAIT, Rules
 from scrapy_bloom.cli.migrate_source import set_key
 from scrapy_bloom.cli.session import CommandSession, ExitCode
 
@@ -58,6 +58,8 @@ def run(session: CommandSession) -> ExitCode:
     sets: tuple[str, ...] = ()
     if opts.from_set is not None:
         more, sets = (*more, *READ_SET), (opts.from_set or set_key(session),)
+    if session.settings.ledger and CRAWL in uses and LEDGER not in uses:
+        uses = (*uses, LEDGER)
     if session.settings.wait_replicas:
         more = (*more, WAIT)
     if opts.setinfo:

@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.bloom.model.forecast import load
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.options import DEFAULTS
-from scrapy_bloom.bloom.protocol import rights
+from scrapy_bloom.bloom.protocol import ledger_protocol, rights
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
@@ -125,7 +125,7 @@ def _check_all(
         yield check_memory(facts, _need(settings, snapshots))
     except BloomError as error:
         yield of_error("settings", _in_words(error))
-    yield _check_rights(server)
+    yield _check_rights(server, has_ledger=settings.ledger)
     ours = _fingerprinter(crawler)
     for window, look in looks.items():
         name = f"filter {server.key(window)}"
@@ -149,9 +149,12 @@ def _look(server: Server, window: str) -> Snapshot | BloomError | None:
         return error
 
 
-def _check_rights(server: Server) -> Check:
+def _check_rights(server: Server, *, has_ledger: bool) -> Check:
     try:
-        server.filter(LASTING).run(_test_rights)
+        bloom = server.filter(LASTING)
+        bloom.run(_test_rights)
+        if has_ledger:
+            bloom.run(ledger_protocol.check_rights)
     except BloomError as error:
         return of_error("rights", error)
     return Check("rights", "the user may do what a crawl needs")

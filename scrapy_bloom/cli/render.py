@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 
 from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site
+from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
@@ -18,6 +19,9 @@ try:
 except ImportError:  # pip install "scrapy-bloom[cli]"
     rich = None  # type: ignore[assignment]
 
+#: Bytes that the ledger takes for a page, and for one whose request is not packed yet, about:
+#: measured in decision 050.
+LEDGER_BYTES, ENTRY_BYTES = 30, 300
 #: Characters of a line of prose.
 WIDTH = 100
 
@@ -35,6 +39,7 @@ def plan(forecast: Forecast) -> str:
         "a bitmap": f"{size(f.opened_memory / f.blocks)} ({f.num_bits:,} {_places(f.counting)})",
         "a generation": size(f.opened_memory),
         "all generations": f"{size(f.loads[0].memory)} at capacity",
+        "a ledger": _ledger(f),
         "limit": "none" if f.max_memory is None else size(f.max_memory),
         "bits per URL": f"{f.loads[0].bits_per_url:.1f} at capacity",
         "new pages missed": f"{_count(f.missed_at_most)} in a window at most",
@@ -198,6 +203,17 @@ def site(site: Site, forecast: Forecast) -> str:
         "error rate": f"{_rate(forecast.error_rate)} at most, in both cases",
     }
     return _facts("For this site", facts)
+
+
+def _ledger(f: Forecast) -> str:
+    """Return what BLOOM_LEDGER adds."""
+    if f.window is None:
+        return "none: nothing is forgotten"
+    packed, waiting = f.capacity_in_all * LEDGER_BYTES, f.blocks * CHUNK_ENTRIES * ENTRY_BYTES
+    return (
+        f"about {size(packed)} more at capacity, {LEDGER_BYTES} bytes a URL, and up to "
+        f"{size(waiting)} that is not packed yet (BLOOM_LEDGER)"
+    )
 
 
 def _in_all(f: Forecast) -> str:

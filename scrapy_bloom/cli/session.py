@@ -27,7 +27,10 @@ from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 
 #: Fields that are Unix times: JSON also has each of them as text.
 TIMES = frozenset(
-    ("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now")
+    (
+        *("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now"),
+        *("first", "last"),
+    )
 )
 #: Properties that JSON has in addition to the fields.
 PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")

@@ -97,7 +97,7 @@ def test_wrong_options_are_refused(shop: Call) -> None:
     for options, text in (
         (
             ("--for", "crawl,fly"),
-            "--for 'fly' is none of crawl, read, list, delete, export, import, sets",
+            "--for 'fly' is none of crawl, ledger, read, list, delete, export, import, sets",
         ),
         (("--user", "a b"), "--user 'a b' has spaces or quotes"),
     ):

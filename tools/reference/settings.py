@@ -25,7 +25,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "The filter and its server": ("enabled", "redis_url", "redis_params", "key", "timeout"),
     "When pages are crawled again": (
         *("recrawl_after", "rotate_every", "run"),
-        *("recrawl_rules", "start_recrawl_after", "stagger", "ring"),
+        *("recrawl_rules", "start_recrawl_after", "ledger", "stagger", "ring"),
     ),
     "Size and error rate": (
         *("capacity", "error_rate", "growth", "max_memory"),

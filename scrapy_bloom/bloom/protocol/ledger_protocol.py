@@ -127,7 +127,6 @@ def check_rights(session: FilterSession) -> Operation[None]:
     Raises:
         RightsError: the user lacks some.
     """
-    yield from session.ensure_open()
     error = rights.missing((yield rights.test_ledger(session.keys, DEFAULT_BLOCKS)))
     if error is not None:
         raise error
