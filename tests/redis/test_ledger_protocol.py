@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.ledger_protocol import Added, DueChunk, Entries, MissingPage
+from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk, Entries, Kept, MissingPage
 
 pytestmark = pytest.mark.each_server
 
@@ -49,18 +49,32 @@ def claim(bloom: BloomFilter, found: Sequence[bytes], *texts: str, owner: str = 
     bloom.run(make)
 
 
-def add(bloom: BloomFilter, found: Sequence[bytes], missing: str = "", **options: Any) -> Added:
-    why = dict.fromkeys(found, missing) if missing else {}
-    options = {"owners": [OURS], "tag": TAG, **options}
-    return bloom.run(partial(ledger_protocol.add, items=found, missing=why, **options))
+def add(
+    bloom: BloomFilter,
+    found: Sequence[bytes],
+    missing: str = "",
+    *,
+    owners: Sequence[str] = (OURS,),
+    tag: str = TAG,
+    tries: int = 0,
+) -> int:
+    """Keep the requests of pages whose claims stay; return how many were kept."""
+    kept = Kept(tag, dict.fromkeys(found, missing) if missing else {})
+    made = partial(ledger_protocol.add_failed, items=found, owners=owners, kept=kept, tries=tries)
+    return bloom.run(made)
 
 
-def crawl(bloom: BloomFilter, found: Sequence[bytes], *texts: str, missing: str = "") -> Added:
-    """Claim pages, add them to the ledger, and record them."""
+def crawl(bloom: BloomFilter, found: Sequence[bytes], *texts: str, missing: str = "") -> int:
+    """Claim pages, record them, and keep their requests; return how many were kept."""
     claim(bloom, found, *texts)
-    added = add(bloom, found, missing)
-    bloom.run(partial(claim_protocol.confirm, items=found, owners=[OURS]))
-    return added
+    kept = Kept(TAG, dict.fromkeys(found, missing) if missing else {})
+    before = entries_in(bloom)
+    bloom.run(partial(claim_protocol.confirm, items=found, owners=[OURS], kept=kept))
+    return entries_in(bloom) - before
+
+
+def entries_in(bloom: BloomFilter) -> int:
+    return sum(entries_of(bloom, block).count for block in bloom.session.held)
 
 
 def entries_of(bloom: BloomFilter, block: int = 0) -> Entries:
@@ -127,7 +141,7 @@ def test_requests_are_due_when_their_pages_are_forgotten(moved: MovedServer) -> 
     with moved.client() as client:
         bloom = BloomFilter(client, "k", blocks=2, capacity=1_000, window="6 months")
         found = items(20)
-        assert crawl(bloom, found) == Added(20, frozenset())
+        assert crawl(bloom, found) == 20
         assert pack_all(bloom) == 20
         assert pack_all(bloom) == 0
         for _ in range(GENERATIONS - 1):
@@ -150,15 +164,15 @@ def test_only_claims_of_these_owners_are_kept(one: BloomFilter) -> None:
     mine, others, free = items(3)
     claim(one, [mine])
     claim(one, [others], owner="w-other")
-    assert add(one, [mine, others, free]).count == 1
+    assert add(one, [mine, others, free]) == 1
     assert [text.split(" ", 1)[1] for text in entries_of(one).texts] == [
         f"{TAG} {request_of(mine)}"
     ]
     # An owner's name is no part of another's.
     for owners in (["w"], ["ours"], ["w-ours-2"], [""], []):
-        assert add(one, [mine], "HTTP 404", owners=owners).count == 0
+        assert add(one, [mine], "HTTP 404", owners=owners) == 0
     assert missing_in(one) == []
-    assert add(one, [mine, others], owners=["w-other", OURS]).count == 2
+    assert add(one, [mine, others], owners=["w-other", OURS]) == 2
 
 
 def test_requests_that_are_not_stored_are_not_kept(one: BloomFilter) -> None:
@@ -167,9 +181,9 @@ def test_requests_that_are_not_stored_are_not_kept(one: BloomFilter) -> None:
     texts = ["", "", request_of(whole)]
     make = partial(claim_protocol.claim, requests=texts, owner=OURS, nonce="1", pages=pages)
     one.run(partial(make, items=[bare, of_page, whole]))
-    assert add(one, [bare, of_page]) == Added(0, frozenset())
+    assert add(one, [bare, of_page]) == 0
     assert entries_of(one).count == 0
-    assert add(one, [bare, of_page, whole], "HTTP 404").count == 1
+    assert add(one, [bare, of_page, whole], "HTTP 404") == 1
     assert [page.field for page in missing_in(one)] == [field_of(whole)]
 
 
@@ -178,7 +192,7 @@ def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) ->
     for attempt in range(1, 5):
         claim(one, found)
         kept = add(one, found, "HTTP 503", tries=4)
-        assert kept.count == (attempt == 4)
+        assert kept == (attempt == 4)
         assert len(missing_in(one)) == (attempt == 4)
         retry = RetryPolicy("-1", 0, 4)
         one.run(partial(claim_protocol.release, items=found, owner=OURS, failure=retry))
@@ -188,10 +202,11 @@ def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) ->
 
 
 def test_from_512_entries_on_there_is_something_to_pack(one: BloomFilter) -> None:
-    assert crawl(one, items(511)) == Added(511, frozenset())
+    assert crawl(one, items(511)) == 511
     assert one.run(ledger_protocol.to_pack) == []
-    assert crawl(one, items(1, 600)) == Added(1, frozenset({0}))
-    assert crawl(one, items(300, 700)) == Added(300, frozenset({0}))  # in two calls
+    assert crawl(one, items(1, 600)) == 1
+    assert one.run(ledger_protocol.to_pack) == [0]
+    assert crawl(one, items(300, 700)) == 300
     assert one.run(ledger_protocol.to_pack) == [0]
     assert entries_of(one).count == 812
     assert len(entries_of(one).texts) == ledger.CHUNK_ENTRIES
@@ -229,7 +244,7 @@ def test_a_missing_page_is_counted_once_a_window_and_is_gone_after_two(
     first = int(moved.now())
     for _ in range(2):  # the second time, as after a kill
         claim(moving, found)
-        assert add(moving, found, "HTTP 404").count == 1
+        assert add(moving, found, "HTTP 404") == 1
         moved.move(10)
     moving.run(partial(claim_protocol.confirm, items=found, owners=[OURS]))
     (missing,) = missing_in(moving)
@@ -238,15 +253,15 @@ def test_a_missing_page_is_counted_once_a_window_and_is_gone_after_two(
     assert first <= missing.first <= first + 2
     assert missing.first + 10 <= missing.last <= missing.first + 12
     forget(moving, moved)
-    assert crawl(moving, found, missing="HTTP 410").count == 0  # gone: it is kept no longer
+    assert crawl(moving, found, missing="HTTP 410") == 0  # gone: it is kept no longer
     (gone,) = missing_in(moving)
     assert (gone.times, gone.reason, gone.is_gone) == (2, "HTTP 410", True)
     assert gone.first == missing.first < gone.last
     forget(moving, moved)
-    assert crawl(moving, found).count == 1  # it is there again, by a link
+    assert crawl(moving, found) == 1  # it is there again, by a link
     assert missing_in(moving) == []
     forget(moving, moved)
-    assert crawl(moving, found, missing="HTTP 404").count == 1
+    assert crawl(moving, found, missing="HTTP 404") == 1
     assert [page.times for page in missing_in(moving)] == [1]
 
 
@@ -257,7 +272,7 @@ def test_missing_pages_are_noted_up_to_a_bound(
     found = items(120)
     claim(one, found)
     for reason in ("HTTP 404", "HTTP 410"):
-        assert add(one, found, reason).count == 120  # kept nevertheless
+        assert add(one, found, reason) == 120  # kept nevertheless
         assert [page.reason for page in missing_in(one)] == [reason] * 100
     noted = [page.field for page in missing_in(one)]
     there = [item for item in found if field_of(item) in noted][:7]
@@ -283,9 +298,9 @@ def test_missing_pages_are_noted_up_to_a_bound(
 def test_urls_of_odd_requests_are_noted_as_far_as_they_are_urls(
     one: BloomFilter, request_: str, url: str
 ) -> None:
-    assert crawl(one, items(1), request_, missing="").count == 1
+    assert crawl(one, items(1), request_, missing="") == 1
     one.clear()
-    assert crawl(one, items(1), request_, missing="a reason of words, caf\u00e9").count == 1
+    assert crawl(one, items(1), request_, missing="a reason of words, caf\u00e9") == 1
     (missing,) = missing_in(one)
     assert missing.url == url
     assert missing.reason == "a reason of words, caf\u00e9"
@@ -301,7 +316,7 @@ def test_damaged_notes_are_left_out_and_start_again(one: BloomFilter, client: re
     claim(one, [*items(3, 50)])
     for item in items(3, 50):
         client.hset("{k:0}:missing", field_of(item), "1 x 1 ! y")
-    assert add(one, items(3, 50), "HTTP 404").count == 3
+    assert add(one, items(3, 50), "HTTP 404") == 3
     assert [page.times for page in missing_in(one)] == [1] * 4
 
 
@@ -428,7 +443,7 @@ def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) ->
     assert [client.expiretime(key) for key in KEYS] == [expiry] * 4
     for key in KEYS:
         client.expire(key, 100)
-    crawl(one, items(3, 500))
+    crawl(one, items(3, 500), missing="HTTP 404")
     assert [client.ttl(key) > 100 for key in KEYS] == [True, False, False, True]
     pack_all(one)
     assert [client.exists(KEYS[0]), *map(client.expiretime, KEYS[1:])] == [0, *[expiry] * 3]
@@ -479,7 +494,7 @@ def test_a_server_without_memory_keeps_and_packs(one: BloomFilter, client: redis
     try:
         with pytest.raises(redis.ResponseError, match="maxmemory"):
             client.set("x", "y")
-        assert add(one, items(20), "HTTP 404").count == 20
+        assert add(one, items(20), "HTTP 404") == 20
         assert pack_all(one) == 20
         assert len(missing_in(one)) == 20
         one.run(partial(ledger_protocol.drop, chunk=DueChunk(0, b"shop 1.0", b"")))

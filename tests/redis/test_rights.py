@@ -26,6 +26,7 @@ from scrapy_bloom.bloom.protocol import (
     worker_protocol,
 )
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.rights import CALLS, CRAWL, Rules, commands_for
 from scrapy_bloom.bloom.protocol.scripts import WRITES, Call, commands_in, load
 
@@ -81,13 +82,16 @@ def crawl(bloom: BloomFilter) -> None:
 def keep_ledger(bloom: BloomFilter) -> None:
     """Do what a crawl with a ledger does in addition, and list what is missing."""
     bloom.run(ledger_protocol.check_rights)
-    found = items(3, 300)
-    make_claims(bloom, found)
-    add = partial(ledger_protocol.add, items=found, owners=[OWNER], tag="shop")
-    for missing in (dict.fromkeys(found, "HTTP 404"), {}):
-        assert bloom.run(partial(add, missing=missing)).count == 3
-        assert len(bloom.run(partial(ledger_protocol.missing, block=0, cursor="0", count=9))) == 2
-    bloom.run(lambda s: claim_protocol.confirm(s, found, (OWNER,)))
+    found, gone = items(3, 300), items(3, 310)
+    make_claims(bloom, [*found, *gone])
+    confirm = partial(claim_protocol.confirm, owners=(OWNER,))
+    for pages, missing in ((found, {}), (gone, dict.fromkeys(gone, "HTTP 404"))):
+        kept = Kept("shop", missing)
+        add = partial(ledger_protocol.add_failed, items=pages, owners=[OWNER], kept=kept, tries=0)
+        assert bloom.run(add) == 3
+        bloom.run(partial(confirm, items=pages, kept=kept))
+    noted = bloom.run(partial(ledger_protocol.missing, block=0, cursor="0", count=9))
+    assert len(noted) == 2
     bloom.run(ledger_protocol.to_pack)
     for block in bloom.session.held:
         entries = bloom.run(partial(ledger_protocol.read, block=block))

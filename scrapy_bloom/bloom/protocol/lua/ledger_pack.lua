@@ -1,6 +1,6 @@
 -- ledger_pack: replace the first entries of one block's ledger by chunks, unless another client has.
 --
--- KEYS[1]    LIST  the block's entries, as in ledger_add.lua
+-- KEYS[1]    LIST  the block's entries, as in prelude_ledger.lua
 -- KEYS[2]    ZSET  its chunks: member = "tag nonce"; score = Unix time of the newest entry in it
 -- KEYS[3]    HASH  field = "tag nonce", value = the chunk: requests, packed
 -- ARGV[1]    digest of the entries as the caller has read them (ledger_read.lua), which may be no UTF-8

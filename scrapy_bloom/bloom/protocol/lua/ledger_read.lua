@@ -1,6 +1,6 @@
 -- ledger_read: read the first entries of one block's ledger; changes nothing.
 --
--- KEYS[1]  LIST  the block's entries, as in ledger_add.lua
+-- KEYS[1]  LIST  the block's entries, as in prelude_ledger.lua
 -- ARGV[1]  entries to read, at most
 -- ARGV[2]  bytes of them, about: of those that are beyond, only the first is read
 --
