@@ -1,71 +1,517 @@
 """The ledger on real servers: requests are kept, packed, and due when they are forgotten."""
 
-import time
+import json
+import zlib
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
+from support.clock import MovedServer
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ledger
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
-from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk, Entries, Kept, MissingPage
 
 pytestmark = pytest.mark.each_server
 
-ITEMS = [bytes([number]) * 20 for number in range(20)]
-OURS, TAG = "w-ours", "shop"
+OURS, TAG, GENERATIONS = "w-ours", "shop", 6
+DUE = partial(ledger_protocol.due, tag=TAG)
+
+
+def items(count: int, first: int = 0) -> list[bytes]:
+    return [number.to_bytes(20, "big") for number in range(first, first + count)]
 
 
 @pytest.fixture
 def bloom(client: redis.Redis) -> BloomFilter:
-    return BloomFilter(client, "k", blocks=2, capacity=1_000, window="6 months")
+    return BloomFilter(client, "k", blocks=2, capacity=10_000, window="6 months")
+
+
+@pytest.fixture
+def one(client: redis.Redis) -> BloomFilter:
+    """A filter of one block."""
+    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
 
 
 def request_of(item: bytes) -> str:
-    return f'{{"url":"https://example.com/{item[0]}"}}'
+    return f'{{"url":"https://example.com/{int.from_bytes(item, "big")}"}}'
 
 
-def crawl(bloom: BloomFilter, *items: bytes, missing: str = "") -> None:
-    """Claim pages, and record them with their requests in the ledger."""
-    texts = [request_of(item) for item in items]
-    bloom.run(lambda session: claim_protocol.claim(session, items, texts, OURS, "1"))
-    kept = Kept(TAG, dict.fromkeys(items, missing) if missing else {})
-    bloom.run(lambda session: claim_protocol.confirm(session, items, [OURS], kept=kept))
+def claim(bloom: BloomFilter, found: Sequence[bytes], *texts: str, owner: str = OURS) -> None:
+    requests = texts or [request_of(item) for item in found]
+    make = partial(claim_protocol.claim, items=found, requests=requests, owner=owner, nonce="1")
+    bloom.run(make)
+
+
+def add(
+    bloom: BloomFilter,
+    found: Sequence[bytes],
+    missing: str = "",
+    *,
+    owners: Sequence[str] = (OURS,),
+    tag: str = TAG,
+    tries: int = 0,
+) -> int:
+    """Keep the requests of pages whose claims stay; return how many were kept."""
+    kept = Kept(tag, dict.fromkeys(found, missing) if missing else {})
+    made = partial(ledger_protocol.add_failed, items=found, owners=owners, kept=kept, tries=tries)
+    return bloom.run(made)
+
+
+def crawl(bloom: BloomFilter, found: Sequence[bytes], *texts: str, missing: str = "") -> int:
+    """Claim pages, record them, and keep their requests; return how many were kept."""
+    claim(bloom, found, *texts)
+    kept = Kept(TAG, dict.fromkeys(found, missing) if missing else {})
+    before = entries_in(bloom)
+    bloom.run(partial(claim_protocol.confirm, items=found, owners=[OURS], kept=kept))
+    return entries_in(bloom) - before
+
+
+def entries_in(bloom: BloomFilter) -> int:
+    return sum(entries_of(bloom, block).count for block in bloom.session.held)
+
+
+def entries_of(bloom: BloomFilter, block: int = 0) -> Entries:
+    return bloom.run(partial(ledger_protocol.read, block=block))
+
+
+def pack(bloom: BloomFilter, block: int, entries: Entries, nonce: str = "1") -> bool:
+    """Pack entries that were read, but for damaged ones."""
+    found = [entry for text in entries.texts if (entry := LedgerEntry.parse(text))]
+    chunks = ledger.chunks_of(bloom.session.held[block].ring, found)
+    done = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks, nonce=nonce)
+    return bloom.run(done)
 
 
 def pack_all(bloom: BloomFilter) -> int:
-    """Pack all entries; return how many there were."""
+    """Pack the first entries of all blocks; return how many there were."""
     packed = 0
-    for block in range(2):
-        entries = bloom.run(partial(ledger_protocol.read, block=block))
-        found = [*map(LedgerEntry.parse, entries.texts)]
-        assert None not in found
-        if not found:
-            continue
-        ring = bloom.session.held[block].ring
-        chunks = ledger.chunks_of(ring, [entry for entry in found if entry])
-        pack = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks, nonce="1")
-        assert bloom.run(pack)
-        packed += len(found)
+    for block in bloom.session.held:
+        entries = entries_of(bloom, block)
+        if entries.texts:
+            assert pack(bloom, block, entries)
+        packed += len(entries.texts)
     return packed
 
 
-def test_requests_are_due_when_their_pages_are_forgotten(bloom: BloomFilter) -> None:
-    crawl(bloom, *ITEMS)
-    assert pack_all(bloom) == len(ITEMS)
-    assert pack_all(bloom) == 0
-    time.sleep(1.1)  # times are in seconds, and what is of the same one is not forgotten
-    due = partial(ledger_protocol.due, tag=TAG)
-    for _ in range(5):
+def forget(bloom: BloomFilter, server: MovedServer) -> None:
+    """Open as many generations as it takes to forget all."""
+    for _ in range(GENERATIONS):
+        server.move(10)
         bloom.rotate()
-        assert bloom.run(due) == []
-    bloom.rotate()
-    assert bloom.run(partial(ledger_protocol.due, tag="other")) == []
-    found = bloom.run(due)
-    requests = [request for chunk in found for request in ledger.unpack(chunk.data)]
-    assert sorted(requests) == sorted(map(request_of, ITEMS))
-    for chunk in found:
-        bloom.run(partial(ledger_protocol.drop, chunk=chunk))
-    assert bloom.run(due) == []
+
+
+def requests_in(chunks: Sequence[DueChunk]) -> list[str]:
+    return sorted(text for chunk in chunks for text in ledger.unpack(chunk.data))
+
+
+def stored_requests(client: Any) -> list[str]:
+    """Return the requests in all chunks of a block."""
+    chunks = client.hvals("{k:0}:ledger:chunks")
+    return sorted(text for chunk in chunks for text in ledger.unpack(chunk))
+
+
+def missing_in(bloom: BloomFilter, block: int = 0) -> list[MissingPage]:
+    """Return all missing pages of a block, read a few at a time."""
+    found, cursor = list[MissingPage](), ""
+    while cursor != "0":
+        look = partial(ledger_protocol.missing, block=block, cursor=cursor or "0", count=50)
+        cursor, pages = bloom.run(look)
+        found += pages
+    return found
+
+
+@pytest.fixture
+def moving(moved: MovedServer) -> Any:
+    """A filter of one block, on a server whose clock is moved."""
+    with moved.client() as client:
+        yield BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
+
+
+# -- what is kept --
+
+
+def test_requests_are_due_when_their_pages_are_forgotten(moved: MovedServer) -> None:
+    with moved.client() as client:
+        bloom = BloomFilter(client, "k", blocks=2, capacity=1_000, window="6 months")
+        found = items(20)
+        assert crawl(bloom, found) == 20
+        assert pack_all(bloom) == 20
+        assert pack_all(bloom) == 0
+        for _ in range(GENERATIONS - 1):
+            moved.move(10)
+            bloom.rotate()
+            assert bloom.run(DUE) == []
+        moved.move(10)
+        bloom.rotate()
+        assert bloom.run(partial(ledger_protocol.due, tag="other")) == []
+        assert bloom.run(partial(ledger_protocol.due, tag="sho")) == []
+        due = bloom.run(DUE)
+        assert requests_in(due) == sorted(map(request_of, found))
+        for chunk in due:
+            bloom.run(partial(ledger_protocol.drop, chunk=chunk))
+        assert bloom.run(DUE) == []
+        assert not client.keys("*:ledger*")
+
+
+def test_only_claims_of_these_owners_are_kept(one: BloomFilter) -> None:
+    mine, others, free = items(3)
+    claim(one, [mine])
+    claim(one, [others], owner="w-other")
+    assert add(one, [mine, others, free]) == 1
+    assert [text.split(" ", 1)[1] for text in entries_of(one).texts] == [
+        f"{TAG} {request_of(mine)}"
+    ]
+    # An owner's name is no part of another's.
+    for owners in (["w"], ["ours"], ["w-ours-2"], [""], []):
+        assert add(one, [mine], "HTTP 404", owners=owners) == 0
+    assert missing_in(one) == []
+    assert add(one, [mine, others], owners=["w-other", OURS]) == 2
+
+
+def test_requests_that_are_not_stored_are_not_kept(one: BloomFilter) -> None:
+    bare, of_page, whole = items(3)
+    pages = ["", field_of(whole), ""]
+    texts = ["", "", request_of(whole)]
+    make = partial(claim_protocol.claim, requests=texts, owner=OURS, nonce="1", pages=pages)
+    one.run(partial(make, items=[bare, of_page, whole]))
+    assert add(one, [bare, of_page]) == 0
+    assert entries_of(one).count == 0
+    assert add(one, [bare, of_page, whole], "HTTP 404") == 1
+    assert [page.field for page in missing_in(one)] == [field_of(whole)]
+
+
+def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) -> None:
+    (page,) = found = items(1)
+    for attempt in range(1, 5):
+        claim(one, found)
+        kept = add(one, found, "HTTP 503", tries=4)
+        assert kept == (attempt == 4)
+        assert len(missing_in(one)) == (attempt == 4)
+        retry = RetryPolicy("-1", 0, 4)
+        one.run(partial(claim_protocol.release, items=found, owner=OURS, failure=retry))
+    (missing,) = missing_in(one)
+    assert (missing.field, missing.times, missing.reason) == (field_of(page), 1, "HTTP 503")
+    assert not missing.is_gone
+
+
+def test_from_512_entries_on_there_is_something_to_pack(one: BloomFilter) -> None:
+    assert crawl(one, items(511)) == 511
+    assert one.run(ledger_protocol.to_pack) == []
+    assert crawl(one, items(1, 600)) == 1
+    assert one.run(ledger_protocol.to_pack) == [0]
+    assert crawl(one, items(300, 700)) == 300
+    assert one.run(ledger_protocol.to_pack) == [0]
+    assert entries_of(one).count == 812
+    assert len(entries_of(one).texts) == ledger.CHUNK_ENTRIES
+    assert pack(one, 0, entries_of(one))
+    assert one.run(ledger_protocol.to_pack) == []
+    assert entries_of(one).count == 300
+
+
+def test_large_requests_make_smaller_chunks(one: BloomFilter) -> None:
+    texts = [f'{{"url":"{number}","body":"{"x" * 65_000}"}}' for number in range(20)]
+    crawl(one, items(20), *texts)
+    sizes = []
+    while (entries := entries_of(one)).texts:
+        sizes.append(len(entries.texts))
+        assert sum(map(len, entries.texts)) <= ledger.CHUNK_LENGTH
+        assert pack(one, 0, entries, nonce=f"{len(sizes)}")
+    assert sizes == [8, 8, 4]
+
+
+def test_entries_of_an_earlier_generation_are_packed(moving: BloomFilter, moved: Any) -> None:
+    crawl(moving, items(3))
+    assert moving.run(ledger_protocol.to_pack) == []
+    moved.move(10)
+    moving.rotate()
+    assert moving.run(ledger_protocol.to_pack) == [0]
+
+
+# -- missing pages --
+
+
+def test_a_missing_page_is_counted_once_a_window_and_is_gone_after_two(
+    moving: BloomFilter, moved: MovedServer
+) -> None:
+    (page,) = found = items(1)
+    first = int(moved.now())
+    for _ in range(2):  # the second time, as after a kill
+        claim(moving, found)
+        assert add(moving, found, "HTTP 404") == 1
+        moved.move(10)
+    moving.run(partial(claim_protocol.confirm, items=found, owners=[OURS]))
+    (missing,) = missing_in(moving)
+    assert (missing.field, missing.url) == (field_of(page), "https://example.com/0")
+    assert (missing.times, missing.reason, missing.is_gone) == (1, "HTTP 404", False)
+    assert first <= missing.first <= first + 2
+    assert missing.first + 10 <= missing.last <= missing.first + 12
+    forget(moving, moved)
+    assert crawl(moving, found, missing="HTTP 410") == 0  # gone: it is kept no longer
+    (gone,) = missing_in(moving)
+    assert (gone.times, gone.reason, gone.is_gone) == (2, "HTTP 410", True)
+    assert gone.first == missing.first < gone.last
+    forget(moving, moved)
+    assert crawl(moving, found) == 1  # it is there again, by a link
+    assert missing_in(moving) == []
+    forget(moving, moved)
+    assert crawl(moving, found, missing="HTTP 404") == 1
+    assert [page.times for page in missing_in(moving)] == [1]
+
+
+def test_missing_pages_are_noted_up_to_a_bound(
+    one: BloomFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_protocol, "MAX_MISSING", 100)
+    found = items(120)
+    claim(one, found)
+    for reason in ("HTTP 404", "HTTP 410"):
+        assert add(one, found, reason) == 120  # kept nevertheless
+        assert [page.reason for page in missing_in(one)] == [reason] * 100
+    noted = [page.field for page in missing_in(one)]
+    there = [item for item in found if field_of(item) in noted][:7]
+    add(one, there)
+    assert len(missing_in(one)) == 93
+    add(one, found, "HTTP 404")  # there is room again
+    assert len(missing_in(one)) == 100
+
+
+@pytest.mark.parametrize(
+    ("request_", "url"),
+    [
+        *(("no JSON", ""), ("[]", ""), ('"x"', ""), ("1", ""), ("null", ""), ("{}", "")),
+        *(('{"url":null}', ""), ('{"url":false}', ""), ('{"url":7}', ""), ('{"url":["x"]}', "")),
+        *(('{"url":{"a":1}}', ""), ('{"url":""}', ""), ("[" * 2_000, ""), ('{"url":"a"', "")),
+        ('{"url":"http://x/\\u00e9 \\n\\u4e2d"}', "http://x/\u00e9 \n\u4e2d"),
+        (json.dumps({"url": "x" * 60_000}), "x" * 2_000),
+        (json.dumps({"url": "x" + "\u4e2d" * 9_000}), "x" + "\u4e2d" * 666),
+        (json.dumps({"url": "x" * 2_000}), "x" * 2_000),
+    ],
+    ids=range(18),
+)
+def test_urls_of_odd_requests_are_noted_as_far_as_they_are_urls(
+    one: BloomFilter, request_: str, url: str
+) -> None:
+    assert crawl(one, items(1), request_, missing="") == 1
+    one.clear()
+    assert crawl(one, items(1), request_, missing="a reason of words, caf\u00e9") == 1
+    (missing,) = missing_in(one)
+    assert missing.url == url
+    assert missing.reason == "a reason of words, caf\u00e9"
+
+
+def test_damaged_notes_are_left_out_and_start_again(one: BloomFilter, client: redis.Redis) -> None:
+    found = items(3)
+    crawl(one, found, missing=" ")  # of no reason
+    assert {page.reason for page in missing_in(one)} == {""}
+    client.hset("{k:0}:missing", field_of(found[0]), "damaged")
+    client.hset("{k:0}:missing", field_of(found[1]), b"1 2 \xff ! x")
+    assert [page.field for page in missing_in(one)] == [field_of(found[2])]
+    claim(one, [*items(3, 50)])
+    for item in items(3, 50):
+        client.hset("{k:0}:missing", field_of(item), "1 x 1 ! y")
+    assert add(one, items(3, 50), "HTTP 404") == 3
+    assert [page.times for page in missing_in(one)] == [1] * 4
+
+
+# -- packing --
+
+
+def test_of_two_that_pack_one_does(one: BloomFilter, client: redis.Redis) -> None:
+    crawl(one, items(10))
+    entries = entries_of(one)
+    crawl(one, items(5, 100))  # they come while it packs
+    assert pack(one, 0, entries, nonce="1")
+    assert not pack(one, 0, entries, nonce="2")
+    assert entries_of(one).count == 5
+    assert client.zcard("{k:0}:ledger") == client.hlen("{k:0}:ledger:chunks") == 1
+    assert pack(one, 0, entries_of(one), nonce="3")
+    assert stored_requests(client) == sorted(map(request_of, [*items(10), *items(5, 100)]))
+    assert not pack(one, 0, entries, nonce="4")
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"x", b"1 shop", b"1 shop {}\n", b"9" * 99])
+def test_damaged_entries_are_left_out(
+    one: BloomFilter, client: redis.Redis, place: int, damage: bytes
+) -> None:
+    """Wherever they are: what stands before and behind them is packed."""
+    crawl(one, items(5))
+    client.execute_command("LSET", "{k:0}:ledger:new", place, damage)
+    assert one.run(ledger_protocol.to_pack) == [0] * (place == 0)
+    assert pack(one, 0, entries_of(one))
+    assert entries_of(one).count == 0
+    left = [item for number, item in enumerate(items(5)) if number != place]
+    assert stored_requests(client) == sorted(map(request_of, left))
+
+
+def test_entries_that_are_all_damaged_go(one: BloomFilter, client: redis.Redis) -> None:
+    one.open()
+    client.rpush("{k:0}:ledger:new", b"\xff", b"\xff")
+    assert one.run(ledger_protocol.to_pack) == [0]
+    assert pack(one, 0, entries_of(one))
+    assert client.keys("*:ledger*") == []
+
+
+def test_entries_that_changed_are_left(one: BloomFilter, client: redis.Redis) -> None:
+    crawl(one, items(5))
+    entries = entries_of(one)
+    client.lset("{k:0}:ledger:new", 2, "1 shop another")
+    assert not pack(one, 0, entries)
+    client.delete("{k:0}:ledger:new")
+    assert not pack(one, 0, entries)
+    assert client.keys("*:ledger*") == []
+
+
+# -- what is due --
+
+
+def due_chunks(bloom: BloomFilter, server: MovedServer, *tags: str) -> None:
+    """Make a chunk for each tag, which are due."""
+    for number, tag in enumerate(tags):
+        found = items(2, 1_000 * number)
+        claim(bloom, found)
+        add(bloom, found, tag=tag)
+        pack(bloom, 0, entries_of(bloom), nonce=f"n{number}")
+    forget(bloom, server)
+
+
+def test_workers_begin_with_different_chunks_of_their_tag(
+    moving: BloomFilter, moved: MovedServer
+) -> None:
+    due_chunks(moving, moved, TAG, "other", TAG, f"{TAG}s", TAG)
+    found = [moving.run(partial(DUE, place=place)) for place in (0, 1, 2, 3, 2**32 - 1)]
+    members = [chunk.member.decode() for (chunk,) in found]
+    assert members[:4] == ["shop n0.0", "shop n2.0", "shop n4.0", "shop n0.0"]
+    assert members[4] in members
+    moving.run(partial(ledger_protocol.drop, chunk=found[0][0]))
+    moving.run(partial(ledger_protocol.drop, chunk=found[0][0]))  # another has dropped it
+    left = [moving.run(partial(DUE, place=place))[0].member for place in (0, 1)]
+    assert left == [b"shop n2.0", b"shop n4.0"]
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"x", zlib.compress(bytes(1 << 20))])
+def test_a_damaged_chunk_can_be_dropped(
+    moving: BloomFilter, moved: MovedServer, damage: bytes | None
+) -> None:
+    due_chunks(moving, moved, TAG)
+    with moved.client() as client:
+        if damage is None:
+            client.delete("{k:0}:ledger:chunks")  # evicted
+        else:
+            client.hset("{k:0}:ledger:chunks", "shop n0.0", damage)
+        client.zadd("{k:0}:ledger", {b"shop \xff": 1})
+        for _ in range(2):
+            (chunk,) = moving.run(DUE)
+            with pytest.raises(ValueError, match="chunk"):
+                ledger.unpack(chunk.data)
+            moving.run(partial(ledger_protocol.drop, chunk=chunk))
+        assert moving.run(DUE) == []
+        assert client.keys("*:ledger*") == []
+
+
+def test_a_lost_ring_makes_its_pages_due(moving: BloomFilter, moved: MovedServer) -> None:
+    crawl(moving, items(3))
+    pack_all(moving)
+    moved.move(10)
+    with moved.client() as client:
+        client.delete("{k:0}:ring")
+        assert requests_in(moving.run(DUE)) == sorted(map(request_of, items(3)))
+
+
+# -- keys --
+
+KEYS = [f"{{k:0}}:{name}" for name in ("ledger:new", "ledger", "ledger:chunks", "missing")]
+
+
+def fill(bloom: BloomFilter) -> None:
+    """Make all keys of a ledger, in all blocks."""
+    crawl(bloom, items(40), missing="HTTP 404")
+    pack_all(bloom)
+    crawl(bloom, items(40, 100))
+
+
+def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) -> None:
+    fill(one)
+    expiry = one.session.held[0].ring.expiry
+    assert [client.expiretime(key) for key in KEYS] == [expiry] * 4
+    for key in KEYS:
+        client.expire(key, 100)
+    crawl(one, items(3, 500), missing="HTTP 404")
+    assert [client.ttl(key) > 100 for key in KEYS] == [True, False, False, True]
+    pack_all(one)
+    assert [client.exists(KEYS[0]), *map(client.expiretime, KEYS[1:])] == [0, *[expiry] * 3]
+
+
+def test_keys_of_a_window_that_never_ends_do_not_expire(
+    one: BloomFilter, client: redis.Redis
+) -> None:
+    fill(one)
+    lasting = BloomFilter(client, "k", window="never")
+    lasting.open()
+    crawl(lasting, items(40, 500), missing="HTTP 404")
+    pack_all(lasting)
+    crawl(lasting, items(3, 700))
+    assert [client.ttl(key) for key in KEYS] == [-1] * 4
+    assert lasting.run(DUE) == []
+
+
+def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: redis.Redis) -> None:
+    def stored() -> set[str]:
+        return {key.decode() for key in client.scan_iter()}
+
+    fill(bloom)
+    both = {key.replace("0", str(block)) for key in KEYS for block in range(2)}
+    assert both <= stored()
+    assert set(bloom.keys()) == stored()
+    assert len(bloom.keys()) == len(stored())
+    bloom.clear()
+    assert not both & stored()
+    fill(bloom)
+    client.delete("{k:1}:ring")
+    assert both <= set(bloom.keys())
+    client.delete("{k:1}:ring")
+    assert bloom.delete()
+    assert stored() == set()
+
+
+def test_missing_pages_are_forgotten_alone(bloom: BloomFilter, client: redis.Redis) -> None:
+    fill(bloom)
+    bloom.run(ledger_protocol.forget_missing)
+    assert client.keys("*:missing") == []
+    assert len(client.keys("*:ledger*")) == 6
+
+
+def test_a_server_without_memory_keeps_and_packs(one: BloomFilter, client: redis.Redis) -> None:
+    claim(one, items(20))
+    client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            client.set("x", "y")
+        assert add(one, items(20), "HTTP 404") == 20
+        assert pack_all(one) == 20
+        assert len(missing_in(one)) == 20
+        one.run(partial(ledger_protocol.drop, chunk=DueChunk(0, b"shop 1.0", b"")))
+    finally:
+        client.config_set("maxmemory", "0")
+    assert client.keys("*:ledger*") == []
+
+
+def test_on_a_cluster_all_keys_of_a_block_are_on_one_node(cluster: redis.RedisCluster) -> None:
+    bloom = BloomFilter(cluster, "k", capacity=10_000, window="6 months")
+    fill(bloom)
+    for block in range(16):
+        keys = [key.replace("0", str(block), 1) for key in KEYS]
+        assert len({cluster.keyslot(key) for key in (*keys, f"{{k:{block}}}:ring")}) == 1
+    ledger_keys = {key for key in bloom.keys() if ":ledger" in key or ":missing" in key}
+    assert len(ledger_keys) > 40
+    assert all(map(cluster.exists, ledger_keys))
+    assert len([page for block in range(16) for page in missing_in(bloom, block)]) == 40
+    assert bloom.delete()
+    assert not cluster.keys("*", target_nodes=redis.RedisCluster.PRIMARIES)

@@ -107,7 +107,8 @@ def _parts(
     except ValueError:  # no ring, or a damaged one: find the bitmaps by their names
         names = yield from _find_bitmaps(stored, block, walked)
         bitmaps = [Drop(block, name, version, MAX_BYTES) for name in names]
-    return [*bitmaps, *(Drop(block, key, version) for key in _others(keys, block))]
+    first, *others = _others(keys, block)
+    return [*bitmaps, Drop(block, first, version, more=tuple(others))]
 
 
 def _find_bitmaps(

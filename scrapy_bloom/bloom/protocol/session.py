@@ -53,16 +53,16 @@ class FilterSession(FilterOpener):
     def clear(self) -> Operation[None]:
         """Forget everything; other clients notice at their next call."""
         yield from self._change_all(lambda ring, now, _: ring.cleared(now), quiet=True)
-        yield from self.clear_claims()
-        held = self.held.items()
-        drops = ((b, key, ring.version) for b, ring in held for key in self.keys.of_ledger(b))
-        yield from self.drop([Drop(*drop) for drop in drops])
+        yield from self.clear_claims(with_ledger=True)
 
-    def clear_claims(self) -> Operation[None]:
+    def clear_claims(self, *, with_ledger: bool = False) -> Operation[None]:
         """Delete all claims."""
         yield from self.open()
-        held = self.held.items()
-        yield from self.drop([Drop(b, self.keys.claims(b), ring.version) for b, ring in held])
+        drops = list[Drop]()
+        for block, ring in self.held.items():
+            more = self.keys.of_ledger(block) if with_ledger else ()
+            drops.append(Drop(block, self.keys.claims(block), ring.version, more=more))
+        yield from self.drop(drops)
 
     def rotate(self) -> Operation[None]:
         """Open a new generation in every block; where there are G, the oldest is forgotten."""

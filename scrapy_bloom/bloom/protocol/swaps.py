@@ -43,16 +43,18 @@ class Drop(NamedTuple):
         key: the key.
         version: nonce of the ring.
         memory: bytes that the server frees at once.
+        more: further keys of the block.
     """
 
     block: int
     key: str
     version: str
     memory: int = 0
+    more: tuple[str, ...] = ()
 
     def call(self, keys: Keys) -> Call:
         """Return the call that deletes it."""
-        return Call(load("drop"), (keys.ring(self.block), self.key), (self.version,))
+        return Call(load("drop"), (keys.ring(self.block), self.key, *self.more), (self.version,))
 
 
 @dataclass(frozen=True, slots=True)
