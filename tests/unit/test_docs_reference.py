@@ -69,7 +69,7 @@ def test_the_kinds_of_keys_are_all_there() -> None:
     example = keys.EXAMPLE
     assert isinstance(example, Keys)
     named = {key.strip("`") for key, _, _ in keys.rows()}
-    own = {key.replace(":0.0", ":7.0") for key in example.of_block(0)}
+    own = {key.replace(":0.0", ":7.0") for key in example.of_block(0)} | {*example.of_ledger(0)}
     assert own <= named
     assert {example.scratch(0, "<token>", "7.0")} == named - own
 

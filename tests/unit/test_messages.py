@@ -22,14 +22,15 @@ PACKAGE = Path(scrapy_bloom.__file__).parent
 LOGGING = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
 #: Functions whose first argument is a code.
 CODED = {"tagged", "warn_once", "_advise", "_log_once"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 IN_TEXT = re.compile(r"\[bloom-([a-z-]+)\]$")
 
 
-def calls() -> Iterator[tuple[Path, ast.FunctionDef, ast.Call, str]]:
+def calls() -> Iterator[tuple[Path, Function, ast.Call, str]]:
     """Yield all calls in the package: file, function around them, call and name."""
     for path in PACKAGE.rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(function, ast.FunctionDef):
+            if isinstance(function, Function):
                 for node in ast.walk(function):
                     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                         yield path, function, node, node.func.id
@@ -43,7 +44,7 @@ def is_logger(node: ast.Call) -> bool:
     return isinstance(owner, ast.Name) and owner.id == "logger"
 
 
-def has_code(function: ast.FunctionDef, text: ast.expr) -> bool:
+def has_code(function: Function, text: ast.expr) -> bool:
     """Whether a format has a code: it is made by ``tagged``, or is a literal that ends with one."""
     if isinstance(text, ast.Name):
         made = [

@@ -51,7 +51,8 @@ class Kept:
         ring = session.held[block].ring
         since = ledger.due_before(ring, session.now)
         bounds = (MAX_MISSING, ledger.GONE_AFTER)
-        return (" ".join(whys), tries, since, ring.expiry, *bounds, self.tag)
+        times = (since, ring.active.opened, ring.expiry)
+        return (" ".join(whys), tries, *times, *bounds, self.tag)
 
     def keep(self, session: FilterSession, block: int, items: Iterable[bytes], call: Call) -> Call:
         """Return a call that confirms pages as one that keeps their requests."""

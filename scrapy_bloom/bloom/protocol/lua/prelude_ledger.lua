@@ -13,6 +13,8 @@
 --               their requests no longer, because they have failed so many times
 -- ARGV[..]      Unix time in seconds: a page that was missing before that, and not since, is missing in
 --               one more window
+-- ARGV[..]      Unix time in seconds at which the active generation was opened: no page that it takes is
+--               from before, also after a clock has gone back
 -- ARGV[..]      Unix time in seconds at which the keys expire, 0 for never
 -- ARGV[..]      missing pages that are noted, at most
 -- ARGV[..]      windows for which a page is missing that is gone: its request is kept no longer
@@ -23,6 +25,7 @@
 local missing, entries, kept_claims = KEYS[#KEYS], KEYS[#KEYS - 1], KEYS[#KEYS - 2]
 local tag, gone_after = table.remove(ARGV), tonumber(table.remove(ARGV))
 local most_missing, keys_expire = tonumber(table.remove(ARGV)), table.remove(ARGV)
+local opened = tonumber(table.remove(ARGV))
 local since, tries = tonumber(table.remove(ARGV)), tonumber(table.remove(ARGV))
 local LONGEST_URL = 2000  -- bytes that are noted: thousands of long ones must not fill the server
 local whys, is_kept = {}, false
@@ -62,7 +65,8 @@ end
 -- Keeps the request of a page, given the field of its claim and its place among the pages; returns
 -- whether it was kept: it is not if it is not stored, if it will be tried again, or if it is gone.
 local function keep(field, place)
-  local claim, time = redis.call('HGET', kept_claims, field), redis.call('TIME')[1]
+  local claim, now = redis.call('HGET', kept_claims, field), tonumber(redis.call('TIME')[1])
+  local time = string.format('%d', now < opened and opened or now)
   local attempt, request = string.match(claim or '', '^%S+ %S+ %d+ (%d+) ([^@].*)$')
   if not request or attempt + 1 < tries then return false end
   local times = 0
