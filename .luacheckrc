@@ -12,6 +12,8 @@ files["**/lua/*.lua"] = {
     "lost", "ring", "stale",
     -- prelude_rights
     "check_rights",
+    -- prelude_ledger
+    "keep",
     -- prelude_layers
     "bits", "call", "capacity", "groups", "has", "is_claimed", "k",
     "keys", "layers", "now", "offsets_in", "others",

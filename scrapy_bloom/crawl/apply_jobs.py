@@ -193,15 +193,16 @@ class JobApplier:
             why = dict.fromkeys(left, failures.OTHERS_LINK)
             yield run(self._release_mine(left, self._retry, why))
         if jobs[0].kind is JobKind.CONFIRM:
-            if self._ledger is not None:
-                yield from self._ledger.add_crawled(settled)
             confirm = partial(
                 claim_protocol.confirm,
                 items=crawled,
                 owners=(self._worker, self._owner),
                 server=self._server.id,
+                kept=self._ledger.kept(settled) if self._ledger else None,
             )
             verdicts = yield run(confirm)
+            if self._ledger is not None:
+                self._ledger.confirmed(settled)
             # Afterwards: a page that is not confirmed must not be seen by way of its URL.
             bases = yield from self._record_bases(jobs[0].window, crawled, verdicts)
             unrecorded = _unrecorded(crawled, verdicts) + bases

@@ -1,24 +1,34 @@
 """``BLOOM_LEDGER``: pages that no page links any more are fetched again, once in every window."""
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.clock import MovedServer
-from support.odd_site import Done, Lab, page, serve
+from support.odd_site import ERROR, Done, Lab, OddSite, page, serve
+from support.odd_site import moved as moved_to
+from support.polling import until
+
+from scrapy_bloom.bloom.model import ledger
+from scrapy_bloom.bloom.model.keys import Keys
 
 LEDGER: dict[str, Any] = {"BLOOM_LEDGER": True, "BLOOM_RECRAWL_AFTER": "6 months"}
 PAGES = [f"/{number}" for number in range(40)]
+SELECT = "twisted.internet.selectreactor.SelectReactor"
+#: Half a year later; then another half a year.
+LATER, MUCH_LATER = (2027, 7, 20), (2028, 1, 20)
 
 
 @pytest.fixture
 def lab(moved: MovedServer, tmp_path: Path) -> Iterator[Lab]:
     """A site of a start page that links all others."""
-    with serve({"/": page(*PAGES), **{path: page("/") for path in PAGES}}) as site:
-        yield Lab(site, moved.url, tmp_path)
+    pages = {"/": page(*PAGES), **{path: page("/") for path in PAGES}}
+    with serve(pages) as site, Lab(site, moved.url, tmp_path) as lab:
+        yield lab
 
 
 def move_to(moved: MovedServer, year: int, month: int, day: int) -> None:
@@ -29,27 +39,307 @@ def crawl(lab: Lab, **settings: Any) -> Done:
     return lab.crawl(**{**LEDGER, **settings})
 
 
+def unlink(site: OddSite, *left: str) -> None:
+    """Take all links off the start page but some."""
+    site.pages["/"] = page(*left)
+
+
+def missing(lab: Lab) -> Mapping[str, tuple[int, str]]:
+    """Return the pages that are noted as missing: path -> times, and why."""
+    found = {}
+    for block in range(16):
+        for value in lab.client.hvals(Keys("odd:bloom").missing(block)):
+            _, _, times, why, url = value.decode().split(" ", 4)
+            found[url.removeprefix(lab.site.url)] = int(times), why
+    return found
+
+
 def test_a_page_that_lost_its_link_is_fetched_again_when_it_is_forgotten(
     lab: Lab, moved: MovedServer
 ) -> None:
     first = crawl(lab)
     assert first.stats["bloom/ledger_added"] == len(PAGES)
-    lab.site.pages["/"] = page(*PAGES[:30])
+    unlink(lab.site, *PAGES[:30])
     move_to(moved, 2027, 6, 20)
     assert crawl(lab).hits == Counter(["/"])
-    move_to(moved, 2027, 7, 20)
+    move_to(moved, *LATER)
     again = crawl(lab)
     assert again.hits == Counter(["/", *PAGES])
     assert again.stats["bloom/ledger_due"] == len(PAGES)
     assert again.stats["bloom/proposed"] == 10
     assert crawl(lab).hits == Counter(["/"])
-    move_to(moved, 2028, 1, 20)
+    move_to(moved, *MUCH_LATER)
     assert crawl(lab).hits == Counter(["/", *PAGES])
 
 
 def test_without_a_ledger_it_is_not(lab: Lab, moved: MovedServer) -> None:
     """So that the test above can fail."""
     crawl(lab, BLOOM_LEDGER=False)
-    lab.site.pages["/"] = page(*PAGES[:30])
-    move_to(moved, 2027, 7, 20)
+    unlink(lab.site, *PAGES[:30])
+    move_to(moved, *LATER)
     assert crawl(lab, BLOOM_LEDGER=False).hits == Counter(["/", *PAGES[:30]])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"TWISTED_REACTOR": SELECT},
+        {"BLOOM_BATCH": 0},
+        {"BLOOM_RING": "write-all"},
+        {"BLOOM_COUNTING": True},
+        {"BLOOM_CAPACITY": 20, "BLOOM_BLOCKS": 1},
+        {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_it_works_under_other_settings(
+    lab: Lab, moved: MovedServer, settings: dict[str, Any]
+) -> None:
+    settings = {**settings, "REDIS_URL": lab.redis_url}
+    crawl(lab, **settings)
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    assert crawl(lab, **settings).hits == Counter(["/", *PAGES])
+    assert crawl(lab, **settings).hits == Counter(["/"])
+
+
+def test_a_crawl_that_is_killed_leaves_what_is_due_to_the_next_one(
+    lab: Lab, moved: MovedServer
+) -> None:
+    crawl(lab)
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    killed = lab.kill_midway(5, **LEDGER)
+    lab.site.drain()
+    again = crawl(lab).hits
+    assert {*killed, *again} == {"/", *PAGES}
+    assert max((killed + again - Counter(["/", "/"])).values()) <= 2
+    assert crawl(lab).hits == Counter(["/"])
+
+
+def test_pages_that_are_missing_for_two_windows_are_gone(lab: Lab, moved: MovedServer) -> None:
+    crawl(lab)
+    assert missing(lab) == {}
+    unlink(lab.site)
+    del lab.site.pages["/1"], lab.site.pages["/2"]
+    move_to(moved, *LATER)
+    assert crawl(lab).hits == Counter(["/", *PAGES])
+    assert missing(lab) == {"/1": (1, "!HTTP+404"), "/2": (1, "!HTTP+404")}
+    lab.site.pages["/2"] = page()
+    move_to(moved, *MUCH_LATER)
+    assert crawl(lab).hits == Counter(["/", *PAGES])
+    assert missing(lab) == {"/1": (2, "!HTTP+404")}
+    move_to(moved, 2028, 7, 20)
+    assert crawl(lab).hits == Counter(["/", *PAGES]) - Counter(["/1"])
+
+
+def test_a_page_that_is_gone_and_linked_again_is_in_the_ledger_again(
+    lab: Lab, moved: MovedServer
+) -> None:
+    del lab.site.pages["/1"]
+    for month in (1, 7, 13):
+        move_to(moved, 2027 + month // 12, 1 + month % 12, 20)
+        crawl(lab)
+    assert missing(lab)["/1"][0] == 3, "it was linked, so it was fetched"
+    lab.site.pages["/1"] = page()
+    move_to(moved, 2028, 8, 20)
+    crawl(lab)
+    assert missing(lab) == {}
+    unlink(lab.site)
+    move_to(moved, 2029, 2, 20)
+    assert crawl(lab).hits == Counter(["/", *PAGES])
+
+
+def test_a_page_that_fails_each_time_is_tried_five_times_a_window_and_gone_after_two(
+    lab: Lab, moved: MovedServer
+) -> None:
+    settings = {"RETRY_ENABLED": False, "BLOOM_RETRY_AFTER": 60}
+    crawl(lab)
+    unlink(lab.site)
+    lab.site.pages["/1"] = ERROR
+    for times, (year, month) in enumerate([(2027, 7), (2028, 1)], 1):
+        for day in range(20, 25):
+            move_to(moved, year, month, day)
+            assert crawl(lab, **settings).hits["/1"] == 1
+        assert missing(lab) == {"/1": (times, "!HTTP+500")}
+        move_to(moved, year, month, 28)
+        assert crawl(lab, **settings).hits == Counter(["/"])
+    move_to(moved, 2028, 7, 20)
+    assert crawl(lab, **settings).hits["/1"] == 0
+
+
+CALLBACKS = """
+from support.odd_site import OddSpider
+from scrapy import Request
+
+class Own(OddSpider):
+    def parse(self, response):
+        for url in response.css("a::attr(href)").getall():
+            yield response.follow(url, self.parse_item, meta={"list": [url]},
+                                  headers={"X-Own": "1"}, cb_kwargs={"number": 7})
+
+    def parse_item(self, response, number):
+        self.crawler.stats.inc_value(f"item {response.meta['list']} {number}")
+        yield {"url": response.url}
+"""
+
+
+def test_requests_come_back_as_they_were(lab: Lab, moved: MovedServer) -> None:
+    crawl(lab, spider=CALLBACKS, BLOOM_REMEMBER="items")
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    again = crawl(lab, spider=CALLBACKS, BLOOM_REMEMBER="items")
+    assert again.hits == Counter(["/", *PAGES])
+    assert all(again.stats[f"item ['{path}'] 7"] == 1 for path in PAGES)
+    assert lab.site.fetches[-1].headers["X-Own"] == "1"
+
+
+def test_another_spider_that_shares_the_filter_leaves_them_alone(
+    lab: Lab, moved: MovedServer
+) -> None:
+    """It has other callbacks."""
+    other = (
+        "from support.odd_site import OddSpider\n\nclass Other(OddSpider):\n    name = 'other'\n"
+    )
+    crawl(lab, BLOOM_KEY="odd:bloom")
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    assert crawl(lab, spider=other, BLOOM_KEY="odd:bloom").hits == Counter(["/"])
+    assert crawl(lab).hits == Counter(["/", *PAGES])
+
+
+def test_redirects_are_followed_once(lab: Lab, moved: MovedServer) -> None:
+    lab.site.pages["/1"] = moved_to("/2")
+    crawl(lab)
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    assert crawl(lab).hits == Counter(["/", *PAGES])
+
+
+def test_rules_have_ledgers_of_their_own(lab: Lab, moved: MovedServer) -> None:
+    rules = {"BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 month"], ["/2[0-9]$", "run"]]'}
+    crawl(lab, **rules)
+    unlink(lab.site)
+    move_to(moved, 2027, 3, 20)
+    assert crawl(lab, **rules).hits == Counter(["/", *PAGES[10:20]])
+    move_to(moved, *LATER)
+    assert crawl(lab, **rules).hits == Counter(["/", *PAGES[:20], *PAGES[30:]])
+
+
+def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None:
+    spider = """
+from support.odd_site import OddSpider
+
+class Versions(OddSpider):
+    def parse(self, response):
+        for url in response.css("a::attr(href)").getall():
+            path, _, version = url.partition("?")
+            yield response.follow(path, meta={"bloom_version": version} if version else {})
+"""
+    lab.site.pages["/"] = page("/1?a", "/2?a", "/3")
+    crawl(lab, spider=spider)
+    move_to(moved, 2027, 3, 20)
+    lab.site.pages["/"] = page("/1?b")
+    assert crawl(lab, spider=spider).hits == Counter(["/", "/1"])
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    assert crawl(lab, spider=spider).hits == Counter(["/", "/1", "/2", "/3"])
+    move_to(moved, 2027, 9, 20)
+    assert crawl(lab, spider=spider).hits == Counter(["/"]), "the second version: seen since July"
+
+
+def test_an_outage_loses_no_request_that_is_due(lab: Lab, moved: MovedServer) -> None:
+    crawl(lab)
+    unlink(lab.site, *PAGES[:10])
+    move_to(moved, *LATER)
+    before = lab.site.hits()
+    lab.site.hold_after(5)
+    with lab.start(**LEDGER, BLOOM_TIMEOUT=0.5) as running:
+        until(lambda: lab.site.held or running.is_over, "it has got some pages")
+        lab.client.client_pause(3_000, all=True)
+        lab.site.release()
+        stats = running.wait()
+    assert stats["bloom/outages"] >= 1
+    crawl(lab)
+    assert {*(lab.site.hits() - before)} == {"/", *PAGES}
+    assert crawl(lab).hits == Counter(["/"])
+
+
+def test_damaged_ledgers_lose_proposals_only(lab: Lab, moved: MovedServer) -> None:
+    crawl(lab)
+    unlink(lab.site, *PAGES[:5])
+    move_to(moved, *LATER)
+    keys = Keys("odd:bloom")
+    entries = [entry for block in range(16) for entry in raw(lab, "LRANGE", keys.entries(block))]
+    tag = entries[0].split()[1]
+    for block in range(16):
+        lab.client.delete(keys.entries(block))
+        lab.client.rpush(keys.entries(block), b"\xff\x00", b"1 " + tag + b' {"url":')
+        lab.client.zadd(keys.ledger(block), {tag + b" 1": 1, b"\xff": 2, tag + b" 2": 3})
+        lab.client.hset(keys.chunks(block), tag + b" 1", b"\x00garbage")
+    done = crawl(lab)
+    assert done.hits == Counter(["/", *PAGES[:5]])
+    assert "Traceback" not in done.log
+    for block in range(16):
+        assert b"\xff\x00" not in raw(lab, "LRANGE", keys.entries(block))
+        left = raw(lab, "ZRANGE", keys.ledger(block))
+        assert b"\xff" in left, "it is nobody's"
+        assert not {tag + b" 1", tag + b" 2"} & {*left}
+
+
+def raw(lab: Lab, command: str, key: str) -> list[bytes]:
+    """Return all members of a list, or of a sorted set."""
+    found: list[bytes] = lab.client.execute_command(command, key, 0, -1)
+    return found
+
+
+def test_scheduled_has_no_ledger(lab: Lab) -> None:
+    with lab.start(**LEDGER, BLOOM_REMEMBER="scheduled") as running:
+        until(lambda: running.is_over, "it is refused")
+        assert "BLOOM_LEDGER = True keeps the requests of pages that are crawled" in running.log
+    assert not lab.site.hits()
+
+
+def test_a_filter_that_never_forgets_is_warned_about(lab: Lab) -> None:
+    done = crawl(lab, BLOOM_RECRAWL_AFTER="never")
+    assert "[bloom-ledger-unused]" in done.log
+    assert done.stats.get("bloom/ledger_added") is None
+
+
+def test_requests_that_are_not_stored_are_not_in_it(lab: Lab, moved: MovedServer) -> None:
+    spider = """
+from support.odd_site import OddSpider
+
+class Lambdas(OddSpider):
+    def parse(self, response):
+        for number, url in enumerate(response.css("a::attr(href)").getall()):
+            yield response.follow(url, (lambda response: None) if number % 2 else self.parse_item)
+
+    def parse_item(self, response):
+        pass
+"""
+    done = crawl(lab, spider=spider)
+    assert done.stats["bloom/ledger_added"] == len(PAGES) / 2
+    assert done.stats["bloom/not_kept"] == len(PAGES) / 2
+    unlink(lab.site)
+    move_to(moved, *LATER)
+    assert crawl(lab, spider=spider).hits == Counter(["/", *PAGES[::2]])
+
+
+def test_the_ledger_holds_no_claims(lab: Lab, moved: MovedServer) -> None:
+    """They would take more room than all the rest, and lead to claims of long ago."""
+    crawl(lab)
+    keys = Keys("odd:bloom")
+    entries = [entry for block in range(16) for entry in raw(lab, "LRANGE", keys.entries(block))]
+    assert len(entries) == len(PAGES)
+    assert all(b"bloom_claims" in entry for entry in entries), "as the claims had them"
+    move_to(moved, 2027, 3, 20)
+    unlink(lab.site)
+    assert crawl(lab).hits == Counter(["/"])
+    chunks: list[Any] = [
+        chunk for block in range(16) for chunk in lab.client.hvals(keys.chunks(block))
+    ]
+    requests = [request for chunk in chunks for request in ledger.unpack(chunk)]
+    urls = sorted(json.loads(request)["url"] for request in requests)
+    assert urls == sorted(lab.site.url + path for path in PAGES)
+    assert not any("bloom_claims" in request for request in requests)

@@ -10,6 +10,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 
 pytestmark = pytest.mark.each_server
 
@@ -26,14 +27,12 @@ def request_of(item: bytes) -> str:
     return f'{{"url":"https://example.com/{item[0]}"}}'
 
 
-def crawl(bloom: BloomFilter, *items: bytes, missing: str = "") -> ledger_protocol.Added:
-    """Claim pages, add them to the ledger, and record them."""
+def crawl(bloom: BloomFilter, *items: bytes, missing: str = "") -> None:
+    """Claim pages, and record them with their requests in the ledger."""
     texts = [request_of(item) for item in items]
     bloom.run(lambda session: claim_protocol.claim(session, items, texts, OURS, "1"))
-    why = dict.fromkeys(items, missing) if missing else {}
-    added = bloom.run(lambda session: ledger_protocol.add(session, items, [OURS], why, tag=TAG))
-    bloom.run(lambda session: claim_protocol.confirm(session, items, [OURS]))
-    return added
+    kept = Kept(TAG, dict.fromkeys(items, missing) if missing else {})
+    bloom.run(lambda session: claim_protocol.confirm(session, items, [OURS], kept=kept))
 
 
 def pack_all(bloom: BloomFilter) -> int:
@@ -54,9 +53,7 @@ def pack_all(bloom: BloomFilter) -> int:
 
 
 def test_requests_are_due_when_their_pages_are_forgotten(bloom: BloomFilter) -> None:
-    added = crawl(bloom, *ITEMS)
-    assert added.count == len(ITEMS)
-    assert not added.full
+    crawl(bloom, *ITEMS)
     assert pack_all(bloom) == len(ITEMS)
     assert pack_all(bloom) == 0
     time.sleep(1.1)  # times are in seconds, and what is of the same one is not forgotten

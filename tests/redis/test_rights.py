@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -16,8 +17,16 @@ from support.servers import Server, contents
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import RightsError
-from scrapy_bloom.bloom.protocol import claim_protocol, replication, rights, worker_protocol
+from scrapy_bloom.bloom.model.ledger import LedgerEntry, chunks_of
+from scrapy_bloom.bloom.protocol import (
+    claim_protocol,
+    ledger_protocol,
+    replication,
+    rights,
+    worker_protocol,
+)
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.rights import CALLS, CRAWL, Rules, commands_for
 from scrapy_bloom.bloom.protocol.scripts import WRITES, Call, commands_in, load
 
@@ -70,6 +79,33 @@ def crawl(bloom: BloomFilter) -> None:
     bloom.info()
 
 
+def keep_ledger(bloom: BloomFilter) -> None:
+    """Do what a crawl with a ledger does in addition, and list what is missing."""
+    bloom.run(ledger_protocol.check_rights)
+    found, gone = items(3, 300), items(3, 310)
+    make_claims(bloom, [*found, *gone])
+    confirm = partial(claim_protocol.confirm, owners=(OWNER,))
+    for pages, missing in ((found, {}), (gone, dict.fromkeys(gone, "HTTP 404"))):
+        kept = Kept("shop", missing)
+        add = partial(ledger_protocol.add_failed, items=pages, owners=[OWNER], kept=kept, tries=0)
+        assert bloom.run(add) == 3
+        bloom.run(partial(confirm, items=pages, kept=kept))
+    noted = bloom.run(partial(ledger_protocol.missing, block=0, cursor="0", count=9))
+    assert len(noted) == 2
+    bloom.run(ledger_protocol.to_pack)
+    for block in bloom.session.held:
+        entries = bloom.run(partial(ledger_protocol.read, block=block))
+        read = [entry for text in entries.texts if (entry := LedgerEntry.parse(text))]
+        chunks = [replace(one, time=1) for one in chunks_of(bloom.session.held[block].ring, read)]
+        pack = partial(ledger_protocol.pack, entries=entries, chunks=chunks, nonce="1")
+        assert not read or bloom.run(partial(pack, block=block))
+    due = bloom.run(partial(ledger_protocol.due, tag="shop"))
+    assert due
+    for chunk in due:
+        bloom.run(partial(ledger_protocol.drop, chunk=chunk))
+    assert bloom.keys()
+
+
 def library(bloom: BloomFilter, tmp_path: Path) -> None:
     """Do what else there is."""
     other = BloomFilter(bloom._driver.client, "other", like=bloom)
@@ -117,6 +153,9 @@ def test_a_refused_script_leaves_no_half_of_its_writes(
     windows.rotate()
     windows.rotate()
     crawl(windows)
+    keep_ledger(windows)
+    client.flushall()
+    keep_ledger(make())
     client.flushall()
     crawl(make(window="2 days", period="1 day", ring="write-all"))
     client.flushall()
@@ -265,6 +304,31 @@ def test_the_generated_rights_are_enough_and_for_this_filter_only(
         for other in ("x", "xk", f"x{key}", f"{key}x", "aXbYcd", "a*b?c\\d"):
             with pytest.raises(RightsError):
                 BloomFilter(user, other).open()
+    client.acl_deluser(USER)
+
+
+def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
+    server: Server, client: redis.Redis
+) -> None:
+    make_user(client)
+    with server.client(username=USER, password=PASSWORD) as user:
+        bloom = BloomFilter(user, KEY, capacity=100, blocks=2, window="2 days", period="1 day")
+        crawl(bloom)
+        before = contents(client)
+        with pytest.raises(RightsError) as error:
+            bloom.run(ledger_protocol.check_rights)
+        lacking = {*commands_for(rights.LEDGER).needed} - {*commands_for(CRAWL).needed}
+        assert lacking
+        assert f"the user 'crawler' may not run {', '.join(sorted(lacking))} on" in str(error.value)
+        assert PASSWORD not in str(error.value)
+        assert contents(client) == before
+        make_user(client, CRAWL, rights.LEDGER)
+        keep_ledger(bloom)
+        bloom.clear()
+        assert denials(client) == []
+        client.execute_command("ACL", "SETUSER", USER, "resetkeys", "~{k:*}:[hrc0-9]*")
+        with pytest.raises(RightsError, match=r"read and write the keys '\{k:0\}:ledger:new'"):
+            bloom.run(ledger_protocol.check_rights)
     client.acl_deluser(USER)
 
 

@@ -16,6 +16,7 @@ PASSWORD = "s3cret-of-the-user"
 #: How a key is read, by its type.
 _READ: dict[bytes, tuple[str, ...]] = {
     b"hash": ("HGETALL",),
+    b"list": ("LRANGE", "0", "-1"),
     b"string": ("GET",),
     b"zset": ("ZRANGE", "0", "-1", "WITHSCORES"),
 }

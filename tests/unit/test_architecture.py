@@ -231,8 +231,10 @@ def test_scripts_are_part_of_the_package() -> None:
         *(
             "begin_look",
             "end_look",
+            "exists",
             "header",
             "heartbeat",
+            "prelude_ledger",
             *("ledger_add", "ledger_drop", "ledger_due"),
             *("ledger_missing", "ledger_pack", "ledger_read"),
             "make_due",

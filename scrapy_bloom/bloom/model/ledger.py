@@ -57,7 +57,7 @@ class LedgerEntry:
 
     @classmethod
     def parse(cls, text: str) -> "LedgerEntry | None":
-        """Read what ``ledger_add.lua`` has written; None if it is damaged."""
+        """Read what ``prelude_ledger.lua`` has written; None if it is damaged."""
         match = _ENTRY.fullmatch(text)
         return cls(int(match[1]), match[2], match[3]) if match else None
 

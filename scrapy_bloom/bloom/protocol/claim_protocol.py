@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import failure_reason
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
     ask,
@@ -229,7 +230,12 @@ def _on(server: str, call: Call) -> Call:
 
 
 def confirm(
-    session: FilterSession, items: Sequence[bytes], owners: Sequence[str], *, server: str = ""
+    session: FilterSession,
+    items: Sequence[bytes],
+    owners: Sequence[str],
+    *,
+    server: str = "",
+    kept: Kept | None = None,
 ) -> Operation[list[Verdict]]:
     """Record pages that are crawled, and end their claims, in one step per item.
 
@@ -242,6 +248,7 @@ def confirm(
         items: their fingerprints.
         owners: whose claims they are.
         server: id of the only process that may do it; "" for any.
+        kept: how the ledger keeps their requests; None if it does not.
 
     Raises:
         RestartedError: the server is another process; some pages may be recorded.
@@ -250,6 +257,9 @@ def confirm(
     def make_call(batch: BlockBatch) -> Call:
         own = [fields[place] for place in batch.places]
         call = batch.held.confirm(batch.packed, own, owners)
+        if kept is not None:
+            pages = [items[place] for place in batch.places]
+            call = kept.keep(session, batch.held.ring.block, pages, call)
         return _on(server, call._replace(script=on_full_server(call.script)))
 
     fields = [field_of(item) for item in items]

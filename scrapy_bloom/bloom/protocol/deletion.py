@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.header import parse_blocks
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
 from scrapy_bloom.bloom.protocol.swaps import Drop
@@ -44,16 +46,25 @@ def stored_blocks(stored: StoredFilter) -> Operation[int]:
 
 def all_keys(stored: StoredFilter) -> Operation[list[str]]:
     """Return the keys that there are."""
-    header = yield from stored.read_header("")
-    keys = [stored.keys.header()] if header.status == "header" else []
-    blocks = range((yield from stored_blocks(stored)))
+    blocks, keys = range((yield from stored_blocks(stored))), list[str]()
     for block, reply in (yield from stored.read_all(blocks)).items():
         if reply.state:
             ring = stored.parse(ring_codec.parse, reply.state, stored.keys.ring(block))
             layers = (stored.keys.layer(ring.block, layer.name) for layer in ring.layers)
             keys += [stored.keys.ring(block), *layers]
-        keys += [stored.keys.claims(block)] * (reply.fields.get("claims", "0") != "0")
+    for wave in in_waves([_others(stored.keys, block) for block in blocks]):
+        replies = yield [Call(load("exists"), others, ()) for others in wave]
+        for others, reply in zip(wave, replies, strict=True):
+            is_answer(reply, len(others))
+            found = zip(others, reply.verdicts, strict=True)
+            keys += [key for key, verdict in found if verdict == "1"]
     return keys
+
+
+def _others(keys: Keys, block: int) -> tuple[str, ...]:
+    """Return the keys that a block may have, but for its ring and its bitmaps; the header last."""
+    own = (keys.claims(block), *keys.of_ledger(block))
+    return own if block else (*own, keys.heartbeats(), keys.looks(), keys.header())
 
 
 def _remove(
@@ -96,10 +107,7 @@ def _parts(
     except ValueError:  # no ring, or a damaged one: find the bitmaps by their names
         names = yield from _find_bitmaps(stored, block, walked)
         bitmaps = [Drop(block, name, version, MAX_BYTES) for name in names]
-    others = [keys.claims(block), *keys.of_ledger(block)]
-    if block == 0:
-        others += [keys.heartbeats(), keys.looks(), keys.header()]
-    return [*bitmaps, *(Drop(block, key, version) for key in others)]
+    return [*bitmaps, *(Drop(block, key, version) for key in _others(keys, block))]
 
 
 def _find_bitmaps(

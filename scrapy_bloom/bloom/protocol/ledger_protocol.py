@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.model import ledger
@@ -12,7 +12,7 @@ from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import failure_reason, rights
 from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, with_ledger
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import Drop
 from scrapy_bloom.bloom.protocol.waves import in_waves
@@ -23,24 +23,45 @@ MAX_ADDED_PER_CALL = 256
 MAX_MISSING = 4_096
 #: Chunks of all tags that are looked at for one of a tag: more are due only after long breaks.
 MAX_DUE = 4_096
-#: Mark of a reply: there are entries to pack.
-FULL = "full"
-#: Stored for a page that is missing for no known reason.
-_UNKNOWN = "!unknown"
+#: Stored for a page that is missing for no known reason; for one that is there.
+_UNKNOWN, _THERE = "!unknown", "-"
 _MISSING = re.compile(r"([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,9}) ([!-~]{1,240}) (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What was added to a ledger.
+class Kept:
+    """How the requests of pages are kept.
 
     Args:
-        count: pages whose requests were kept.
-        full: blocks with entries to pack.
+        tag: whose they are.
+        missing: of the pages that were not found, or failed: why.
     """
 
-    count: int
-    full: frozenset[int]
+    tag: str
+    missing: Mapping[bytes, str]
+
+    def arguments(
+        self, session: FilterSession, block: int, items: Iterable[bytes], tries: int = 0
+    ) -> tuple[Argument, ...]:
+        """Return the arguments of ``prelude_ledger.lua`` for pages of a block."""
+        whys = (
+            failure_reason.encode(self.missing[i]) or _UNKNOWN if i in self.missing else _THERE
+            for i in items
+        )
+        ring = session.held[block].ring
+        since = ledger.due_before(ring, session.now)
+        bounds = (MAX_MISSING, ledger.GONE_AFTER)
+        return (" ".join(whys), tries, since, ring.expiry, *bounds, self.tag)
+
+    def keep(self, session: FilterSession, block: int, items: Iterable[bytes], call: Call) -> Call:
+        """Return a call that confirms pages as one that keeps their requests."""
+        keys = (*call.keys, *_places(session, block))
+        args = (*call.args, *self.arguments(session, block, items))
+        return call._replace(script=with_ledger(call.script), keys=keys, args=args)
+
+
+def _places(session: FilterSession, block: int) -> tuple[str, str]:
+    return session.keys.entries(block), session.keys.missing(block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +71,18 @@ class Entries:
     Args:
         texts: the entries that were read.
         count: how many there are in all.
-        now: Unix time in seconds on the server.
+        digest: of those that were read, as bytes: damaged ones may be no text.
     """
 
     texts: tuple[str, ...]
     count: int
-    now: int
+    digest: str
 
     @classmethod
     def of(cls, reply: Reply) -> "Entries":
         """Read a reply."""
         count = int(reply.version) if reply.version.isdigit() else 0
-        return cls(tuple(reply.fields.values()), count, reply.now)
+        return cls(tuple(reply.fields.values()), count, reply.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +107,7 @@ class MissingPage:
 
     @classmethod
     def parse(cls, field: str, text: str) -> "MissingPage | None":
-        """Read what ``ledger_add.lua`` has written; None if it is damaged."""
+        """Read what ``prelude_ledger.lua`` has written; None if it is damaged."""
         match = _MISSING.fullmatch(text)
         if match is None:
             return None
@@ -112,53 +133,37 @@ def check_rights(session: FilterSession) -> Operation[None]:
         raise error
 
 
-def add(
-    session: FilterSession,
-    items: Sequence[bytes],
-    owners: Sequence[str],
-    missing: Mapping[bytes, str],
-    *,
-    tag: str,
-    tries: int = 0,
-) -> Operation[Added]:
-    """Keep the requests of claimed pages that are about to be recorded.
+def add_failed(
+    session: FilterSession, items: Sequence[bytes], owners: Sequence[str], kept: Kept, tries: int
+) -> Operation[int]:
+    """Keep the requests of pages that have failed, if this was the last try; return how many.
 
-    A second time, it adds them again, which does no harm: a request of which the page is not
-    forgotten is not crawled.
+    A second time, it adds them again, which does no harm: a request is crawled only if its page is
+    forgotten.
 
     Args:
         session: the filter.
         items: their fingerprints.
-        owners: whose claims they are.
-        missing: of the pages that were not found, or failed: why.
-        tag: whose requests they are.
-        tries: 0 if they were crawled; else they failed, and a request is kept if this was the last
-            of so many tries.
+        owners: whose claims they are, which are there still.
+        kept: how they are kept.
+        tries: after how many a page is not tried again.
     """
     yield from session.ensure_open()
-    by_block: dict[int, list[str]] = defaultdict(list)
+    by_block: dict[int, list[bytes]] = defaultdict(list)
     for item in items:
-        why = failure_reason.encode(missing[item]) or _UNKNOWN if item in missing else ""
-        by_block[session.hasher.block(item)] += field_of(item), why
-    head, size = (f" {' '.join(owners)} ", tries), 2 * MAX_ADDED_PER_CALL
-    calls = [
-        (block, _add(session, block, head, (tag, *pages[start : start + size])))
-        for block, pages in by_block.items()
-        for start in range(0, len(pages), size)
-    ]
-    replies = (yield [call for _, call in calls]) if calls else []
+        by_block[session.hasher.block(item)].append(item)
+    script, head = load("ledger_add"), f" {' '.join(owners)} "
+    calls = list[Call]()
+    for block, same in by_block.items():
+        keys = (session.keys.claims(block), *_places(session, block))
+        for start in range(0, len(same), MAX_ADDED_PER_CALL):
+            part = same[start : start + MAX_ADDED_PER_CALL]
+            args = kept.arguments(session, block, part, tries)
+            calls.append(Call(script, keys, (head, *map(field_of, part), *args)))
+    replies = (yield calls) if calls else []
     for reply in replies:
         is_answer(reply, len(reply.verdicts))
-    full = [block for (block, _), reply in zip(calls, replies, strict=True) if reply.mark == FULL]
-    return Added(sum(reply.verdicts.count("1") for reply in replies), frozenset(full))
-
-
-def _add(session: FilterSession, block: int, head: tuple[str, int], pages: tuple[str, ...]) -> Call:
-    ring, keys = session.held[block].ring, session.keys
-    names = (keys.claims(block), keys.entries(block), keys.missing(block))
-    since = ledger.due_before(ring, session.now)
-    bounds = (ledger.CHUNK_ENTRIES, MAX_MISSING, ledger.GONE_AFTER)
-    return Call(load("ledger_add"), names, (*head, since, ring.expiry, *bounds, *pages))
+    return sum(reply.verdicts.count("1") for reply in replies)
 
 
 def to_pack(session: FilterSession) -> Operation[list[int]]:
@@ -204,9 +209,8 @@ def pack(
         chunks: what they make.
         nonce: random, of this call.
     """
-    keys, texts = session.keys, entries.texts
-    expiry = session.held[block].ring.expiry
-    args: list[Argument] = [texts[0], texts[-1], len(texts), expiry]
+    keys, expiry = session.keys, session.held[block].ring.expiry
+    args: list[Argument] = [entries.digest, len(entries.texts), expiry]
     for place, chunk in enumerate(chunks):
         args += chunk.time, f"{chunk.tag} {nonce}.{place}", chunk.data
     names = (keys.entries(block), keys.ledger(block), keys.chunks(block))
@@ -220,12 +224,12 @@ class DueChunk:
 
     Args:
         block: its block.
-        member: its name there.
+        member: its name there; a damaged one may be no text.
         data: the requests, packed.
     """
 
     block: int
-    member: str
+    member: bytes
     data: bytes
 
 
@@ -249,7 +253,7 @@ def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueC
         for block, reply in zip(wave, (yield calls), strict=True):
             member, _, data = reply.data.partition(b"\n")
             if member:
-                found.append(DueChunk(block, member.decode("utf-8", "replace"), data))
+                found.append(DueChunk(block, member, data))
     return found
 
 

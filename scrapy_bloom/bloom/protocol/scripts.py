@@ -35,6 +35,8 @@ _ON_FULL_SERVER = frozenset(
 _ALLOW_OOM = "#!lua flags=allow-oom\n"
 #: Where a script names its preludes.
 _NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua(?: +and (prelude_\w+)\.lua)?$", re.MULTILINE)
+#: What a script does if the filter has a ledger.
+_IN_LEDGER = re.compile(r"--\[\[ with a ledger: (.+) \]\]")
 #: Commands that write, of those that scripts may call.
 WRITES = frozenset(
     (
@@ -218,6 +220,14 @@ def load(name: str) -> Script:
     if _OWN_TESTS not in preludes:
         text = _guard(text) + text
     return on_full_server(_script(name, text)) if name in _ON_FULL_SERVER else _script(name, text)
+
+
+@cache
+def with_ledger(script: Script) -> Script:
+    """Return a variant of a script that confirms pages, which keeps their requests."""
+    own = _read(script.name)
+    text = script.text.removesuffix(own) + _read("prelude_ledger") + _IN_LEDGER.sub(r"\1", own)
+    return _script(script.name, text)
 
 
 @cache

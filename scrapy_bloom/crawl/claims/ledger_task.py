@@ -1,6 +1,6 @@
 """Packs the entries of ledgers, and finds those that are due, in the background thread.
 
-The crawl's thread posts messages (``want``, ``proposed``, ``pack_soon``) by ``WriteBehind.post``,
+The crawl's thread posts messages (``want``, ``proposed``, ``added``) by ``WriteBehind.post``,
 and receives ``LedgerEvents``.
 """
 
@@ -20,6 +20,9 @@ from scrapy_bloom.crawl.claims.tracker import META
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import InMain
 from scrapy_bloom.crawl.write_behind import LONG_SECONDS, PeriodicTask
+
+#: Pages that this process adds between two looks for blocks with entries to pack.
+LOOK_AFTER = 4 * ledger.CHUNK_ENTRIES
 
 
 class LedgerEvents(Protocol):
@@ -61,8 +64,8 @@ class LedgerTask:
         self._events, self._in_main = events, in_main
         #: Whether the crawl takes requests that are due.
         self._is_wanted = False
-        #: Whether it is known which blocks have entries of earlier runs to pack.
-        self._has_looked = False
+        #: Whether it is known which blocks have entries to pack, and pages added since.
+        self._has_looked, self._added = False, 0
         #: Blocks with entries to pack.
         self._full: set[tuple[str, int]] = set()
         self._found: deque[Given] = deque()
@@ -80,16 +83,18 @@ class LedgerTask:
         """Note that the crawl has looked up the requests that it was given."""
         self._is_proposed = True
 
-    def pack_soon(self, window: str, blocks: Iterable[int]) -> None:
-        """Note blocks with entries to pack."""
-        self._full.update((window, block) for block in blocks)
+    def added(self, count: int) -> None:
+        """Note that so many pages were added."""
+        self._added += count
+        if self._added >= LOOK_AFTER:
+            self._has_looked = False
 
     # -- the background thread --
 
     def run(self, filters: Filters) -> float:
         """Do what is to be done; return seconds until the next run."""
         self._drop_proposed(filters)
-        if self._is_wanted and not self._has_looked:
+        if not self._has_looked and (self._is_wanted or self._added >= LOOK_AFTER):
             self._look_for_entries(filters)
         while self._full:
             window, block = next(iter(self._full))
@@ -127,8 +132,8 @@ class LedgerTask:
         """Find entries of earlier generations, which may be due, and blocks with many of them."""
         for window, bloom in filters.forgetting.items():
             bloom.run(FilterSession.read)  # generations of now
-            self.pack_soon(window, bloom.run(ledger_protocol.to_pack))
-        self._has_looked = True
+            self._full.update((window, block) for block in bloom.run(ledger_protocol.to_pack))
+        self._has_looked, self._added = True, 0
 
     def _pack(self, filters: Filters, window: str, block: int) -> bool:
         """Pack some entries of a block; return whether there are more to pack."""
@@ -146,9 +151,7 @@ class LedgerTask:
 
     def _give(self, filters: Filters) -> None:
         """Give the crawl the next requests that are due."""
-        if not self._found:
-            self._find(filters)
-        while self._found:
+        while self._found or self._find(filters):
             due = self._found.popleft()
             try:
                 requests = ledger.unpack(due.chunk.data)
@@ -161,10 +164,11 @@ class LedgerTask:
         self._is_wanted = self._has_looked = False
         self._in_main(self._events.none_due)
 
-    def _find(self, filters: Filters) -> None:
-        """Find a chunk of each block that has one; other workers begin elsewhere.
+    def _find(self, filters: Filters) -> bool:
+        """Find a chunk of each block that has one; return whether any has.
 
-        Those of longer windows come first: a page that was in both is seen then.
+        Other workers begin elsewhere. Chunks of longer windows come first: a page that was in two
+        windows is seen by the other then.
         """
         place = int(self._token(4), 16)
         for window in sorted(
@@ -175,7 +179,8 @@ class LedgerTask:
             if chunks:
                 self._found.extend(Given(window, chunk) for chunk in chunks)
                 self._found.rotate(place % len(chunks))
-                return
+                return True
+        return False
 
 
 def _readable(texts: Iterable[str]) -> Iterator[LedgerEntry]:

@@ -13,7 +13,6 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.protocol import ledger_protocol
-from scrapy_bloom.bloom.protocol.ledger_protocol import Added
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
@@ -93,13 +92,10 @@ class Proposals:
             bloom.run(ledger_protocol.check_rights)
         self._post = write_behind.post
 
-    def _added(self, window: str, added: Added) -> None:
+    def _added(self, window: str, count: int) -> None:
         """Note what was added: called by the thread that applies jobs."""
-        if added.count:
-            count = partial(self._report.count, "ledger_added", window, count=added.count)
-            self._in_main(count)
-        if added.full:
-            self._post(partial(self.task.pack_soon, window, added.full))
+        self._in_main(partial(self._report.count, "ledger_added", window, count=count))
+        self._post(partial(self.task.added, count))
 
     def may_close(self) -> bool:
         """Let the idle spider close when no request is due."""

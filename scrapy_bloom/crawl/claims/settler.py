@@ -80,7 +80,7 @@ class ClaimSettler:
 
     def _end(self, claim: Key, length: int, kind: JobKind, page: InFlightRequest | None) -> None:
         window, item = claim
-        job, also = Job(kind, window, item), None
+        job, also = Job(kind, window, item, is_stored=length > 0), None
         if page is not None:
             job = replace(
                 job,

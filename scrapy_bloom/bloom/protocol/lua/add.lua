@@ -11,6 +11,9 @@
 -- ARGV[..]    after the counts, per URL: the field of its claim
 -- ARGV[last]  owners whose claims are confirmed: " a b "
 --
+-- With a ledger, it keeps the requests of these pages: see prelude_ledger.lua. Its keys and arguments
+-- come last.
+--
 -- Needs    prelude_layers.lua and prelude_rights.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen,
 --                                       "2" new but not recorded, because a written layer is full,
@@ -46,6 +49,7 @@ end
 local before, verdicts = {unpack(count)}, {}
 local claims = keys[layers + 2]
 check_rights('HSET', 'GETBIT', claims and 'HDEL')
+--[[ with a ledger: check_rights('TIME', 'RPUSH', 'HLEN', 'EXPIREAT', 'PERSIST') ]]
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
   local field = claims and ARGV[8 + written + url]
@@ -69,7 +73,10 @@ for url = 1, #packed / width do
       for i = 2, written do set(i) end
     end
   end
-  if field and verdict < '2' then call('HDEL', claims, field) end
+  if field and verdict < '2' then
+    --[[ with a ledger: keep(field, url) ]]
+    call('HDEL', claims, field)
+  end
   verdicts[url] = verdict
 end
 

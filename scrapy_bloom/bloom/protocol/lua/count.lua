@@ -10,7 +10,7 @@
 -- ARGV[10]    "nx" counts only what is new; "" counts each URL, as often as it is added
 --
 -- With a further key, it confirms pages, as add.lua does: their claims' fields are ARGV[11..], and
--- the owners ARGV[last].
+-- the owners ARGV[last]; also with a ledger.
 --
 -- Needs    prelude_layers.lua and prelude_rights.lua
 -- Reply    {"ok", verdicts}             one character per URL: "1" new, "0" seen, "2" new but not
@@ -51,6 +51,7 @@ end
 local before, verdicts = count, {}
 local claims = keys[layers + 2]
 check_rights('HSET', 'BITFIELD_RO', claims and 'HDEL')
+--[[ with a ledger: check_rights('TIME', 'RPUSH', 'HLEN', 'EXPIREAT', 'PERSIST') ]]
 for url = 1, #packed / width do
   at, unpacked = (url - 1) * width, {}
   local field = claims and ARGV[10 + url]
@@ -67,7 +68,10 @@ for url = 1, #packed / width do
   else
     verdicts[url] = '2'
   end
-  if field and verdicts[url] < '2' then call('HDEL', claims, field) end
+  if field and verdicts[url] < '2' then
+    --[[ with a ledger: keep(field, url) ]]
+    call('HDEL', claims, field)
+  end
 end
 
 if count > before then redis.call('HSET', ring, ARGV[9], count) end

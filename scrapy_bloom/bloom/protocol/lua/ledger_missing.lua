@@ -1,6 +1,6 @@
 -- ledger_missing: walk over the missing pages of one block, a few at a time; changes nothing.
 --
--- KEYS[1]  HASH  the block's missing pages, as in ledger_add.lua
+-- KEYS[1]  HASH  the block's missing pages, as in prelude_ledger.lua
 -- ARGV[1]  cursor: "0" at first, then that of the last reply
 -- ARGV[2]  pages to return, about
 --
