@@ -201,8 +201,6 @@ class JobApplier:
                 kept=self._ledger.kept(settled) if self._ledger else None,
             )
             verdicts = yield run(confirm)
-            if self._ledger is not None:
-                self._ledger.confirmed(settled)
             # Afterwards: a page that is not confirmed must not be seen by way of its URL.
             bases = yield from self._record_bases(jobs[0].window, crawled, verdicts)
             unrecorded = _unrecorded(crawled, verdicts) + bases

@@ -54,7 +54,6 @@ class Job:
         block: the claim's block, for DROP.
         epoch: the epoch in which the page began to yield, for CONFIRM and DONE.
         is_last: whether all jobs before it come first: claims on the page's links.
-        is_stored: for CONFIRM, whether its request is stored with its claim.
         relies_on: for CONFIRM and DONE, claims of pages that wait for requests which this page has
             yielded too: if one is another worker's, the page is left for later.
         yielded: likewise, claims on requests that it yielded: if one is another worker's, without
@@ -72,7 +71,6 @@ class Job:
     is_last: bool = False
     page: str = ""
     reason: str = ""
-    is_stored: bool = False
     relies_on: frozenset[tuple[str, bytes]] = frozenset()
     yielded: frozenset[tuple[str, bytes]] = frozenset()
 

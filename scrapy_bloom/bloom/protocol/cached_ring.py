@@ -111,6 +111,12 @@ class CachedRing:
         """Unix time at which the ring ends; 0 is never."""
         return self.ring.ends
 
+    @cached_property
+    def ledger_times(self) -> tuple[int, int, int]:
+        """Unix times: its oldest and its active generation were opened; its keys expire."""
+        generations = self.ring.generations
+        return generations[-1].opened, generations[0].opened, self.ring.expiry
+
     @property
     def max_urls(self) -> int:
         """URLs in one call."""

@@ -48,11 +48,8 @@ class Kept:
             failure_reason.encode(self.missing[i]) or _UNKNOWN if i in self.missing else _THERE
             for i in items
         )
-        ring = session.held[block].ring
-        since = ledger.due_before(ring, session.now)
         bounds = (MAX_MISSING, ledger.GONE_AFTER)
-        times = (since, ring.active.opened, ring.expiry)
-        return (" ".join(whys), tries, *times, *bounds, self.tag)
+        return (" ".join(whys), tries, *session.held[block].ledger_times, *bounds, self.tag)
 
     def keep(self, session: FilterSession, block: int, items: Iterable[bytes], call: Call) -> Call:
         """Return a call that confirms pages as one that keeps their requests."""

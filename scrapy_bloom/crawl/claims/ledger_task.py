@@ -1,7 +1,7 @@
 """Packs the entries of ledgers, and finds those that are due, in the background thread.
 
-The crawl's thread posts messages (``want``, ``proposed``, ``added``) by ``WriteBehind.post``,
-and receives ``LedgerEvents``.
+The crawl's thread posts messages (``want``, ``proposed``, ``look_for_entries``) by
+``WriteBehind.post``, and receives ``LedgerEvents``.
 """
 
 from collections import deque
@@ -20,9 +20,6 @@ from scrapy_bloom.crawl.claims.tracker import META
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import InMain
 from scrapy_bloom.crawl.write_behind import LONG_SECONDS, PeriodicTask
-
-#: Pages that this process adds between two looks for blocks with entries to pack.
-LOOK_AFTER = 4 * ledger.CHUNK_ENTRIES
 
 
 class LedgerEvents(Protocol):
@@ -64,8 +61,9 @@ class LedgerTask:
         self._events, self._in_main = events, in_main
         #: Whether the crawl takes requests that are due.
         self._is_wanted = False
-        #: Whether it is known which blocks have entries to pack, and pages added since.
-        self._has_looked, self._added = False, 0
+        #: Whether to look for blocks with entries to pack: at once; before the next requests that
+        #: are due, of which these may be some.
+        self._looks_now, self._looks_first = False, True
         #: Blocks with entries to pack.
         self._full: set[tuple[str, int]] = set()
         self._found: deque[Given] = deque()
@@ -83,19 +81,17 @@ class LedgerTask:
         """Note that the crawl has looked up the requests that it was given."""
         self._is_proposed = True
 
-    def added(self, count: int) -> None:
-        """Note that so many pages were added."""
-        self._added += count
-        if self._added >= LOOK_AFTER:
-            self._has_looked = False
+    def look_for_entries(self) -> None:
+        """Note that many pages were added: some blocks may have entries to pack."""
+        self._looks_now = True
 
     # -- the background thread --
 
     def run(self, filters: Filters) -> float:
         """Do what is to be done; return seconds until the next run."""
         self._drop_proposed(filters)
-        if not self._has_looked and (self._is_wanted or self._added >= LOOK_AFTER):
-            self._look_for_entries(filters)
+        if self._looks_now or (self._is_wanted and self._looks_first):
+            self._look(filters)
         while self._full:
             window, block = next(iter(self._full))
             if window not in filters.forgetting or not self._pack(filters, window, block):
@@ -128,12 +124,12 @@ class LedgerTask:
 
     # -- packing --
 
-    def _look_for_entries(self, filters: Filters) -> None:
+    def _look(self, filters: Filters) -> None:
         """Find entries of earlier generations, which may be due, and blocks with many of them."""
         for window, bloom in filters.forgetting.items():
             bloom.run(FilterSession.read)  # generations of now
             self._full.update((window, block) for block in bloom.run(ledger_protocol.to_pack))
-        self._has_looked, self._added = True, 0
+        self._looks_now = self._looks_first = False
 
     def _pack(self, filters: Filters, window: str, block: int) -> bool:
         """Pack some entries of a block; return whether there are more to pack."""
@@ -161,7 +157,7 @@ class LedgerTask:
             self._is_wanted, self._is_proposed, self._given = False, False, due
             self._in_main(partial(self._events.due, requests))
             return
-        self._is_wanted = self._has_looked = False
+        self._is_wanted, self._looks_first = False, True
         self._in_main(self._events.none_due)
 
     def _find(self, filters: Filters) -> bool:

@@ -1,6 +1,6 @@
 """Has the ledgers of filters keep the requests of pages whose claims are ended. No I/O."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,14 +19,12 @@ class LedgerWriter:
         owners: whose claims count.
         tag: the spider's: another one that shares the filter has other callbacks.
         tries: after how many a failed page is tried no more in this window.
-        added: is called with a window and the number of pages that were added.
     """
 
     windows: Collection[str]
     owners: tuple[str, ...]
     tag: str
     tries: int
-    added: Callable[[str, int], object]
 
     def kept(self, jobs: Sequence[Job]) -> Kept | None:
         """Return how the requests of pages of one window are kept; None if they are not."""
@@ -34,18 +32,10 @@ class LedgerWriter:
             return None
         return Kept(self.tag, {job.item: job.reason for job in jobs if job.reason})
 
-    def confirmed(self, jobs: Sequence[Job]) -> None:
-        """Count pages of one window that were confirmed."""
-        count = sum(job.is_stored for job in jobs)
-        if count and jobs[0].window in self.windows:
-            self.added(jobs[0].window, count)
-
     def add_failed(self, jobs: Sequence[Job]) -> Steps[None]:
         """Keep the requests of pages of one window that have failed, if this was the last try."""
         window, items = jobs[0].window, [job.item for job in jobs]
         if window in self.windows:
             kept = Kept(self.tag, {job.item: job.reason for job in jobs})
             add = partial(ledger_protocol.add_failed, items=items, kept=kept, tries=self.tries)
-            count = yield Step(window, partial(add, owners=self.owners))
-            if count:
-                self.added(window, count)
+            yield Step(window, partial(add, owners=self.owners))

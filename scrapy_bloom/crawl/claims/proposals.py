@@ -6,12 +6,12 @@ By then, most pages that are linked have been found by their links: what is left
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from scrapy import Request, Spider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.errors import shown
+from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
@@ -28,6 +28,8 @@ from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
+#: Pages that this process adds between two looks for blocks with entries to pack.
+LOOK_AFTER = 4 * CHUNK_ENTRIES
 #: Returns those of requests that are new, with their claims made; None if that is not known of all.
 NewAmong = Callable[[Sequence[Request]], Awaitable[list[Request] | None]]
 
@@ -64,7 +66,10 @@ class Proposals:
         self._spider, self._engine = spider, engine
         self._failover, self._report = failover, report
         self._new_among, self._keeps_headers = new_among, keeps_headers
-        self._clock, self._in_main = runtime.monotonic, in_main
+        self._clock = runtime.monotonic
+        #: Windows of the filters that have a ledger; pages that were added since the last look.
+        self._windows: frozenset[str] = frozenset()
+        self._added = 0
         self._tag = workers.tag(spider.name)
         self.task = LedgerTask(self._tag, self, in_main, runtime.token)
         #: Whether requests that are due were asked for, or are being looked up.
@@ -80,7 +85,8 @@ class Proposals:
         """Return what adds pages to the ledgers of filters, which are open."""
         assert claims.retry is not None  # noqa: S101 - pages are claimed
         owners, tries = (claims.worker, claims.owner), claims.retry.attempts
-        return LedgerWriter([*filters.forgetting], owners, self._tag, tries, self._added)
+        self._windows = frozenset(filters.forgetting)
+        return LedgerWriter(self._windows, owners, self._tag, tries)
 
     def start(self, filters: Filters, write_behind: WriteBehind) -> None:
         """Begin, with open filters.
@@ -92,10 +98,15 @@ class Proposals:
             bloom.run(ledger_protocol.check_rights)
         self._post = write_behind.post
 
-    def _added(self, window: str, count: int) -> None:
-        """Note what was added: called by the thread that applies jobs."""
-        self._in_main(partial(self._report.count, "ledger_added", window, count=count))
-        self._post(partial(self.task.added, count))
+    def added(self, window: str) -> None:
+        """Note that the ledger keeps the request of a page."""
+        if window not in self._windows:
+            return
+        self._report.count("ledger_added", window)
+        self._added += 1
+        if self._added == LOOK_AFTER:
+            self._added = 0
+            self._post(self.task.look_for_entries)
 
     def may_close(self) -> bool:
         """Let the idle spider close when no request is due."""

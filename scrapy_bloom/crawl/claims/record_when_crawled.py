@@ -126,6 +126,7 @@ class RecordWhenCrawled(Policy):
             self._report,
             self._clock,
             only_items=self._page_items is not None,
+            keeps=self._proposals.added if self._proposals else bool,
         )
         self.doubtful, self.uncertain = self._settler.doubtful, self._settler.uncertain
         self._tracker = ClaimTracker(

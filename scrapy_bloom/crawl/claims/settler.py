@@ -28,6 +28,8 @@ class ClaimSettler:
         local: what this process knows.
         report: counts and warns.
         clock: returns seconds.
+        keeps: is called with the window of each page that is to be recorded, if its request is
+            stored.
         only_items: whether pages without an item are remembered for this run only.
 
     Attributes:
@@ -47,9 +49,10 @@ class ClaimSettler:
         clock: Callable[[], float],
         *,
         only_items: bool,
+        keeps: Callable[[str], object],
     ) -> None:
         self._put, self._local, self._report = put, local, report
-        self._only_items = only_items
+        self._only_items, self._keeps = only_items, keeps
         self._unkept = UnkeptRequests(clock)
         self.doubtful = self._unkept.doubtful
         self.length = 0
@@ -80,7 +83,7 @@ class ClaimSettler:
 
     def _end(self, claim: Key, length: int, kind: JobKind, page: InFlightRequest | None) -> None:
         window, item = claim
-        job, also = Job(kind, window, item, is_stored=length > 0), None
+        job, also = Job(kind, window, item), None
         if page is not None:
             job = replace(
                 job,
@@ -105,6 +108,8 @@ class ClaimSettler:
             self._put(Job(JobKind.RECORD, *also))
         if kind is JobKind.CONFIRM:
             self._local.versions.crawled(claim)
+            if length and job.kind is JobKind.CONFIRM:
+                self._keeps(window)
         else:
             self._local.discard(claim)
         self.length -= length
