@@ -127,14 +127,12 @@ class Fetch:
     Args:
         month: in which.
         run: the number of the run: crawls that are killed belong to the one that ends.
-        crawl: the number of the crawl.
-        was_killed: whether the crawl was killed.
+        is_recorded: whether the page was recorded; a crawl that is killed may have no time for it.
     """
 
     month: int
     run: int
-    crawl: int
-    was_killed: bool
+    is_recorded: bool
 
 
 @dataclass
@@ -146,10 +144,9 @@ class Found:
         fetched: pages in all.
         overdue: times that a run did not fetch a page that was forgotten before it.
         never: pages without links that were overdue and not fetched by the last run either.
-        twice: times that a page was fetched again before it was forgotten.
+        twice: times that a page was fetched again that was recorded, and not forgotten.
         repeated: times that a page was fetched again because the crawl before was killed.
         kills: crawls that were killed.
-        worst: pages that were repeated after one kill, at most.
         wrong: pages that were listed as gone, and are not.
         unlisted: pages that were missing in two windows, and were not listed as gone.
         gone: pages that were listed as gone in the end.
@@ -165,7 +162,6 @@ class Found:
     twice: int = 0
     repeated: int = 0
     kills: int = 0
-    worst: int = 0
     wrong: int = 0
     unlisted: int = 0
     gone: int = 0
@@ -174,10 +170,18 @@ class Found:
     bytes_a_url: float = 0.0
     fetches: dict[int, list[Fetch]] = field(default_factory=lambda: defaultdict(list), repr=False)
 
-    def add(self, hits: Counter[str], fetch: Fetch) -> None:
-        """Count what a crawl has fetched."""
+    def add(self, hits: Counter[str], month: int, run: int, recorded: set[str] | None) -> None:
+        """Count what a crawl has fetched.
+
+        Args:
+            hits: how often it fetched each path.
+            month: in which month.
+            run: the number of the run.
+            recorded: paths that are recorded; None if the crawl has come to its end.
+        """
         for path, times in hits.items():
             if path.startswith("/page/"):
+                fetch = Fetch(month, run, recorded is None or path in recorded)
                 self.fetches[int(path.rpartition("/")[2])] += [fetch] * times
                 self.fetched += times
 
@@ -201,14 +205,12 @@ class Found:
 
     def end(self) -> None:
         """Count what was fetched before its time."""
-        repeated = Counter[int]()
         for fetches in self.fetches.values():
             for earlier, later in pairwise(fetches):
-                if earlier.was_killed and later.run == earlier.run:
-                    repeated[earlier.crawl] += 1
+                if not earlier.is_recorded and later.run == earlier.run:
+                    self.repeated += 1
                 else:
                     self.twice += later.month - earlier.month < self.window
-        self.repeated, self.worst = repeated.total(), max(repeated.values(), default=0)
 
     def _last(self, number: int) -> float:
         """Return the month in which a page was fetched last; before all of them if never."""
@@ -249,7 +251,7 @@ def years(
     found, archive, rng = Found(window), Archive(), random.Random(seed)
     given = {"BLOOM_RECRAWL_AFTER": f"{window} months", **settings}
     with_kills = given.pop(WITH_KILLS, "") == "True"
-    runs, numbers, longest = count_from(0), count_from(0), 0.0
+    runs, longest = count_from(0), 0.0
     with lab(archive, moved) as crawls:
         crawls.client.flushall()
         for month in range(2 * window + PUBLISHING + 1):
@@ -263,7 +265,7 @@ def years(
                 run = next(runs)
                 while with_kills and longest and rng.random() < KILLS:
                     hits, was_killed = _kill(crawls, rng.uniform(0, longest), given)
-                    found.add(hits, Fetch(month, run, next(numbers), was_killed))
+                    found.add(hits, month, run, crawls.recorded() if was_killed else None)
                     found.kills += was_killed
                 done = crawls.crawl(SPIDER, **given)
                 assert done.stats["finish_reason"] == "finished", done.log
@@ -271,7 +273,7 @@ def years(
                 longest = max(longest, done.stats["elapsed_time_seconds"])
                 found.due += done.stats.get("bloom/ledger_due", 0)
                 found.proposed += done.stats.get("bloom/proposed", 0)
-                found.add(done.hits, Fetch(month, run, next(numbers), was_killed=False))
+                found.add(done.hits, month, run, None)
                 found.check(archive, month, gone(crawls))
         found.bytes_a_url = bytes_a_url(crawls.client, archive.count - found.gone)
     found.end()

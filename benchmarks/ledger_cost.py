@@ -25,6 +25,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.crawl.claims import request_codec
 
 #: The site that is crawled, and how often with each setting.
@@ -179,7 +180,7 @@ def _size(server: Server) -> Table:
 
 
 def _fill(bloom: BloomFilter, requests: Sequence[Request], spider: Spider) -> list[str]:
-    """Claim requests, add them to the ledger, and record them; return them as they are stored."""
+    """Claim and record pages, with a ledger; return their requests as they are stored."""
     fingerprint = RequestFingerprinter().fingerprint
     texts = [request_codec.dump(request, spider) for request in requests]
     for start in range(0, len(texts), BATCH):
@@ -187,9 +188,8 @@ def _fill(bloom: BloomFilter, requests: Sequence[Request], spider: Spider) -> li
         claimed = texts[start : start + BATCH]
         claim = partial(claim_protocol.claim, items=items, requests=claimed, owner=OWNER)
         bloom.run(partial(claim, nonce=f"{start}"))
-        added = partial(ledger_protocol.add, items=items, owners=[OWNER], missing={}, tag=TAG)
-        assert bloom.run(added).count == len(items)
-        bloom.run(partial(claim_protocol.confirm, items=items, owners=[OWNER]))
+        confirm = partial(claim_protocol.confirm, items=items, owners=[OWNER])
+        bloom.run(partial(confirm, kept=Kept(TAG, {})))
     return texts
 
 
