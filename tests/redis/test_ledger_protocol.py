@@ -1,7 +1,7 @@
 """The ledger on real servers: requests are kept, packed, and due when they are forgotten."""
 
+import bz2
 import json
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -201,14 +201,14 @@ def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) ->
     assert not missing.is_gone
 
 
-def test_from_512_entries_on_there_is_something_to_pack(one: BloomFilter) -> None:
-    assert crawl(one, items(511)) == 511
+def test_from_1024_entries_on_there_is_something_to_pack(one: BloomFilter) -> None:
+    assert crawl(one, items(1_023)) == 1_023
     assert one.run(ledger_protocol.to_pack) == []
-    assert crawl(one, items(1, 600)) == 1
+    assert crawl(one, items(1, 1_100)) == 1
     assert one.run(ledger_protocol.to_pack) == [0]
-    assert crawl(one, items(300, 700)) == 300
+    assert crawl(one, items(300, 1_200)) == 300
     assert one.run(ledger_protocol.to_pack) == [0]
-    assert entries_of(one).count == 812
+    assert entries_of(one).count == 1_324
     assert len(entries_of(one).texts) == ledger.CHUNK_ENTRIES
     assert pack(one, 0, entries_of(one))
     assert one.run(ledger_protocol.to_pack) == []
@@ -396,7 +396,7 @@ def test_workers_begin_with_different_chunks_of_their_tag(
     assert left == [b"shop n2.0", b"shop n4.0"]
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"x", zlib.compress(bytes(1 << 20))])
+@pytest.mark.parametrize("damage", [None, b"", b"x", bz2.compress(bytes(1 << 20))])
 def test_a_damaged_chunk_can_be_dropped(
     moving: BloomFilter, moved: MovedServer, damage: bytes | None
 ) -> None:

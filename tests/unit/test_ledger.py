@@ -1,7 +1,7 @@
 """The ledger's model: chunks are read back or refused, pages are due once they are forgotten."""
 
+import bz2
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_chunk_that_is_cut_off_is_refused(texts: list[str], data: st.DataObjec
 
 @given(st.binary())
 @example(b"")
-@example(zlib.compress(b"\xff"))
+@example(bz2.compress(b"\xff"))
 def test_garbage_is_a_value_error_at_worst(chunk: bytes) -> None:
     try:
         texts = ledger.unpack(chunk)
@@ -79,7 +79,7 @@ def test_a_chunk_with_a_damaged_byte_is_refused_or_the_same(
 
 
 def test_a_bomb_is_refused_before_it_takes_memory() -> None:
-    bomb = zlib.compress(bytes(64 << 20), 9)
+    bomb = bz2.compress(bytes(64 << 20), 9)
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=r"takes more than 655,360 bytes"):
