@@ -141,7 +141,9 @@ class LedgerTask:
         chunks = ledger.chunks_of(ring, _readable(entries.texts))
         pack = partial(ledger_protocol.pack, entries=entries, chunks=chunks)
         bloom.run(partial(pack, block=block, nonce=self._token(8)))
-        return entries.count - len(entries.texts) >= ledger.CHUNK_ENTRIES
+        left, last = entries.count - len(entries.texts), LedgerEntry.parse(entries.texts[-1])
+        # The next entry may be as old as the last one that was packed.
+        return left > 0 and ledger.is_to_pack(ring, left, last.time if last else 1)
 
     # -- requests that are due --
 
