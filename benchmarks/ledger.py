@@ -6,6 +6,7 @@ costs a crawl, and the server.
 """
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -14,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from itertools import count as count_from
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +25,6 @@ import redis
 from benchmarks import ledger_cost
 from benchmarks.contestants import servers
 from benchmarks.report import Table, console, progress
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol import ledger_protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.clock import MovedServer
@@ -292,15 +290,22 @@ def _kill(crawls: Lab, seconds: float, settings: Mapping[str, str]) -> tuple[Cou
 
 
 def gone(crawls: Lab) -> set[int]:
-    """Return the pages that are listed as gone."""
-    bloom, found = BloomFilter(crawls.client, KEY), set()
-    for block in range(bloom.info().blocks):
-        cursor = ""
-        while cursor != "0":
-            read = partial(ledger_protocol.missing, block=block, cursor=cursor or "0", count=100)
-            cursor, pages = bloom.run(read)
-            found |= {int(page.url.rpartition("/")[2]) for page in pages if page.is_gone}
-    return found
+    """Return the pages that ``scrapy bloom gone`` lists."""
+    command = (
+        "bloom",
+        "gone",
+        "--json",
+        "--limit",
+        "0",
+        "-s",
+        f"BLOOM_REDIS_URL={crawls.redis_url}",
+    )
+    out, errors = crawls.directory / "gone.json", crawls.directory / "gone.log"
+    out.unlink(missing_ok=True)
+    pid = crawls.nursery.start([*command, "--key", KEY], out, crawls.directory, errors=errors)
+    assert crawls.nursery.wait(pid) == 0, errors.read_text()
+    pages = json.loads(out.read_text())["pages"]
+    return {int(page["url"].rpartition("/")[2]) for page in pages}
 
 
 def bytes_a_url(client: redis.Redis, count: int) -> float:
