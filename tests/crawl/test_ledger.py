@@ -168,6 +168,26 @@ def test_a_page_that_fails_each_time_is_tried_five_times_a_window_and_gone_after
     assert crawl(lab, **settings).hits["/1"] == 0
 
 
+def test_a_page_that_is_linked_and_fails_for_two_windows_is_gone(
+    lab: Lab, moved: MovedServer
+) -> None:
+    """Runs come more often than windows pass: it is counted, and kept, once in each."""
+    settings = {"RETRY_ENABLED": False, "BLOOM_RETRY_AFTER": 60, "BLOOM_RECRAWL_AFTER": "2 months"}
+    unlink(lab.site, "/1")
+    lab.site.pages["/1"] = ERROR
+    keys, times = Keys("odd:bloom"), []
+    for month in (2, 3, 4, 5):
+        for day in (2, 9, 16, 23):
+            move_to(moved, 2027, month, day)
+            assert crawl(lab, **settings).hits["/1"] == 1
+        times.append(missing(lab).get("/1", (0, ""))[0])
+        kept = sum(lab.client.llen(keys.entries(block)) for block in range(16))
+        kept += sum(lab.client.hlen(keys.chunks(block)) for block in range(16))
+        assert kept <= 1
+    assert times[0] == 0, "four tries are not the last"
+    assert times[-1] == 2
+
+
 CALLBACKS = """
 from support.odd_site import OddSpider
 from scrapy import Request

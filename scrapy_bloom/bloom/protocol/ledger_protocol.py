@@ -89,8 +89,8 @@ class MissingPage:
 
     Args:
         field: its fingerprint, as claims name it.
-        first: when that happened first, in Unix seconds on the server.
-        last: when it happened last.
+        first: when it was counted first, in Unix seconds on the server.
+        last: when it was counted last: once a window.
         times: in how many windows it was.
         reason: why; "" if that is not known.
         url: its URL; "" if that is not known.

@@ -7,12 +7,11 @@
 -- KEYS[last-2]  HASH  the block's claims, as in claim.lua
 -- KEYS[last-1]  LIST  its entries: "time tag request", the oldest first
 -- KEYS[last]    HASH  its missing pages: field = fingerprint, value = "first last times why url": the
---                     Unix times at which it was missing first and last, and in how many windows
+--                     Unix times at which it was counted first and last, and in how many windows
 -- ARGV[..]      per page why it is missing, "-" if it is there, with spaces between
 -- ARGV[..]      0 for pages that were crawled; else they failed, and those are kept whose claims keep
 --               their requests no longer, because they have failed so many times
--- ARGV[..]      Unix time in seconds: a page that was missing before that, and not since, is missing in
---               one more window
+-- ARGV[..]      Unix time in seconds: a page that is missing is counted again if it was counted before
 -- ARGV[..]      Unix time in seconds at which the active generation was opened: no page that it takes is
 --               from before, also after a clock has gone back
 -- ARGV[..]      Unix time in seconds at which the keys expire, 0 for never
@@ -48,34 +47,34 @@ local function url_of(request)
   return (string.gsub(string.sub(url, 1, LONGEST_URL), '[\192-\255][\128-\191]*$', ''))
 end
 
--- Notes that a page is missing; returns in how many windows it was.
+-- Notes that a page is missing, once a window; returns whether its request is to be kept.
 local function note_missing(field, why, time, request)
   local before = redis.call('HGET', missing, field)
   local first, last, times = string.match(before or '', '^(%d+) (%d+) (%d+) ')
   if not first then first, last, times = time, 0, 0 end
-  if tonumber(last) < since then times = times + 1 end
+  if tonumber(last) >= since then return false end  -- counted, and kept, in this window
+  times = times + 1
   if before or redis.call('HLEN', missing) < most_missing then
     local value = {first, time, string.format('%d', times), why, url_of(request)}
     redis.call('HSET', missing, field, table.concat(value, ' '))
     expire_with_ring(missing)
   end
-  return tonumber(times)
+  return times < gone_after
 end
 
 -- Keeps the request of a page, given the field of its claim and its place among the pages; returns
--- whether it was kept: it is not if it is not stored, if it will be tried again, or if it is gone.
+-- whether it was kept: it is not if it is not stored, if it will be tried again, or if it is missing
+-- and was kept in this window, or is gone.
 local function keep(field, place)
   local claim, now = redis.call('HGET', kept_claims, field), tonumber(redis.call('TIME')[1])
   local time = string.format('%d', now < opened and opened or now)
   local attempt, request = string.match(claim or '', '^%S+ %S+ %d+ (%d+) ([^@].*)$')
   if not request or attempt + 1 < tries then return false end
-  local times = 0
   if whys[place] == '-' then
     redis.call('HDEL', missing, field)
-  else
-    times = note_missing(field, whys[place], time, request)
+  elseif not note_missing(field, whys[place], time, request) then
+    return false
   end
-  if times >= gone_after then return false end
   redis.call('RPUSH', entries, table.concat({time, tag, request}, ' '))
   if not is_kept then expire_with_ring(entries) end
   is_kept = true
