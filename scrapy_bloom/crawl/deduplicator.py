@@ -99,19 +99,23 @@ class Deduplicator:
             if batcher is self._connections.lookups:  # else the server has been found again since
                 self._crawl.fail(error)
 
-    async def new_among(self, requests: Sequence[Request]) -> list[Request] | None:
+    async def new_among(self, requests: Sequence[Request]) -> tuple[list[Request], bool]:
         """Return those of requests, which no page has yielded, that are new: ``decide`` knows them.
 
-        None if that is not known of all. A window "run" has none that are new.
+        And whether that is known of all. A window "run" has none that are new.
 
         Raises:
             Exception: what the project's own fingerprinter raises.
         """
         lookups = [found for one in requests if (found := self.prepare(one, one)) is not None]
         await self.decide_many([lookup for lookup in lookups if lookup.verdict is None])
-        if not self._failover.is_up or any(one.verdict in UNCERTAIN for one in lookups):
-            return None
-        return [one.request for one in lookups if not one.is_duplicate]
+        known = [lookup for lookup in lookups if lookup.verdict not in UNCERTAIN]
+        is_complete = self._failover.is_up and len(known) == len(lookups)
+        for lookup in lookups:
+            # Else it would be taken for a link of another page when it is looked up again.
+            if lookup.verdict in UNCERTAIN and (reserved := self._local.pop(lookup.key)):
+                self._crawl.policy.give_back(lookup.key, reserved.verdict, reserved.length)
+        return [lookup.request for lookup in known if not lookup.is_duplicate], is_complete
 
     def count_seen(self, lookup: Lookup) -> None:
         """Count a request that is dropped after its lookup."""

@@ -52,6 +52,11 @@ class Stand:
         kept = Kept(TAG, {})
         self.bloom.run(lambda s: claim_protocol.confirm(s, items, [OWNER], kept=kept))
 
+    def run(self) -> None:
+        """Run the task until it has nothing to do."""
+        while self.task.run(self.filters) == 0:
+            pass
+
     def forget(self) -> None:
         for _ in range(6):
             self.server.move(10)
@@ -73,7 +78,7 @@ def stand(moved: MovedServer) -> Any:
 def test_nothing_is_done_before_it_is_asked_for(stand: Stand) -> None:
     stand.crawl(ledger.CHUNK_ENTRIES)
     round_trips = stand.bloom.round_trips
-    stand.task.run(stand.filters)
+    stand.run()
     assert stand.bloom.round_trips == round_trips
     assert stand.entries() == ledger.CHUNK_ENTRIES
 
@@ -81,10 +86,10 @@ def test_nothing_is_done_before_it_is_asked_for(stand: Stand) -> None:
 def test_many_entries_are_packed_while_the_crawl_goes_on(stand: Stand) -> None:
     stand.crawl(2 * ledger.CHUNK_ENTRIES + 5)
     stand.task.look_for_entries()
-    stand.task.run(stand.filters)
+    stand.run()
     assert (stand.entries(), stand.chunks()) == (5, 2)
     stand.task.look_for_entries()
-    stand.task.run(stand.filters)
+    stand.run()
     assert (stand.entries(), stand.chunks()) == (5, 2)
 
 
@@ -93,15 +98,15 @@ def test_what_is_due_is_given_chunk_by_chunk(stand: Stand) -> None:
     stand.forget()
     task, given = stand.task, stand.events.given
     task.want()
-    task.run(stand.filters)
-    task.run(stand.filters)
+    stand.run()
+    stand.run()
     assert len(given) == 1, "it waits until the crawl wants more"
     assert stand.chunks() == 2, "until its requests are claimed, a chunk stays"
     task.proposed()
-    task.run(stand.filters)
+    stand.run()
     assert (len(given), stand.chunks()) == (1, 1)
     task.want()
-    task.run(stand.filters)
+    stand.run()
     task.proposed()
     task.end(stand.filters)
     assert stand.chunks() == 0
@@ -109,7 +114,7 @@ def test_what_is_due_is_given_chunk_by_chunk(stand: Stand) -> None:
     assert len(texts) == ledger.CHUNK_ENTRIES + 5
     assert texts[0] == '{"url":"http://x/0","meta":{"a":1}}'
     task.want()
-    task.run(stand.filters)
+    stand.run()
     assert (len(given), stand.events.ends) == (2, 1)
 
 
@@ -119,7 +124,7 @@ def test_a_chunk_that_was_not_proposed_is_given_again(stand: Stand) -> None:
     stand.forget()
     for _ in range(2):
         stand.task.want()
-        stand.task.run(stand.filters)
+        stand.run()
         stand.task.recovered()
     assert len(stand.events.given) == 2
     assert stand.chunks() == 1
@@ -129,7 +134,7 @@ def test_a_crawl_that_is_killed_leaves_its_chunk(stand: Stand) -> None:
     stand.crawl(5)
     stand.forget()
     stand.task.want()
-    stand.task.run(stand.filters)
+    stand.run()
     stand.task.end(stand.filters)
     assert stand.chunks() == 1
 
@@ -141,10 +146,10 @@ def test_damaged_chunks_are_deleted(stand: Stand) -> None:
         stand.client.zadd(KEYS.ledger(0), {f"{TAG} x{number}": 1})
         stand.client.hset(KEYS.chunks(0), f"{TAG} x{number}", b"garbage")
     stand.task.want()
-    stand.task.run(stand.filters)
+    stand.run()
     stand.task.proposed()
     stand.task.want()
-    stand.task.run(stand.filters)
+    stand.run()
     assert len(stand.events.given) == 1
     assert stand.events.ends == 1
     assert not stand.client.exists(KEYS.ledger(0))

@@ -231,17 +231,20 @@ class DueChunk:
 
 
 def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueChunk]]:
-    """Return a chunk of each block that has chunks whose pages are forgotten; they stay.
+    """Return a chunk of some blocks that have chunks whose pages are forgotten; they stay.
+
+    It is empty only if no block has one.
 
     Args:
         session: the filter.
         tag: whose requests.
-        place: which of several chunks; a random number, so that workers take different ones.
+        place: which chunks; a random number, so that workers take different ones.
     """
     found: list[DueChunk] = []
     snapshot, script, keys = (yield from session.read()), load("ledger_due"), session.keys
     before = {b: ledger.due_before(ring, snapshot.now) for b, ring in snapshot.rings.items()}
-    for wave in in_waves(before):
+    start = place % max(1, len(before))
+    for wave in in_waves([*before][start:] + [*before][:start]):
         calls = list[Call]()
         for block in wave:
             names = (keys.ledger(block), keys.chunks(block))
@@ -251,6 +254,8 @@ def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueC
             member, _, data = reply.data.partition(b"\n")
             if member:
                 found.append(DueChunk(block, member, data))
+        if found:  # those of all blocks of a large filter would be too many
+            break
     return found
 
 

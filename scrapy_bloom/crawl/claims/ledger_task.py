@@ -21,6 +21,9 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import InMain
 from scrapy_bloom.crawl.write_behind import LONG_SECONDS, PeriodicTask
 
+#: Blocks whose entries are packed before the thread does something else, as sending heartbeats.
+MAX_PACKED = 16
+
 
 class LedgerEvents(Protocol):
     """Receives what is found; always in the crawl's thread."""
@@ -92,10 +95,11 @@ class LedgerTask:
         self._drop_proposed(filters)
         if self._looks_now or (self._is_wanted and self._looks_first):
             self._look(filters)
-        while self._full:
-            window, block = next(iter(self._full))
+        for window, block in [*self._full][:MAX_PACKED]:
             if window not in filters.forgetting or not self._pack(filters, window, block):
                 self._full.discard((window, block))
+        if self._full:
+            return 0.0
         if self._is_wanted:
             self._give(filters)
         return LONG_SECONDS
@@ -127,17 +131,17 @@ class LedgerTask:
     def _look(self, filters: Filters) -> None:
         """Find entries of earlier generations, which may be due, and blocks with many of them."""
         for window, bloom in filters.forgetting.items():
-            bloom.run(FilterSession.read)  # generations of now
+            bloom.run(FilterSession.read)  # the generations of now
             self._full.update((window, block) for block in bloom.run(ledger_protocol.to_pack))
         self._looks_now = self._looks_first = False
 
     def _pack(self, filters: Filters, window: str, block: int) -> bool:
         """Pack some entries of a block; return whether there are more to pack."""
         bloom = filters.forgetting[window]
-        ring = bloom.run(FilterSession.read).rings.get(block)
         entries = bloom.run(partial(ledger_protocol.read, block=block))
-        if ring is None or not entries.texts:
+        if block not in bloom.session.held or not entries.texts:
             return False
+        ring = bloom.session.held[block].ring
         chunks = ledger.chunks_of(ring, _readable(entries.texts))
         pack = partial(ledger_protocol.pack, entries=entries, chunks=chunks)
         bloom.run(partial(pack, block=block, nonce=self._token(8)))

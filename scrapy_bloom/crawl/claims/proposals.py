@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Pages that this process adds between two looks for blocks with entries to pack.
 LOOK_AFTER = 4 * CHUNK_ENTRIES
-#: Returns those of requests that are new, with their claims made; None if that is not known of all.
-NewAmong = Callable[[Sequence[Request]], Awaitable[list[Request] | None]]
+#: Returns those of requests that are new, with their claims made, and whether it is known of all.
+NewAmong = Callable[[Sequence[Request]], Awaitable[tuple[list[Request], bool]]]
 
 
 class Proposals:
@@ -147,17 +147,17 @@ class Proposals:
     async def _propose(self, texts: Sequence[str]) -> None:
         try:
             requests = [request for text in texts if (request := self._read(text)) is not None]
-            new = await self._new_among(requests)
+            new, is_complete = await self._new_among(requests)
         except Exception:
-            new = None
+            new, is_complete = [], False
             logger.exception(tagged("not-proposed", "Bloom filter: the ledger cannot be used"))
         if self._failover.is_over:
             return
-        if new is None:  # they stay in the ledger; the next run looks again, or the next idle time
-            self.none_due()
-            return
         for request in new:
             self._crawl(request)
+        if not is_complete:  # they stay in the ledger, and are looked up again later
+            self.none_due()
+            return
         self._report.count("ledger_due", count=len(texts))
         self._report.count("proposed", count=len(new))
         self._is_asked, self._may_have_more = False, True
