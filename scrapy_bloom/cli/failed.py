@@ -101,11 +101,8 @@ def run(session: CommandSession) -> ExitCode:
     """
     meaning = "the number of pages to list, 0 for all"
     limit = whole_number("--limit", session.opts.limit, 0, MAX_LIMIT, meaning)
-    names = [session.window] if session.is_chosen else session.windows
     with session.connect() as server:
-        blocks = {name: found.header.blocks for name in names if (found := server.look(name))}
-        if not blocks:
-            raise server.absent(names[0])
+        blocks = session.stored_blocks(server)
         filters, totals = {name: server.filter(name) for name in blocks}, Totals()
         pages = totals.count(
             page

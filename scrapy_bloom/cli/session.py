@@ -219,6 +219,18 @@ class CommandSession:
         """Whether the options name one filter, instead of all that the project has."""
         return self.opts.window is not None or self.opts.key is not None
 
+    def stored_blocks(self, server: Server) -> dict[str, int]:
+        """Return how many blocks each filter has that the options choose and that is there.
+
+        Raises:
+            NothingThereError: none is there.
+        """
+        names = [self.window] if self.is_chosen else self.windows
+        blocks = {name: found.header.blocks for name in names if (found := server.look(name))}
+        if not blocks:
+            raise server.absent(names[0])
+        return blocks
+
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes`` answers.
 
