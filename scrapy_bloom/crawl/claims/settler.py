@@ -28,9 +28,9 @@ class ClaimSettler:
         local: what this process knows.
         report: counts and warns.
         clock: returns seconds.
+        only_items: whether pages without an item are remembered for this run only.
         keeps: is called with the window of each page that is to be recorded, if its request is
             stored.
-        only_items: whether pages without an item are remembered for this run only.
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
