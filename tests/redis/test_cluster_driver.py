@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.loops import in_loop
 from support.outages import stalled
-from support.polling import PATIENCE
+from support.polling import PATIENCE, until_it_works
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server, wait_for_cluster
 from support.slots import SlotMove, slots_on
@@ -24,6 +24,7 @@ from support.slots import SlotMove, slots_on
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
+from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.membership import add
 
 URLS = [f"https://example.com/{i}" for i in range(640)]
@@ -76,7 +77,8 @@ class Either:
         return new
 
     def open(self) -> None:
-        self._run(self.bloom.open)
+        """Open the filter as crawls do: on a busy machine, they may not connect in time."""
+        until_it_works(lambda: self._run(self.bloom.open), NotReadyError)
 
     def server_id(self) -> str:
         ids: str = self._run(self.driver.server_id)

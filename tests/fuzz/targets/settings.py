@@ -164,6 +164,7 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_HEARTBEAT": [30],
     "BLOOM_RETRY_AFTER": ["1 day", 60],
     "BLOOM_CRAWLED_STATUSES": ["200-399, 404", [200, "301"], 200],
+    "BLOOM_LEDGER": [False, "yes"],
     "BLOOM_BATCH": [64],
     "BLOOM_WAIT_REPLICAS": ["0", "2", 1],
     "BLOOM_CACHE_SIZE": [1_000],
