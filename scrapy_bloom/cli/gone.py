@@ -71,8 +71,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--forget",
         action="store_true",
-        help="then delete these notes; pages that are gone are not in the ledger any more, and are "
-        "fetched when they are linked",
+        help="delete all notes, also of pages that were missing in one window only; pages that are "
+        "gone are not in the ledger any more, and are fetched when they are linked",
     )
     parser.add_argument(
         "--limit",
@@ -99,16 +99,21 @@ def run(session: CommandSession) -> ExitCode:
         gone = [page for page in noted if page.page.is_gone]
         listed = sorted(noted if session.opts.all_missing else gone, key=lambda page: page.order)
         shown = listed[: limit or None]
+        if session.opts.forget:
+            for bloom in filters.values():
+                bloom.run(ledger_protocol.forget_missing)
         if session.opts.json:
-            head = {"address": server.address, "gone": len(gone), "missing": len(noted)}
+            head = {
+                "address": server.address,
+                "gone": len(gone),
+                "missing": len(noted),
+                "forgotten": bool(session.opts.forget),
+            }
             print_json_list(head, "pages", (page.document() for page in shown))
         else:
             _print(shown, several=len(filters) > 1)
             keys = ", ".join(bloom.key for bloom in filters.values())
             print(f"{keys} on {server.address}: {_total(session, noted, gone, listed, shown)}")
-        if session.opts.forget:
-            for bloom in filters.values():
-                bloom.run(ledger_protocol.forget_missing)
     return ExitCode.FINE
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
-from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.model.schedule import MAX_TIME, Schedule, parse_span
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
 from scrapy_bloom.crawl.advice import Finding
@@ -158,7 +158,9 @@ def progress(title: str) -> Iterator[Callable[[int, int], object]]:
 
 
 def minute(time: int) -> str:
-    """Return a Unix time as the minute in UTC; "" for 0."""
+    """Return a Unix time as the minute in UTC; "" for 0, and "?" beyond the calendar."""
+    if time > MAX_TIME:
+        return "?"  # damaged: anybody may have written it
     return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M}" if time else ""
 
 

@@ -20,6 +20,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.schedule import MAX_TIME
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
@@ -286,7 +287,9 @@ def with_dates(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def iso(time: int) -> str | None:
-    """Return a Unix time in UTC in the form of ISO 8601; None for 0."""
+    """Return a Unix time in UTC in the form of ISO 8601; None for 0, and beyond the calendar."""
+    if time > MAX_TIME:
+        return None  # damaged: anybody may have written it
     return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if time else None
 
 

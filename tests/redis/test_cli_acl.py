@@ -21,6 +21,8 @@ NEEDS = [
     ("metrics --count-failed", "read"),
     ("pending", "read"),
     ("failed", "read"),
+    ("gone", "read"),
+    ("gone --forget", "crawl"),
     ("recrawl https://example.com/new --callback parse_item", "crawl"),
     ("list", "list"),
     ("pending --release --owner w1 --yes", "crawl"),
@@ -131,3 +133,12 @@ def test_a_file_of_users_can_have_the_line(any_binary: str, call: Call, tmp_path
         server.client(username=USER, password=PASSWORD) as client,
     ):
         BloomFilter(client, "two words").open()
+
+
+def test_a_project_with_a_ledger_gets_its_rights(shop: Call) -> None:
+    document = shop("acl", "--json", BLOOM_LEDGER=True).json
+    assert document == shop("acl", "--for", "crawl,ledger", "--json").json
+    assert {*document["commands"]} - {*shop("acl", "--json").json["commands"]} >= {"+rpush"}
+    assert (
+        "+rpush" not in shop("acl", "--for", "read", "--json", BLOOM_LEDGER=True).json["commands"]
+    )

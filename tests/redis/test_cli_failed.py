@@ -12,6 +12,7 @@ from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.crawl.claims import workers
@@ -183,3 +184,16 @@ def test_where_there_is_no_server(shop: Call) -> None:
     done = shop("failed", BLOOM_REDIS_URL=f"redis://:{SECRET}@localhost:{free_port()}")
     assert (done.code, done.out) == (2, "")
     assert SECRET not in done.err
+
+
+def test_a_time_beyond_the_calendar_is_damaged(
+    shop: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    owner = workers.failed_id("shop")
+    client.hset(
+        Keys(KEY).claims(0), "ab", f'{owner} !HTTP+503 999999999999 1 {{"url":"http://x/"}}'
+    )
+    (page,) = shop("failed", "--json").json["pages"]
+    assert page["due_utc"] is None
+    assert "       1  ?    " in shop("failed").out
+    assert shop("pending").code == 0

@@ -116,6 +116,7 @@ def test_forget_deletes_the_notes(shop: Call, bloom: BloomFilter, client: redis.
     done = shop("gone", "--forget")
     assert "https://example.com/a" in done.out
     assert "1 pages are gone; the notes are deleted" in done.out
+    assert shop("gone", "--forget", "--json").json["forgotten"] is True
     assert not client.keys("*missing*")
     assert shop("gone", "--json").json["pages"] == []
 
@@ -140,6 +141,15 @@ def test_damaged_notes_are_left_out(
     note(client, "https://example.com/a")
     done = shop("gone", "--json")
     assert (done.code, len(done.json["pages"])) == (0, 1)
+
+
+def test_times_beyond_the_calendar_are_damaged(
+    shop: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    note(client, "https://example.com/a", first=999_999_999_000)
+    (page,) = shop("gone", "--json").json["pages"]
+    assert (page["first"], page["first_utc"]) == (999_999_999_000, None)
+    assert "      2  ?    " in shop("gone").out
 
 
 @pytest.mark.parametrize("limit", ["-1", "x", "1.5"])

@@ -212,3 +212,12 @@ def test_sites_that_are_no_sites(call: Call, options: str, message: str) -> None
     done = call("plan", *options.split())
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+def test_plan_says_what_a_ledger_adds(call: Call) -> None:
+    facts = dict(re.findall(r"  (\S.*?)  +(\S.*?) *\n", call("plan").out))
+    assert facts["a ledger"] == "none: nothing is forgotten"
+    done = call("plan", "--recrawl-after", "6 months")
+    facts = dict(re.findall(r"  (\S.*?)  +(\S.*?) *\n", done.out))
+    assert facts["a ledger"].startswith("about 171.7 MiB more at capacity, 30 bytes a URL, and ")
+    assert facts["a ledger"].endswith(" up to 4.7 MiB that is not packed yet (BLOOM_LEDGER)")

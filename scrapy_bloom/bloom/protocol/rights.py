@@ -36,8 +36,8 @@ _SCRIPTS = {
 #: What each use is, for people.
 USES = {
     CRAWL: "crawls, and most of the library; rotate, clear, pending --release, recrawl, migrate",
-    LEDGER: "crawls with a ledger, together with crawl; gone",
-    READ: "info, check, failed, and the list of pending",
+    LEDGER: "crawls with a ledger, together with crawl",
+    READ: "info, check, failed, gone, and the list of pending",
     LIST: "list; it sees the names of all keys",
     DELETE: "delete",
     EXPORT: "export",
