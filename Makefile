@@ -8,7 +8,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # The oldest versions that pyproject.toml promises to work with.
 # Twisted: Scrapy 2.13 itself does not start with the newest.
-LOWEST = "scrapy==2.13.0" "redis==5.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
+LOWEST = "scrapy==2.13.0" "redis==6.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
@@ -32,7 +32,7 @@ help:
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
-	@echo "make test-lowest  run the tests with the oldest supported versions (PYTHON=python3.10)"
+	@echo "make test-lowest  run the tests with the oldest supported versions"
 
 demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import redis
 from matplotlib.axes import Axes
@@ -348,7 +348,7 @@ class _Runner:
         self._servers: dict[bool, Server] = {}
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> "_Runner":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         found, module = found_servers(), redisbloom()
         usual = next(iter(found.values()))
         self._servers[False] = self._stack.enter_context(Server(usual))

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import count as count_from
 from itertools import pairwise
 from pathlib import Path
@@ -255,9 +255,7 @@ def years(
         for month in range(2 * window + PUBLISHING + 1):
             archive.is_old = month >= PUBLISHING
             for day in DAYS:
-                moved.set_time(
-                    datetime(2027 + month // 12, 1 + month % 12, day, tzinfo=timezone.utc)
-                )
+                moved.set_time(datetime(2027 + month // 12, 1 + month % 12, day, tzinfo=UTC))
                 if not archive.is_old:
                     archive.count += count // (PUBLISHING * len(DAYS))
                 run = next(runs)

@@ -9,7 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def run(*, quick: bool = False, full: bool = False, page: Path) -> Outcome:  # n
         "machine": machine(),
         "packages": packages(),
         "command": command(),
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "load": [round(before, 1), round(load(), 1)],
     }
     found = {"facts": facts, "memory": memory, "costs": costs, "crawls": crawls}

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -176,9 +176,7 @@ def year(
         given = {name: value.format(**places) for name, value in settings.items()}
         for month in range(months):
             for day in DAYS:
-                moved.set_time(
-                    datetime(2027 + month // 12, 1 + month % 12, day, tzinfo=timezone.utc)
-                )
+                moved.set_time(datetime(2027 + month // 12, 1 + month % 12, day, tzinfo=UTC))
                 news.count += new // len(DAYS)
                 done = crawls.crawl(SPIDER, **given)
                 assert done.stats["finish_reason"] == "finished", done.log

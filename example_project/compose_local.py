@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -200,7 +200,7 @@ class Project:
         )
         return text.replace("0.0.0.0", "127.0.0.1").replace("/tmp", str(directory))
 
-    def __enter__(self) -> "Project":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent
@@ -162,7 +162,7 @@ class Storage:
 
 
 def middle_of(month: str) -> datetime:
-    return datetime(YEAR, MONTHS.index(month) + 1, 15, 12, tzinfo=timezone.utc)
+    return datetime(YEAR, MONTHS.index(month) + 1, 15, 12, tzinfo=UTC)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Fixtures: one real server of a kind per process, an empty database per test."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,18 +29,6 @@ register_profiles()
 os.environ.pop("COLUMNS", None)
 # What a Scrapy process does first; up to 2.14, a crawler cannot be built without.
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Ignore what redis-py 5.0 leaves to the garbage collector: unix sockets that never connected.
-
-    It comes at any time, in a test that has nothing to do with it.
-    """
-    if redis.__version__.startswith("5.0."):
-        never_connected = "unclosed <socket.socket fd=[0-9]+, family=[^,]+AF_UNIX, [^,]+, proto=0>$"
-        config.addinivalue_line("filterwarnings", f"ignore:{never_connected}:ResourceWarning")
-        # After the last test the filters are those from before this function.
-        warnings.filterwarnings("ignore", never_connected, ResourceWarning)
 
 
 def pytest_report_header() -> list[str]:

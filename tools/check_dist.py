@@ -15,8 +15,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "scrapy_bloom/"
-#: The embedded Valkey server, for the crawl, has no wheel for older versions of Python.
-CAN_CRAWL = sys.version_info >= (3, 11)
 
 #: Each page links to the same page twice; ``data:`` URLs need no network.
 SPIDER = """
@@ -117,8 +115,6 @@ def try_out(package: Path, empty: Path) -> None:
     run(empty, python, "-c", "from scrapy_bloom import *")
     run(empty, scrapy, "bloom", "--help")
     run(empty, scrapy, "bloom", "plan")
-    if not CAN_CRAWL:
-        return
     run(empty, *pip, "install", f"{package}[embedded]")
     (empty / "smoke.py").write_text(SPIDER)
     settings = ("DUPEFILTER_CLASS=scrapy_bloom.BloomDupeFilter", "BLOOM_REDIS_URL=embedded:data")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, Combine, chunks
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish
@@ -52,7 +52,7 @@ class AsyncBloomFilter(BaseFilter):
         """See ``BloomFilter.open``."""
         return await self._run(self._session.open(writable=True), on_all_blocks=True)
 
-    async def __aenter__(self) -> "AsyncBloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -233,7 +233,7 @@ class AsyncBloomFilter(BaseFilter):
         try:
             async with timeout(seconds, lambda: self._driver.round_trips), self._lock:
                 return await self._driver.run(steps, on_all_blocks=on_all_blocks)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise self._driver.late() from error
 
     @property

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, Self
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
@@ -22,9 +22,6 @@ from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
-
-T = TypeVar("T")
-S = TypeVar("S", bound="BaseFilter")
 
 #: Makes a filter under some keys, of others.
 Combine = Callable[[Sequence[FilterSession], Keys], MultiOperation[None]]
@@ -96,7 +93,7 @@ class BaseFilter(ABC):
     def _use(self, client: Any) -> None:
         """Create the driver for a client."""
 
-    def _sibling(self: S, key: str, client: Any = None) -> S:  # noqa: PYI019 - Self: not in 3.10
+    def _sibling(self, key: str, client: Any = None) -> Self:
         """Return another filter on the same server, or on another one."""
         if client is None:
             client, label = self._client, self._given_label

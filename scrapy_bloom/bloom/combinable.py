@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
+    from typing import Self  # in typing from Python 3.11 on
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CombinableFilter")

@@ -103,7 +103,7 @@ _START_EMBEDDED = "start the crawl again, and see server.log in its directory"
 _OUT_OF_MEMORY = r"^OutOfMemoryError|OOM command not allowed"
 _NO_PRIMARY = r"^NoPrimaryError: (?P<problem>cannot be reached now: .*)"
 _LOADING, _LATE = r"^BusyLoadingError|LOADING", r"^TimeoutError|timed out"
-#: Of a cluster that has lost a node; redis-py 5 has no class of its own in pipelines.
+#: Of a cluster that has lost a node.
 _CLUSTER_DOWN = r"^ClusterDownError|: CLUSTERDOWN\b"
 #: In a script, Redis 7 and Valkey have other texts for it.
 _NO_RIGHTS = (
@@ -204,7 +204,6 @@ _REMEDIES = (
         "is moving a slot of the filter to another node: wait until that has ended",
     ),
     (
-        # redis-py 5 has no classes of its own for these.
         r"^(Moved|Ask|ClusterCrossSlot)Error|: (MOVED|ASK|CROSSSLOT)\b",
         "is a node of a cluster that cannot serve this: use a client for clusters, or repair it",
     ),
@@ -297,7 +296,7 @@ def tls_reason(error: Exception) -> str:
 def _text_of(error: Exception) -> str:
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or error.__context__
-    # The asyncio client of redis-py 5.0 shows only the number of an error.
+    # redis-py's asyncio client shows only the number of an error.
     is_short = isinstance(cause, OSError) and " connecting to " in text
     return f"{text} {cause}" if is_short else text
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from scrapy_bloom.bloom.base import chunks
 from scrapy_bloom.bloom.client.driver import Driver
@@ -82,7 +82,7 @@ class BloomFilter(CombinableFilter):
     def _use(self, client: Any) -> None:
         self._driver = Driver(client, self._label, self._timeout, self._words)
 
-    def __enter__(self) -> "BloomFilter":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         self.open()
         return self
 

@@ -4,7 +4,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
@@ -161,7 +161,7 @@ def minute(time: int) -> str:
     """Return a Unix time as the minute in UTC; "" for 0, and "?" beyond the calendar."""
     if time > MAX_TIME:
         return "?"  # damaged: anybody may have written it
-    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M}" if time else ""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}" if time else ""
 
 
 def size(count: float) -> str:

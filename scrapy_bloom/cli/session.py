@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -290,7 +290,7 @@ def iso(time: int) -> str | None:
     """Return a Unix time in UTC in the form of ISO 8601; None for 0, and beyond the calendar."""
     if time > MAX_TIME:
         return None  # damaged: anybody may have written it
-    return f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if time else None
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}" if time else None
 
 
 def complain(text: str) -> None:

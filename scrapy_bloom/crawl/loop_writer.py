@@ -90,7 +90,7 @@ class LoopWriter:
             while True:
                 try:
                     answer = await self._answer(step)
-                except Exception as error:  # noqa: PERF203 - it is an answer
+                except Exception as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(answer)

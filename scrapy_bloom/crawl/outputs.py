@@ -8,7 +8,6 @@ outputs: from an iterator, it would start CONCURRENT_ITEMS (100) tasks a page.
 """
 
 import asyncio
-import sys
 import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
@@ -305,10 +304,9 @@ class _Page:
         task = asyncio.current_task() if error is not None else None
         if error is None or task is None:
             return
-        if sys.version_info >= (3, 11):
-            if not task.cancelling():
-                return  # the callback has left that scope
-            task.uncancel()
+        if not task.cancelling():
+            return  # the callback has left that scope
+        task.uncancel()
         task.cancel(*error.args)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
@@ -100,7 +100,7 @@ class SitemapVersions(SitemapSpider):
         for request in super()._parse_sitemap(response):
             lastmod = reading.lastmod(request)
             if request.callback == self._parse_sitemap:
-                version = sitemap_version(lastmod, forgotten, datetime.now(timezone.utc).date())
+                version = sitemap_version(lastmod, forgotten, datetime.now(UTC).date())
                 if version:  # BLOOM_REMEMBER = "items" reads pages without an item in each run
                     request.meta.setdefault("bloom_has_item", True)
             else:

@@ -46,7 +46,7 @@ def run_blocking(steps: Steps[T], filters: Filters) -> T:
                     answer = filters.server_id()
                 else:
                     answer = filters.by_window[step.window].run(step.operation)
-            except Exception as error:  # noqa: PERF203 - it is an answer
+            except Exception as error:
                 step = steps.throw(error)
             else:
                 step = steps.send(answer)

@@ -1,7 +1,7 @@
 """The last log lines of a crawl: what was new, and why nothing was. Pure."""
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 
@@ -56,4 +56,4 @@ def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
 
 def day(time: int) -> str:
     """Return a Unix time as text."""
-    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")

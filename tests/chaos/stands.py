@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from random import Random
+from typing import Self
 
 from support.polling import until
 from support.proxy import Proxy
@@ -54,7 +55,7 @@ class Stand:
         if proxied:
             self.proxy = self._stack.enter_context(Proxy(self.server.port, rng=Random(self._seed)))
 
-    def __enter__(self) -> "Stand":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Self
 
 from support.crawling import PLAIN_SCRAPY
 from support.nursery import Nursery
@@ -74,7 +75,7 @@ class Lab:
         hubs = fetched & (self.site.truth().hubs | {"/robots.txt"})
         return Pages(fetched, Testimony.read(seen).scraped, hubs)
 
-    def __enter__(self) -> "Lab":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

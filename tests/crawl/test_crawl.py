@@ -13,7 +13,6 @@ from scrapy import version_info
 from support.crawling import (
     PLAIN_SCRAPY,
     crawl,
-    needs_embedded,
     options,
     run,
     run_scrapy,
@@ -168,7 +167,6 @@ def test_the_log_at_info_is_a_handful_of_lines(
     assert " new, " in ours[1]
 
 
-@needs_embedded
 def test_an_embedded_crawl_leaves_nothing_running(
     site: Site, web: SiteServer, tmp_path: Path
 ) -> None:
@@ -334,7 +332,6 @@ process.start()
 """
 
 
-@needs_embedded
 def test_spiders_in_one_process_have_filters_of_their_own(
     site: Site, web: SiteServer, tmp_path: Path
 ) -> None:

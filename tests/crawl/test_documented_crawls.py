@@ -13,7 +13,7 @@ import pytest
 import redis
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, serve
-from support.crawling import CRAWL_TIMEOUT, needs_embedded, options, run
+from support.crawling import CRAWL_TIMEOUT, options, run
 from support.pages import Block, blocks, commands, read
 from support.paths import PROJECT
 from support.polling import until
@@ -101,7 +101,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield reader
 
 
-@needs_embedded
 def test_the_tutorial_is_what_happens(reader: Reader) -> None:
     """All blocks were followed by the fixture."""
     assert len(reader.logs) == 3
@@ -112,7 +111,6 @@ def test_the_tutorial_is_what_happens(reader: Reader) -> None:
     assert counts == [STORIES, 0, 3]
 
 
-@needs_embedded
 def test_the_readme_shows_the_same_logs(reader: Reader) -> None:
     """Its first block has two runs, the second block the end of the third."""
     marked = [block for block in blocks("README.md", "console") if block.mark == "log"]
@@ -127,7 +125,6 @@ def test_the_readme_shows_the_same_logs(reader: Reader) -> None:
     assert_logged(["remembers 336 URLs", *runs[2]], reader.logs[2])
 
 
-@needs_embedded
 def test_the_test_of_the_how_to_page_passes(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +144,6 @@ def test_the_test_of_the_how_to_page_passes(
 # -- half a year in a minute --
 
 
-@needs_embedded
 @pytest.mark.slow  # the demo of a smaller site is in test_example_project.py
 def test_the_table_of_half_a_year_is_what_the_demo_prints() -> None:
     done = run("demo.py")

@@ -12,7 +12,7 @@ import pytest
 from example_site.build import Site
 from example_site.serve import SiteServer, serve
 from support.certificates import TLSServer
-from support.crawling import PLAIN_SCRAPY, needs_embedded, options, run_scrapy
+from support.crawling import PLAIN_SCRAPY, options, run_scrapy
 from support.rights import PASSWORD, USER, set_user
 from support.sentinels import start_sentinels
 from support.servers import Server, start_cluster
@@ -123,7 +123,7 @@ def few_rights(binary: str, directory: Path) -> Iterator[dict[str, str]]:
 
 PLACES: list[Any] = [
     *(standalone, unix_socket, sentinel, cluster, tls, few_rights),
-    pytest.param(embedded, marks=needs_embedded),
+    embedded,
 ]
 
 # -- crawls --

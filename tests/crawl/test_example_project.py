@@ -24,7 +24,6 @@ from support.crawling import (
     PLAIN_SCRAPY,
     PROJECT,
     crawl,
-    needs_embedded,
     options,
     run,
     run_together,
@@ -325,7 +324,6 @@ DEMO_STORIES = ("--stories", "40")
 NO_LIBRARY = "fake/libfaketime/__init__.py"
 
 
-@needs_embedded
 @pytest.mark.skipif(
     importlib.util.find_spec("libfaketime") is None, reason="no libfaketime to move a clock with"
 )
@@ -347,7 +345,6 @@ def numbers_of(month: str, output: str) -> list[str]:
     return [cell.strip() for cell in row.split("│")[2:5]]
 
 
-@needs_embedded
 @pytest.mark.slow  # the next test has windows in runs, too
 def test_demo_counts_runs_where_the_clock_cannot_be_moved(tmp_path: Path) -> None:
     package = tmp_path / NO_LIBRARY
@@ -403,7 +400,6 @@ def test_demo_promises_what_the_definition_says(site: Site) -> None:
     assert promise.crawl(truth, 6) == truth.crawl(known)
 
 
-@needs_embedded
 def test_demo_says_what_is_wrong(web: SiteServer) -> None:
     """A taken port is one line and exit code 2, not a traceback."""
     done = run("demo.py", "--port", str(web.server_port))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
-from support.crawling import needs_embedded
 from support.loops import eventually, in_loop
 from support.outages import kick, killed, known_host, stalled, struck
 from support.polling import until
@@ -328,7 +327,6 @@ def process_of(worker: Worker) -> int:
         return int(client.info("server")["process_id"])
 
 
-@needs_embedded
 @in_loop
 async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
     with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
@@ -340,7 +338,6 @@ async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path
         assert worker.stat("outages") == 1
 
 
-@needs_embedded
 @in_loop
 async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

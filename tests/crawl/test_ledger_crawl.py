@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def lab(moved: MovedServer, tmp_path: Path) -> Iterator[Lab]:
 
 
 def move_to(moved: MovedServer, year: int, month: int, day: int) -> None:
-    moved.set_time(datetime(year, month, day, 12, tzinfo=timezone.utc))
+    moved.set_time(datetime(year, month, day, 12, tzinfo=UTC))
 
 
 def crawl(lab: Lab, **settings: Any) -> Done:

@@ -6,7 +6,7 @@ Only the server's clock moves; the crawling processes keep the real one, which m
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
 from threading import Lock
@@ -64,7 +64,7 @@ def crawls(web: SiteServer, moved: MovedServer, tmp_path: Path) -> Crawls:
 
 def day(month: int, number: int = 15, hour: int = 12) -> datetime:
     """Return a moment in a month; months are counted from January 2027 on."""
-    return datetime(2027 + month // 12, 1 + month % 12, number, hour, tzinfo=timezone.utc)
+    return datetime(2027 + month // 12, 1 + month % 12, number, hour, tzinfo=UTC)
 
 
 def month_of(when: datetime) -> int:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ class News:
     sizes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        start = datetime(2026, 1, 1, tzinfo=UTC)
         self._times = ((start + timedelta(minutes=n)).isoformat() for n in count())
 
     def change(self, *paths: str) -> None:
@@ -173,7 +173,7 @@ def test_what_has_changed_and_what_is_due_is_fetched_and_nothing_else(
     given = {"BLOOM_RECRAWL_AFTER": "3 months", "BLOOM_RING": ring}
     unread_bytes, all_bytes, due = 0, 0, 0
     for month in (0, 0, 1, 2, 2, 3, 4, 6, 6, 7, 11, 11):
-        moved.set_time(datetime(2027, 1 + month, 15, 12, tzinfo=timezone.utc))
+        moved.set_time(datetime(2027, 1 + month, 15, 12, tzinfo=UTC))
         fetches = expected.fetches(news, month)
         due += news.pages.keys() <= fetches.keys()
         done = news.crawl(**given)

@@ -145,15 +145,11 @@ def test_wrong_credentials_are_corrected_in_the_client(any_binary: str) -> None:
 # -- a pool without a free connection --
 
 
-#: What redis-py 5.0 wants to know of who takes a connection, and later versions do not.
-COMMAND = ("_",) if redis.__version__.startswith("5.0.") else ()
-
-
 @contextmanager
 def exhausted(pool: redis.ConnectionPool) -> Iterator[redis.Redis]:
     """Return a client whose pool's only connection is taken."""
     with ExitStack() as stack:
-        connection = pool.get_connection(*COMMAND)
+        connection = pool.get_connection()
         stack.callback(pool.disconnect)
         stack.callback(pool.release, connection)
         yield redis.Redis(connection_pool=pool)
@@ -179,7 +175,7 @@ def test_an_exhausted_pool_of_asyncio_is_not_the_server_s_fault(
 ) -> None:
     async def use() -> None:
         pool = redis.asyncio.ConnectionPool.from_url(server.url, max_connections=1)
-        connection = await pool.get_connection(*COMMAND)
+        connection = await pool.get_connection()
         try:
             bloom = AsyncBloomFilter(redis.asyncio.Redis(connection_pool=pool), "k")
             with pytest.raises(StorageError, match="connections of the pool are in use"):

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 import redis
@@ -24,11 +24,11 @@ def client(moved: MovedServer) -> Iterator[redis.Redis]:
 
 
 def at(year: int, month: int, day: int, *rest: int) -> datetime:
-    return datetime(year, month, day, *rest, tzinfo=timezone.utc)
+    return datetime(year, month, day, *rest, tzinfo=UTC)
 
 
 def shown(server: MovedServer) -> datetime:
-    return datetime.fromtimestamp(server.now(), timezone.utc)
+    return datetime.fromtimestamp(server.now(), UTC)
 
 
 def test_a_test_begins_at_a_fixed_time_with_an_empty_database(

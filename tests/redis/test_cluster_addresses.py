@@ -31,7 +31,7 @@ def use(url: str, **params: Any) -> list[bool]:
             bloom = AsyncBloomFilter(client, "k", timeout=PATIENCE)
             return [await bloom.add("b"), await bloom.add("a")]
         finally:
-            await getattr(client, "aclose", client.close)()  # redis-py 5.0.0 calls it close
+            await client.aclose()
 
     with closing(connect(url, timeout=PATIENCE, params=params)) as connection:
         bloom = BloomFilter(connection.client, "k")

@@ -421,7 +421,6 @@ def test_a_cluster_client_does_not_repeat_a_command(any_binary: str) -> None:
             admin.execute_command("CLIENT", "PAUSE", 350, "WRITE")
             with pytest.raises((redis.RedisError, redis.exceptions.RedisClusterException)):
                 connection.client.incrby("k", 1)
-            # redis-py 5 finds no node to try again on here; with several nodes this is the limit.
             assert getattr(connection.client, "cluster_error_retry_attempts", 0) == 0
 
 

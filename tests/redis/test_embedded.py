@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.crawling import needs_embedded
 from support.polling import PATIENCE, until
 
 from scrapy_bloom.bloom.client import embedded
@@ -26,7 +25,7 @@ from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
-pytestmark = [needs_embedded, pytest.mark.usefixtures("own_tmp")]
+pytestmark = pytest.mark.usefixtures("own_tmp")
 
 spawn = multiprocessing.get_context("spawn")
 

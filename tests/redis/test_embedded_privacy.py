@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.crawling import needs_embedded
 
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer
 from scrapy_bloom.bloom.client.file_locks import is_free
 from scrapy_bloom.bloom.errors import StorageError
 
-pytestmark = [needs_embedded, pytest.mark.usefixtures("own_tmp")]
+pytestmark = pytest.mark.usefixtures("own_tmp")
 
 
 def test_nothing_in_the_directory_is_for_other_users(data_dir: Path) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis
@@ -103,7 +103,7 @@ def test_months_are_forgotten_one_by_one_on_the_first(
 def seconds_on(seen: datetime, period: int, periods: int) -> datetime:
     """Return the start of the period of seconds that is so many after the one of a moment."""
     index = unix(seen) // period
-    return datetime.fromtimestamp((index + periods) * period, timezone.utc)
+    return datetime.fromtimestamp((index + periods) * period, UTC)
 
 
 JANUARY = at(2027, 1, 15, 12)
@@ -508,7 +508,7 @@ def test_bitmaps_expire_a_day_after_they_are_of_no_more_use_and_rings_later(
 
     def expiries(*names: str) -> list[datetime]:
         ends = [client.expiretime(name) for name in names]
-        return [datetime.fromtimestamp(end, timezone.utc) for end in ends]
+        return [datetime.fromtimestamp(end, UTC) for end in ends]
 
     later = timedelta(days=400)
     june = at(2027, 6, 2)

@@ -18,7 +18,7 @@ from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras import archive
 from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, ArchiveWriter
 from scrapy_bloom.bloom.extras.saver import Saved, Saver
@@ -106,10 +106,6 @@ async def _save_async(server: Server, decode: bool, file: io.BytesIO) -> None:
 def test_it_is_the_same_file_on_asyncio(server: Server, client: redis.Redis, decode: bool) -> None:
     make(client).extend(URLS)
     file = io.BytesIO()
-    if decode and redis.__version__ in ("5.0.0", "5.0.1"):
-        with pytest.raises(ConfigurationError, match="use a client without decode_responses"):
-            asyncio.run(_save_async(server, decode, file))
-        return
     asyncio.run(_save_async(server, decode, file))
     assert read(file.getvalue()) == stored(client)
 

@@ -48,7 +48,7 @@ class Both:
         self.bloom = BloomFilter(connection.client, "k")
         client = connection.open_async()
         self.other = AsyncBloomFilter(client, "k", timeout=PATIENCE)
-        self.close = getattr(client, "aclose", client.close)  # redis-py 5.0.0 calls it close
+        self.close = client.aclose
 
 
 def use(url: str, steps: Callable[[Both], Awaitable[object]], timeout: float = PATIENCE) -> None:

@@ -16,10 +16,6 @@ from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.migrate.batches import Counts, Source
 from scrapy_bloom.migrate.sources import SeenSource, SetSource, UrlSource, open_file
 
-if redis.__version__.startswith("5.0."):
-    # It leaves the closing of a socket to a server that was killed to the garbage collector.
-    pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 KEY = "shop:dupefilter"
 W = "lasting"
 

@@ -42,7 +42,7 @@ def use_async(url: str, timeout: float = PATIENCE, **params: Any) -> list[bool]:
             bloom = AsyncBloomFilter(client, "k", timeout=timeout)
             return [await bloom.add("a"), await bloom.add("a")]
         finally:
-            await getattr(client, "aclose", client.close)()  # redis-py 5.0.0 calls it close
+            await client.aclose()
             await client.connection_pool.disconnect()
 
     with closing(connect(url, timeout=timeout, params=params)) as connection:

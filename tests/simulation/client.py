@@ -1,7 +1,7 @@
 """A Redis client, events and threads in a simulated world."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.exceptions import RedisError
@@ -50,7 +50,7 @@ class SimulatedPipeline(SimulatedClient):
         self._world, self._name, self._timeout = world, name, timeout
         self._commands: list[Any] = []
 
-    def __enter__(self) -> "SimulatedPipeline":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

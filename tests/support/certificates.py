@@ -4,7 +4,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -75,7 +75,7 @@ class Authority:
     def _builder(
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1
     ) -> x509.CertificateBuilder:
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(name)

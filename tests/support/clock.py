@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from support.servers import Server
@@ -24,7 +24,7 @@ MOVE_TIMEOUT = 10.0
 #: Seconds by which its answer may lie outside of the time it took to answer.
 TOLERANCE = 0.02
 #: What the clock of the ``moved`` fixture shows when a test begins.
-MOVED_TO = datetime(2027, 1, 15, 12, tzinfo=timezone.utc)
+MOVED_TO = datetime(2027, 1, 15, 12, tzinfo=UTC)
 
 # Only the wall clock moves. The event loop and the timers run on the monotonic clock, and with
 # that one jumping back, the server would wait for it to come round again.

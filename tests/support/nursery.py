@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from scrapy.settings import default_settings
 
@@ -101,7 +101,7 @@ class Nursery:
         """End it, and any crawlers that are left."""
         self._process.communicate()
 
-    def __enter__(self) -> "Nursery":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

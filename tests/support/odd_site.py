@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urljoin
 
 import redis
@@ -459,7 +459,7 @@ class Lab:
             crawl.kill()
         return self.site.hits() - before
 
-    def __enter__(self) -> "Lab":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

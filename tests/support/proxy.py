@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from support.servers import free_port
 
@@ -105,7 +105,7 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def __enter__(self) -> "Proxy":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -43,7 +43,7 @@ class Node:
             try:
                 yield client
             finally:
-                client.connection_pool.disconnect()  # redis-py 5.0 does not
+                client.connection_pool.disconnect()
 
     @property
     def role(self) -> str:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
@@ -24,7 +24,7 @@ GOING = 60
 
 
 def at(year: int, month: int, day: int, *rest: int) -> datetime:
-    return datetime(year, month, day, *rest, tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
+    return datetime(year, month, day, *rest, tzinfo=UTC)  # type: ignore[misc, arg-type]
 
 
 def stored_rings(client: redis.Redis, key: str = KEY) -> dict[int, Ring]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import redis
 
@@ -159,7 +159,7 @@ class ScriptedSentinel:
             else b"*-1\r\n"
         )
 
-    def __enter__(self) -> "ScriptedSentinel":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

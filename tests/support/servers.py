@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 
@@ -115,7 +115,7 @@ class Server:
         self.process.wait()
         shutil.rmtree(self.directory)
 
-    def __enter__(self) -> "Server":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,7 @@
 """An open dupefilter without a crawl: it is asked about pages, also while its server is down."""
 
 import time
-from typing import Any
+from typing import Any, Self
 
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
@@ -95,7 +95,7 @@ class Worker:
         """Wait until the crawl uses the server again."""
         await eventually(self.is_back, "the server is found again")
 
-    def __enter__(self) -> "Worker":  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,6 @@
 """``Outputs`` and callbacks that wait, are cancelled or time out, with asyncio and without."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -162,8 +161,6 @@ async def test_a_cancellation_comes_where_the_callback_waits() -> None:
 
 # -- time-outs of the callback --
 
-needs_time_outs = pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout is new")
-
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +168,6 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs_module, "MAX_PER_TURN", 1)
 
 
-@needs_time_outs
 @pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("limit", [1, 100])
 @in_loop
@@ -198,7 +194,6 @@ async def test_a_time_out_ends_what_the_callback_waits_for(limit: int) -> None:
     assert lab.scraper.errors == []
 
 
-@needs_time_outs
 @pytest.mark.usefixtures("short_turns")
 @in_loop
 async def test_a_time_out_that_is_left_before_anything_was_waited_for_is_none() -> None:
@@ -224,7 +219,7 @@ async def test_a_time_out_while_the_callback_waits_ends_that() -> None:
         yield ITEM
         try:
             await asyncio.wait_for(asyncio.Event().wait(), 0.001)
-        except (TimeoutError, asyncio.TimeoutError):
+        except TimeoutError:
             yield "timed out"
 
     await lab.handle(callback())

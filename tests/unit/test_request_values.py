@@ -2,7 +2,7 @@
 
 import enum
 from collections import OrderedDict, defaultdict
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -51,7 +51,7 @@ from support.stored_requests import (
 from scrapy_bloom.crawl.claims.request_codec import dump, load
 from scrapy_bloom.crawl.claims.request_values import MAX_DEPTH
 
-TODAY = datetime(2027, 1, 1, 12, tzinfo=timezone.utc)
+TODAY = datetime(2027, 1, 1, 12, tzinfo=UTC)
 
 # -- strategies --
 

@@ -1,7 +1,7 @@
 """Spans and schedules: against a calendar walked by other means, and what users are told."""
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
@@ -22,7 +22,7 @@ from scrapy_bloom.bloom.model.schedule import (
     parse_span,
 )
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800
 CENTURY = 36_525 * DAY
 MOST = {MONTHS: 12 * MAX_YEARS, SECONDS: CENTURY, RUNS: 1_000_000}
@@ -62,7 +62,7 @@ def seconds(window: int, period: int) -> Schedule:
 
 
 def unix(*fields: int) -> int:
-    moment = datetime(*fields, tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
+    moment = datetime(*fields, tzinfo=UTC)  # type: ignore[misc, arg-type]
     return (moment - EPOCH) // timedelta(seconds=1)
 
 

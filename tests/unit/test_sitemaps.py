@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_each_page_has_the_version_of_its_entry() -> None:
 
 
 def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
-    today = datetime.now(timezone.utc)
+    today = datetime.now(UTC)
     texts = [f"{today - timedelta(days):%Y-%m-%d}" for days in (0, 3)]
     pages = urlset(*(entry(f"/p/{n}", text) for n, text in enumerate(texts)))
     assert found(make()._parse_sitemap(answer(pages))) == [("/p/0", texts[0]), ("/p/1", texts[1])]

@@ -8,10 +8,9 @@ each with its reason. The exit code is 1 if there are others, or if a known one 
 import argparse
 import os
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
-
-import tomllib
 
 from tools.upstream.environment import Environment
 from tools.upstream.outcomes import PASSED, Comparison, Known, compare

@@ -134,7 +134,7 @@ class AsyncClusterNodes:
                 try:
                     reply = await connection.read_response(disable_decoding=command.binary)
                     replies.append(reply)
-                except redis.ResponseError as error:  # noqa: PERF203 - it is a reply
+                except redis.ResponseError as error:
                     replies.append(error)
             is_whole = True
         except FAILURES as error:
@@ -170,8 +170,7 @@ async def _make_usable(connection: Any) -> None:
         # Before redis-py 8 it had another name.
         has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
         try:
-            # 5.0.0 does not notice that the server has closed the connection.
-            if not (connection._reader.at_eof() or await has_data()):  # noqa: SLF001
+            if not await has_data():
                 return
         except (redis.RedisError, OSError):
             pass
@@ -180,7 +179,7 @@ async def _make_usable(connection: Any) -> None:
 
 
 def _release(node: Any, connection: Any) -> None:
-    """Give a connection back to its node; redis-py 5.0.0 has no method for it."""
+    """Give a connection back to its node; redis-py 6.0 has no method for it."""
     if hasattr(node, "release"):
         node.release(connection)
     else:

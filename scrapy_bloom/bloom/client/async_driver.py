@@ -21,14 +21,12 @@ from scrapy_bloom.bloom.client.cluster_errors import (
 )
 from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal, patience_of
 from scrapy_bloom.bloom.client.driver import values_of
-from scrapy_bloom.bloom.client.exchanger import taking
 from scrapy_bloom.bloom.client.time_out import timeout
 from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.client.waiting import fewest, refuse_errors
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
-    ConfigurationError,
     RightsError,
     StorageError,
     explain,
@@ -87,7 +85,6 @@ class AsyncDriver:
         is_cluster = isinstance(client, RedisCluster)
         self._cluster = AsyncClusterNodes(client, self._count) if is_cluster else None
         self._pool: Any = None if is_cluster else client.connection_pool
-        self._take: Any = None if is_cluster else taking(self._pool)
         self._timeout = timeout
         self.round_trips = 0
 
@@ -108,15 +105,9 @@ class AsyncDriver:
             async with timeout(None if on_all_blocks else self._timeout, self._replies):
                 each = self._timeout if on_all_blocks else None
                 return await self._run(steps, each, under_way)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             # redis-py has closed the connection: what was sent is not answered to the next one.
             raise self._give_up(steps, under_way) from error
-        except UnicodeDecodeError:
-            # Up to 5.0.3, redis-py with hiredis decodes replies that must stay bytes.
-            raise ConfigurationError(
-                f"redis-py {redis.__version__} with hiredis and decode_responses=True cannot read "
-                "bitmaps: use a client without decode_responses, or a later redis-py"
-            ) from None
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
         except BloomError as error:
@@ -163,9 +154,6 @@ class AsyncDriver:
     def _failure_of(self, under_way: "_UnderWay") -> StorageError | None:
         assert self._cluster is not None  # noqa: S101 - it is
         calls, results = under_way.calls, under_way.results
-        for result in results:
-            if isinstance(result, Failure) and isinstance(result.error, UnicodeDecodeError):
-                raise result.error
         return failure_of_calls(
             calls, results, self._cluster.topology, str(self._label), self._words
         )
@@ -211,7 +199,7 @@ class AsyncDriver:
                     return values_of("run_id", await self._server_infos())
         except redis.ResponseError:
             return ""
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise self._late_nodes() from error
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
@@ -248,7 +236,7 @@ class AsyncDriver:
                     else:
                         replies = await self._cluster.send_and_wait(calls, wait)
                     replies = refuse_errors(replies, len(calls))
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise self._late_nodes() from error
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
@@ -269,8 +257,7 @@ class AsyncDriver:
         """Close the client's connections."""
         with suppress(redis.RedisError, OSError, asyncio.TimeoutError):
             async with timeout(self._timeout):
-                # redis-py 5.0.0 calls it close.
-                await getattr(self._client, "aclose", self._client.close)()
+                await self._client.aclose()
                 if self._pool is not None:
                     await self._pool.disconnect()
 
@@ -321,7 +308,7 @@ class AsyncDriver:
     async def _send_all(self, calls: Sequence[Call | CallByText | Wait]) -> list[Any]:
         """Send calls together; return their replies, or errors in their places."""
         # By hand: a pipeline of redis-py's takes five rounds of the event loop, this takes two.
-        connection = await self._take()
+        connection = await self._pool.get_connection()
         try:
             return await _converse(connection, calls)
         finally:
@@ -337,7 +324,7 @@ async def _converse(connection: Any, calls: Sequence[Call | CallByText | Wait]) 
         for call in calls:
             try:
                 replies.append(await connection.read_response(disable_decoding=call.binary))
-            except redis.ResponseError as error:  # noqa: PERF203 - it is a reply
+            except redis.ResponseError as error:
                 replies.append(error)
         return replies
     finally:
@@ -356,7 +343,7 @@ async def finish(cleaning: Awaitable[T]) -> T:
         try:
             async with timeout(CLEAN_UP_SECONDS):
                 return await cleaning
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise explain(TimeoutError("timed out"), "Redis") from error
 
     task = asyncio.create_task(in_time())

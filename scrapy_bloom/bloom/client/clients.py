@@ -29,9 +29,6 @@ def make(factory: Callable[..., redis.Redis], arguments: Mapping[str, Any]) -> r
         TypeError: there is an argument that the client does not know.
     """
     client = factory(**arguments, retry=Retry(NoBackoff(), 0))
-    if isinstance(client, redis.RedisCluster):
-        # Before 6.0 clients for clusters repeat commands on this account, whatever ``retry`` says.
-        client.cluster_error_retry_attempts = 0
     pool = getattr(client, "connection_pool", None)
     if type(pool) is redis.ConnectionPool:
         pool.connection_class = GUARDED.get(pool.connection_class, pool.connection_class)

@@ -22,7 +22,6 @@ from scrapy_bloom.bloom.client.cluster_routes import (
     dispatch,
     dispatch_and_wait,
 )
-from scrapy_bloom.bloom.client.exchanger import taking
 from scrapy_bloom.bloom.client.unreadable import UNREADABLE, invalid
 from scrapy_bloom.bloom.protocol.replication import Wait
 from scrapy_bloom.bloom.protocol.scripts import Call
@@ -45,7 +44,6 @@ class ClusterNodes:
         self._manager: Any = client.nodes_manager
         self._before_wave = before_wave
         self.topology = topology_of(self._manager)
-        self._takers: dict[Any, Callable[[], Any]] = {}
 
     def send(self, calls: list[Call], patience: float) -> list[Any]:
         """Send calls as ``dispatch`` does.
@@ -113,9 +111,7 @@ class ClusterNodes:
         if node.redis_connection is None:
             self._manager.create_redis_connections([node])
         pool = node.redis_connection.connection_pool
-        if pool not in self._takers:
-            self._takers[pool] = taking(pool)
-        return pool, self._takers[pool]()
+        return pool, pool.get_connection()
 
 
 def topology_of(manager: Any) -> Topology:

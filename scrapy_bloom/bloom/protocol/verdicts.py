@@ -1,9 +1,9 @@
 """Verdicts of the scripts that add and claim items. Pure."""
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """The result for one item; the value is its character in the scripts' replies.
 
     Attributes:
