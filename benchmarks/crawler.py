@@ -147,7 +147,6 @@ class Watch:
 def _time_ours(stopwatch: Stopwatch) -> None:
     """Time all that scrapy-bloom does in the crawl's thread, besides ``request_seen``."""
     # Crawls with other dupefilters are not to take the memory for these.
-    from scrapy_bloom.bloom.client.async_driver import AsyncDriver  # noqa: PLC0415
     from scrapy_bloom.crawl.claims.tracker import ClaimTracker  # noqa: PLC0415
     from scrapy_bloom.crawl.deduplicator import Deduplicator  # noqa: PLC0415
     from scrapy_bloom.crawl.lookups import LookupBatcher  # noqa: PLC0415
@@ -160,9 +159,8 @@ def _time_ours(stopwatch: Stopwatch) -> None:
     # The fingerprints of links are computed, and what is known is dropped.
     time(Deduplicator, stopwatch.function, "prepare")
     time(Outputs, stopwatch.function, "will_be_scheduled", "drop")
-    # Rounds that look them up are tasks of their own, and so are single commands.
+    # Rounds that look them up are tasks of their own.
     time(LookupBatcher, stopwatch.coroutine, "_run_round")
-    time(AsyncDriver, stopwatch.coroutine, "_send_one")
     # What waits for the rounds.
     time(Deduplicator, stopwatch.coroutine, "decide_many")
     # Under "crawled", requests are followed.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
-from scrapy_bloom.bloom.client.cluster_routes import slot_of
+from scrapy_bloom.bloom.client.routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
 from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled

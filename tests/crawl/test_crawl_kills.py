@@ -88,8 +88,8 @@ def tree() -> Iterator[Tree]:
 def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
     """Crawl, and be killed after so many script calls, of whichever thread; -1 for never."""
     lock = threading.Lock()
-    send_one, exchange = Driver._send_one, Driver.exchange
-    pipeline, send_all = Driver._pipeline, AsyncDriver._send_all
+    exchange_one, exchange = Driver.exchange, Driver._exchange
+    exchange_async = AsyncDriver._exchange
 
     def count() -> None:
         nonlocal calls
@@ -98,25 +98,20 @@ def crawl(calls: int, settings: dict[str, Any], start: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             calls -= 1
 
-    def counted_send_one(self: Driver, call: Any) -> Any:
+    def counted_one(self: Driver, frame: bytes) -> Any:
         count()
-        return send_one(self, call)
+        return exchange_one(self, frame)
 
-    def counted_exchange(self: Driver, frame: bytes) -> Any:
+    def counted(self: Driver, wave: Any) -> Any:
         count()
-        return exchange(self, frame)
+        return exchange(self, wave)
 
-    def counted_pipeline(self: Driver, batch: Any) -> Any:
+    async def counted_async(self: AsyncDriver, wave: Any, replies: Any) -> None:
         count()
-        return pipeline(self, batch)
+        await exchange_async(self, wave, replies)
 
-    async def counted_send_all(self: AsyncDriver, calls: Any) -> Any:
-        count()
-        return await send_all(self, calls)
-
-    Driver._send_one, Driver._pipeline = counted_send_one, counted_pipeline
-    Driver.exchange = counted_exchange
-    AsyncDriver._send_all = counted_send_all
+    Driver.exchange, Driver._exchange = counted_one, counted
+    AsyncDriver._exchange = counted_async
     process = CrawlerProcess(settings)
     process.crawl(TreeSpider, start_urls=[start])
     process.start()

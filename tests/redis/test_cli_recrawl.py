@@ -14,7 +14,7 @@ from support.cli import KEY, SECRET, Call, Own, everything, fingerprints, give
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.client.exchanges import Exchanges
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl.claims import request_codec, workers
@@ -203,14 +203,14 @@ def test_ten_thousand_urls_take_few_round_trips(
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Count rounds of calls; return what tells how many."""
-    send, count = Driver._send, 0
+    replies, count = Exchanges._replies, 0
 
-    def counted(self: Driver, calls: Any) -> Any:
+    def counted(self: Exchanges, calls: Any, patience: float) -> Any:
         nonlocal count
         count += 1
-        return send(self, calls)
+        return replies(self, calls, patience)
 
-    monkeypatch.setattr(Driver, "_send", counted)
+    monkeypatch.setattr(Exchanges, "_replies", counted)
     return lambda: count
 
 

@@ -23,7 +23,7 @@ from support.slots import SlotMove, slots_on
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal
+from scrapy_bloom.bloom.client.routes import Failure, is_refusal
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.membership import add
 

@@ -4,14 +4,16 @@ import multiprocessing
 import random
 from collections.abc import Sequence
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
 import pytest
 import redis
+from support.calls import send
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, ROTATED, Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Call
 
 pytestmark = pytest.mark.each_server
 
@@ -165,7 +167,7 @@ def test_a_process_killed_while_it_creates_the_filter_leaves_nothing_half_done(
         steps = killed._session.open()
         pending = next(steps)
         for _ in range(calls):
-            replies = [Reply.parse(raw) for raw in killed._driver._send(pending)]
+            replies = send(killed._driver, pending)
             try:
                 pending = steps.send(replies)
             except StopIteration:
@@ -186,17 +188,18 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
     options = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
     bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
     bloom.open()
-    send, rounds = bloom._driver._send, 0
+    exchanges, rounds = bloom._driver._exchanges, 0
+    replies = exchanges._replies
 
-    def send_after_the_other(calls: list[Call]) -> list:
+    def after_the_other(calls: list[Call], patience: float) -> Any:
         nonlocal rounds
         if calls[0].script.name == "add":
             rounds += 1
             if rounds % 2:
                 other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
-        return send(calls)
+        return replies(calls, patience)
 
-    bloom._driver._send = send_after_the_other
+    exchanges._replies = after_the_other
     items = [f"item {n}" for n in range(400)]
     assert bloom.add_many(items) == [True] * len(items)
     assert rounds > 2 * MAX_ROUNDS
@@ -209,7 +212,7 @@ def alternate(blooms: Sequence[BloomFilter], operations: Sequence[Operation], or
     calls = {n: next(steps) for n, steps in enumerate(operations)}
     while calls:
         for n in randoms.sample(sorted(calls), len(calls)):
-            replies = [Reply.parse(raw) for raw in blooms[n]._driver._send(calls[n])]
+            replies = send(blooms[n]._driver, calls[n])
             try:
                 calls[n] = operations[n].send(replies)
             except StopIteration as stop:

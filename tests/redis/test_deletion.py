@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import redis
+from support.calls import send
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
-from scrapy_bloom.bloom.protocol.scripts import Reply
 
 pytestmark = pytest.mark.each_server
 
@@ -183,7 +183,7 @@ def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) ->
         calls = next(steps)
         try:
             for _ in range(rounds):
-                replies = [Reply.parse(raw) for raw in bloom._driver._send(calls)]
+                replies = send(bloom._driver, calls)
                 calls = steps.send(replies)
         except StopIteration:
             assert stored(client) == set()

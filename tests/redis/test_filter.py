@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.calls import send
 from support.servers import Server, contents
 
 from scrapy_bloom import (
@@ -27,7 +28,6 @@ from scrapy_bloom.bloom.errors import ServerFullError
 from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.bloom.protocol.membership import find
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
-from scrapy_bloom.bloom.protocol.scripts import Reply
 
 pytestmark = pytest.mark.each_server
 
@@ -1087,7 +1087,7 @@ def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(
     late = small(client)
     steps = late._session.open()
     (call,) = next(steps)
-    header = Reply.parse(late._driver._send_one(call))
+    (header,) = send(late._driver, [call])
     client.flushall()
     other = small(client)
     other.extend(URLS)
@@ -1095,7 +1095,7 @@ def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(
     calls = steps.send([header])
     while calls:
         try:
-            calls = steps.send([Reply.parse(raw) for raw in late._driver._send(calls)])
+            calls = steps.send(send(late._driver, calls))
         except StopIteration:
             break
     assert other.add_many(URLS) == [False] * 1000
@@ -1228,13 +1228,13 @@ def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: red
     bloom = small(client, blocks=1)
     bloom.open()
     driver = bloom._driver
-    exchange, send_one = driver.exchange, driver._send_one
+    exchange, send_all = driver.exchange, driver._exchange
 
     def meddle() -> None:
         client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
 
     driver.exchange = lambda frame: (meddle(), exchange(frame))[1]
-    driver._send_one = lambda call: (meddle(), send_one(call))[1]
+    driver._exchange = lambda wave: (meddle(), send_all(wave))[1]
     with pytest.raises(StorageError, match="does something else write"):
         bloom.add("a")
 
@@ -1387,7 +1387,11 @@ def test_a_reply_that_is_none_of_ours_is_a_storage_error(
 ) -> None:
     bloom = small(client)
     bloom.open()
-    monkeypatch.setattr(client, "evalsha", lambda *args: reply)
+    monkeypatch.setattr(
+        bloom._driver,
+        "_exchange",
+        lambda wave: {node: [reply] * len(commands) for node, commands in wave.batches.items()},
+    )
     monkeypatch.setattr(bloom._driver._exchanger, "exchange", lambda frame: reply)
     for call in (lambda: bloom.add("a"), lambda: bloom.add_many(["a"])):
         with pytest.raises(StorageError, match="a script answered"):

@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from support.calls import send_text
 from support.examples import examples
 from support.saving import Between, watched
 from support.servers import Server, contents
@@ -195,7 +196,7 @@ def test_whatever_reply_is_lost_there_is_nothing_or_the_whole(
             count += 1
             if count == after + 1:
                 for call in calls:
-                    call.send(client, by_text=True)
+                    send_text(client, call)
                 raise redis.ConnectionError("gone")
 
         with suppress(StorageError):
@@ -222,7 +223,7 @@ def test_a_header_that_arrives_late_finds_nothing(client: redis.Redis, data: byt
                 sent.append(calls[0])
                 raise redis.ConnectionError("gone")
             if sent and waited == late:
-                sent[0].send(client, by_text=True)
+                send_text(client, sent[0])
 
         with pytest.raises(StorageError):
             put_file(client, data, hold)
@@ -241,7 +242,7 @@ def test_a_client_that_sends_commands_again_changes_nothing(client: redis.Redis,
         def twice(calls: list[Call], number: int = number) -> None:
             nonlocal count
             for call in calls if count == number else ():
-                call.send(client, by_text=True)
+                send_text(client, call)
             count += 1
 
         put(client, twice)
@@ -430,7 +431,7 @@ class Racer:
         try:
             if self._calls is None:
                 self._calls = next(self._steps)
-            replies = [Reply.parse(call.send(self._client, by_text=True)) for call in self._calls]
+            replies = [Reply.parse(send_text(self._client, call)) for call in self._calls]
             if lost:
                 self._calls = self._steps.throw(StorageError("the replies are lost"))
             else:

@@ -18,6 +18,7 @@ from support.workers import Worker, claimed, page, recorded
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
+from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -111,22 +112,24 @@ async def test_a_server_that_hides_its_process_is_warned_about(
     assert caplog.text.count("does not show its run_id") == 1
 
 
-class Shifting(redis.Redis):
-    """A client of a proxy in front of several servers: INFO is of any of them."""
-
-    numbers = itertools.count()
-
-    def info(self, section: str | None = None, *args: object, **kwargs: object) -> Any:
-        found = super().info(section, *args, **kwargs)  # type: ignore[arg-type]
-        return {**found, "run_id": f"{next(self.numbers):040x}"}
+class Blocking(redis.Redis):
+    """A client without an asyncio client beside it."""
 
 
 @in_loop
 async def test_a_server_whose_process_is_another_one_at_each_look_is_used_without_the_check(
-    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    server: Server,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its scripts never run on the process that INFO names, and pages would never be recorded."""
-    params = {"redis_cls": Shifting}
+    """Its scripts never run on the process that INFO names, and pages would never be recorded.
+
+    INFO is of any of the servers behind a proxy.
+    """
+    numbers = itertools.count()
+    monkeypatch.setattr(Driver, "server_id", lambda self: f"{next(numbers):040x}")
+    params = {"redis_cls": Blocking}
     with Worker(server.url, BLOOM_REMEMBER="crawled", BLOOM_REDIS_PARAMS=params) as worker:
         for first in range(0, 60, 10):
             crawl(worker, *range(first, first + 10))
@@ -224,13 +227,14 @@ def test_no_call_has_more_arguments_than_elasticache_serverless_takes(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bloom = BloomFilter(client, "k", blocks=1, capacity=20_000)
-    send, lengths = bloom._driver._send, list[int]()
+    exchanges, lengths = bloom._driver._exchanges, list[int]()
+    replies = exchanges._replies
 
-    def note(calls: list[Call]) -> list[Any]:
+    def note(calls: list[Call], patience: float) -> Any:
         lengths.extend(len(call.command()) for call in calls)
-        return send(calls)
+        return replies(calls, patience)
 
-    monkeypatch.setattr(bloom._driver, "_send", note)
+    monkeypatch.setattr(exchanges, "_replies", note)
     items = [b"%020d" % number for number in range(8_192)]
     texts = ["{}"] * len(items)
     bloom.run(lambda s: claim_protocol.claim(s, items, texts, "w-me", "n", pages=texts))

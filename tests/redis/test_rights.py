@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from support.calls import send
 from support.rights import PASSWORD, USER, Prober, denials, set_user, user_of, without
 from support.servers import Server, contents
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.client.exchanges import Exchanges
 from scrapy_bloom.bloom.errors import RightsError
 from scrapy_bloom.bloom.model.ledger import LedgerEntry, chunks_of
 from scrapy_bloom.bloom.protocol import (
@@ -66,7 +68,7 @@ def crawl(bloom: BloomFilter) -> None:
     page = bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 100))
     bloom.run(lambda s: claim_protocol.reassign(s, 0, page.claims, OTHER, "3"))
     bloom.run(lambda s: claim_protocol.note_windows(s, ["listing"]))
-    bloom._driver._send(replication.touches([bloom.session]))
+    send(bloom._driver, replication.touches([bloom.session]))
     for worker in (OWNER, OTHER):
         bloom.run(
             partial(worker_protocol.heartbeat, member=f"{worker} {{}}", life=60, nonce=worker)
@@ -124,14 +126,14 @@ def prober(
 ) -> Iterator[Prober]:
     """Tries all calls that filters make; each is made in the end."""
     with user_of(server) as user:
-        prober, send = Prober(client, user), Driver._send
+        prober, replies = Prober(client, user), Exchanges._replies
 
-        def probing(self: Driver, calls: list[Call]) -> list[Any]:
+        def probing(self: Exchanges, calls: list[Call], patience: float) -> Any:
             for call in calls:
                 prober.probe(call)
-            return send(self, calls)
+            return replies(self, calls, patience)
 
-        monkeypatch.setattr(Driver, "_send", probing)
+        monkeypatch.setattr(Exchanges, "_replies", probing)
         monkeypatch.setattr(Driver, "exchange", lambda *_: None)
         monkeypatch.setattr(worker_protocol, "MAX_WORKERS", 1)
         yield prober

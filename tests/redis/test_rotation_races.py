@@ -21,6 +21,7 @@ from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.client.routes import Replies, Wave
 from scrapy_bloom.bloom.protocol.membership import NEW, add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
@@ -214,9 +215,15 @@ def die_after(calls: int, name: str, url: str, options: dict[str, Any], pipe: Co
             calls -= 1
             return send(call)
 
-        driver._send_one = partial(counted, driver._send_one)
-        # Calls that would be sent together are killed in between, too.
-        driver._pipeline = lambda calls: [driver._send_one(call) for call in calls]
+        exchange = driver._exchange
+
+        def one_by_one(wave: Wave) -> Replies:
+            """Calls that would be sent together are killed in between, too."""
+            ((address, commands),) = wave.batches.items()
+            waves = [Wave({address: [command]}) for command in commands]
+            return {address: [counted(exchange, one)[address][0] for one in waves]}
+
+        driver._exchange = one_by_one
         driver.exchange = partial(counted, driver.exchange)
         case.operation(bloom, pipe)
 

@@ -223,7 +223,7 @@ def test_both_clients_leave_a_server_that_is_not_the_primary_any_more(
         await add_by_both(both)
         sentinel.names = new.port
         assert not both.bloom.add("a"), "its connection is good, and no other was made"
-        await both.other._driver._pool.disconnect()
+        await both.other._client.connection_pool.disconnect()
         assert await both.other.add("a"), "this one is new"
         assert not both.bloom.add("a")
         with old.client() as client:

@@ -16,6 +16,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.client.routes import Replies, Wave
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, LOST, ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, MAX_CALLS
@@ -138,14 +139,14 @@ def test_lost_bitmaps_of_many_blocks_are_replaced_at_once(many: redis.Redis) -> 
 def noted(bloom: BloomFilter) -> Iterator[list[list[Call]]]:
     """Note what is sent together."""
     sent: list[list[Call]] = []
-    driver: Driver = bloom._driver
-    real = driver._send
+    exchanges = bloom._driver._exchanges
+    real = exchanges._replies
 
-    def send(calls: list[Call]) -> Any:
+    def replies(calls: list[Call], patience: float) -> Any:
         sent.append(calls)
-        return real(calls)
+        return real(calls, patience)
 
-    vars(driver)["_send"] = send
+    vars(exchanges)["_replies"] = replies
     yield sent
 
 
@@ -232,17 +233,18 @@ def die_creating(url: str, calls: int) -> None:
     with redis.Redis.from_url(url) as client:
         bloom = some(client)
         driver: Driver = bloom._driver
-        real = driver._pipeline
+        real = driver._exchange
 
-        def pipeline(sent: list[Call]) -> list[Any]:
+        def exchange(wave: Wave) -> Replies:
             nonlocal calls
-            if calls < len(sent):
-                real(sent[:calls])
+            ((address, commands),) = wave.batches.items()
+            if calls < len(commands):
+                real(Wave({address: commands[:calls]}))
                 os.kill(os.getpid(), signal.SIGKILL)
-            calls -= len(sent)
-            return real(sent)
+            calls -= len(commands)
+            return real(wave)
 
-        vars(driver)["_pipeline"] = pipeline
+        vars(driver)["_exchange"] = exchange
         bloom.open()
 
 

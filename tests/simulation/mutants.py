@@ -147,16 +147,9 @@ MUTANTS = (
     ),
     Mutant(
         "commands without a reply are sent again",
-        "bloom/client/driver.py",
-        """            replies: list[Any] = pipeline.execute(raise_on_error=False)
-""",
-        """            try:
-                replies: list[Any] = pipeline.execute(raise_on_error=False)
-            except redis.TimeoutError:
-                for call in calls:
-                    call.send(pipeline)
-                replies = pipeline.execute(raise_on_error=False)
-""",
+        "bloom/client/routes.py",
+        "        if isinstance(reply, NoScriptError):\n",
+        "        if isinstance(reply, NoScriptError | redis.TimeoutError):\n",
         "scheduled",
     ),
     Mutant(

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.client import driver
 from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.model import hashing
 from scrapy_bloom.bloom.protocol import ring_store
@@ -36,8 +37,8 @@ from simulation.client import (
     SimulatedClient,
     SimulatedCluster,
     SimulatedEvent,
-    SimulatedNodes,
     SimulatedThread,
+    exchange,
 )
 from simulation.site import Site
 from simulation.world import Task, World
@@ -293,7 +294,8 @@ def simulated(world: World) -> Iterator[None]:
     with (
         mock.patch.object(filters, "_connect", connect),
         mock.patch.object(driver, "RedisCluster", SimulatedCluster),
-        mock.patch.object(driver, "ClusterNodes", SimulatedNodes),
+        mock.patch.object(Driver, "_exchange", exchange),
+        mock.patch.object(Driver, "exchange", return_value=None),
         mock.patch.object(Process, "own", own),
         mock.patch.object(workers, "secrets", chosen),
         mock.patch.object(ring_store, "secrets", chosen),

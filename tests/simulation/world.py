@@ -18,7 +18,7 @@ import greenlet
 import redis
 from support.clock import MOVED_TO, FrozenServer
 
-from scrapy_bloom.bloom.client.cluster_routes import SLOTS, slot_of
+from scrapy_bloom.bloom.client.routes import SLOTS, slot_of
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"

@@ -14,7 +14,7 @@ import redis
 from scrapy import Request
 from scrapy.utils.reactor import install_reactor
 
-from scrapy_bloom.bloom.client.cluster_routes import slot_of
+from scrapy_bloom.bloom.client.routes import slot_of
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.filters import Filters
 from support.loops import eventually

@@ -10,7 +10,7 @@ from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.connection import SSLConnection, parse_url
 
 from scrapy_bloom.bloom.client import tls
-from scrapy_bloom.bloom.client.cluster_routes import Address
+from scrapy_bloom.bloom.client.routes import Address
 from scrapy_bloom.bloom.errors import ConfigurationError
 
 #: Forms of a server's address, for error messages.

@@ -1,58 +1,43 @@
-"""Sends the calls of an operation to an asyncio client: see driver.py."""
+"""Sends the calls of an operation by an asyncio client's connections: see driver.py."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import redis
 from redis.asyncio import RedisCluster
-from redis.exceptions import NoScriptError
+from redis.asyncio.cluster import ClusterNode
+from redis.cluster import PRIMARY
+from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.bloom.client.addresses import user_of_client
-from scrapy_bloom.bloom.client.async_cluster_nodes import AsyncClusterNodes
 from scrapy_bloom.bloom.client.check_client import check_client
-from scrapy_bloom.bloom.client.cluster_errors import (
-    explain_failure,
-    failure_of_calls,
-    failure_of_nodes,
-    refuse_nodes,
-)
-from scrapy_bloom.bloom.client.cluster_routes import Failure, is_refusal, patience_of
-from scrapy_bloom.bloom.client.driver import values_of
+from scrapy_bloom.bloom.client.driver import topology_of
+from scrapy_bloom.bloom.client.exchanges import Exchanges, values_of
+from scrapy_bloom.bloom.client.routes import Address, Command, Failure, Wave, Waves
 from scrapy_bloom.bloom.client.time_out import timeout
-from scrapy_bloom.bloom.client.unreadable import reading
-from scrapy_bloom.bloom.client.waiting import fewest, refuse_errors
+from scrapy_bloom.bloom.client.unreadable import FAILURES, as_redis_error
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
-    RightsError,
     StorageError,
     explain,
-    is_of_rights,
     reword,
     showable,
 )
-from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, CallByText, Reply, first_by_text
+from scrapy_bloom.bloom.protocol.scripts import Call
 
 T = TypeVar("T")
 
 #: Seconds that cleaning up behind an operation may take.
 CLEAN_UP_SECONDS = 10.0
+#: A wave without commands.
+NOTHING = Wave({})
 #: What is cleaning up: the loop itself does not hold it.
 _cleaning: set[asyncio.Task[Any]] = set()
-
-
-@dataclass
-class _UnderWay:
-    """Calls under way, and of a cluster, what has come of them."""
-
-    calls: list[Call] = field(default_factory=list)
-    results: list[Any] = field(default_factory=list)
 
 
 class AsyncDriver:
@@ -80,11 +65,9 @@ class AsyncDriver:
     ) -> None:
         check_client(client, is_async=True)
         self._client = client
-        self._label = label
         self._words = {**words, "user": user_of_client(client), "server": str(label)}
-        is_cluster = isinstance(client, RedisCluster)
-        self._cluster = AsyncClusterNodes(client, self._count) if is_cluster else None
-        self._pool: Any = None if is_cluster else client.connection_pool
+        self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
+        self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
         self._timeout = timeout
         self.round_trips = 0
 
@@ -100,92 +83,8 @@ class AsyncDriver:
             StorageError: the server did not do what it was asked, or not in time. Whether commands
                 that were under way have been carried out is unknown then.
         """
-        under_way = _UnderWay()
-        try:
-            async with timeout(None if on_all_blocks else self._timeout, self._replies):
-                each = self._timeout if on_all_blocks else None
-                return await self._run(steps, each, under_way)
-        except TimeoutError as error:
-            # redis-py has closed the connection: what was sent is not answered to the next one.
-            raise self._give_up(steps, under_way) from error
-        except (redis.RedisError, OSError) as error:
-            raise self.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
-
-    async def _run(self, steps: Operation[T], seconds: float | None, under_way: "_UnderWay") -> T:
-        """Run an operation; bound each round trip if seconds are given."""
-        try:
-            under_way.calls = next(steps)
-            while True:
-                try:
-                    async with timeout(seconds, self._replies):
-                        with reading():
-                            raw = await self._send_or_name(under_way)
-                    replies = [Reply.parse(one) for one in raw]
-                except StorageError as error:
-                    if not error.replies:
-                        raise
-                    under_way.calls = steps.throw(error)
-                else:
-                    under_way.calls = steps.send(replies)
-                under_way.results = []
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    def _give_up(self, steps: Operation[T], under_way: "_UnderWay") -> StorageError:
-        """Return the error for a time-out, with what has come of the last replies."""
-        late = self.late()
-        results = under_way.results
-        if self._cluster is None or not any(result is not None for result in results):
-            return late
-        failure = self._failure_of(under_way)
-        if failure is None:
-            return late
-        late.slots, late.replies = failure.slots, failure.replies
-        try:
-            steps.throw(late)
-        except StorageError as error:
-            return error
-        return late
-
-    def _failure_of(self, under_way: "_UnderWay") -> StorageError | None:
-        assert self._cluster is not None  # noqa: S101 - it is
-        calls, results = under_way.calls, under_way.results
-        return failure_of_calls(
-            calls, results, self._cluster.topology, str(self._label), self._words
-        )
-
-    def explain(self, error: Exception) -> StorageError:
-        """Return an error that says what to do about an error of the client's."""
-        if isinstance(error.__cause__, redis.RedisError):
-            error = error.__cause__  # redis-py wraps what connecting raises
-        return explain(error, str(self._label), self._words)
-
-    def late(self) -> StorageError:
-        """Return the error for a time-out; of a cluster, it names a node that did not answer."""
-        error = TimeoutError("timed out")
-        if self._cluster is None or not self._cluster.silent:
-            return self.explain(error)
-        return explain_failure(
-            Failure(error, self._cluster.silent[0]), str(self._label), self._words
-        )
-
-    def _late_nodes(self) -> StorageError:
-        """Return the error for a time-out of a command to all nodes: it names their slots."""
-        if self._cluster is None:
-            return self.late()
-        late = [Failure(TimeoutError("timed out"), address) for address in self._cluster.silent]
-        topology, label = self._cluster.topology, str(self._label)
-        return failure_of_nodes(late, topology, label, self._words) or self.late()
-
-    def _count(self) -> None:
-        self.round_trips += 1
-
-    def _replies(self) -> int:
-        return self.round_trips  # what comes before each of them was answered
+        waves = self._exchanges.run(steps, self._timeout)
+        return await self._drive(waves, is_long=on_all_blocks)
 
     async def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -193,33 +92,7 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        try:
-            async with timeout(self._timeout, self._replies):
-                with reading():
-                    return values_of("run_id", await self._server_infos())
-        except redis.ResponseError:
-            return ""
-        except TimeoutError as error:
-            raise self._late_nodes() from error
-        except (redis.RedisError, OSError) as error:
-            raise self.explain(error) from showable(error)
-
-    async def _server_infos(self) -> list[Any]:
-        """Return the replies to INFO server.
-
-        Raises:
-            redis.ResponseError: it was refused.
-            StorageError: a node of a cluster did not answer.
-        """
-        if self._cluster is None:
-            self._count()
-            return [await self._client.info("server")]
-        replies = await self._cluster.info("server")
-        refused = next(filter(is_refusal, replies), None)
-        if refused is not None:
-            raise refused.error
-        refuse_nodes(replies, self._cluster.topology, str(self._label), self._words)
-        return replies
+        return values_of("run_id", await self._drive(self._exchanges.query("INFO", "server")))
 
     async def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
         """Make the calls, and wait until replicas have what was written before: see ``Driver``.
@@ -227,109 +100,158 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        try:
-            async with timeout(self._timeout, self._replies):
-                with reading():
-                    if self._cluster is None:
-                        calls = calls[:1]
-                        replies = await self._send_and_wait(calls, wait)
-                    else:
-                        replies = await self._cluster.send_and_wait(calls, wait)
-                    replies = refuse_errors(replies, len(calls))
-        except TimeoutError as error:
-            raise self._late_nodes() from error
-        except (redis.RedisError, OSError) as error:
-            raise self.explain(error) from showable(error)
-        if self._cluster is not None:
-            refuse_nodes(replies, self._cluster.topology, str(self._label), self._words)
-        return fewest(replies[len(calls) :])
-
-    async def _send_and_wait(self, calls: list[Call], wait: Wait) -> list[Any]:
-        self._count()
-        replies = await self._send_all([*calls, wait])
-        if isinstance(replies[0], NoScriptError):
-            await self._send(_UnderWay(calls))  # both again, because the write comes first
-            self._count()
-            replies = await self._send_all([*calls, wait])
-        return replies
+        return await self._drive(self._exchanges.wait(calls, wait))
 
     async def close(self) -> None:
         """Close the client's connections."""
-        with suppress(redis.RedisError, OSError, asyncio.TimeoutError):
+        with suppress(redis.RedisError, OSError):
             async with timeout(self._timeout):
                 await self._client.aclose()
-                if self._pool is not None:
-                    await self._pool.disconnect()
+                if self._manager is None:
+                    await self._client.connection_pool.disconnect()
 
-    async def _send_or_name(self, under_way: "_UnderWay") -> list[Any]:
-        """Send calls and return their replies.
+    async def _drive(self, waves: Waves[T], *, is_long: bool = False) -> T:
+        """Send waves and return what comes of them.
+
+        Args:
+            waves: are sent.
+            is_long: whether each wave has the time-out for itself.
+        """
+        sent, replies = NOTHING, dict[Address, list[Any]]()
+        each, whole = (self._timeout, None) if is_long else (None, self._timeout)
+        try:
+            try:
+                async with timeout(whole, lambda: self.round_trips):
+                    if self._manager is not None:
+                        await self._initialize()
+                    wave = next(waves)
+                    while True:
+                        sent, replies = wave, {address: [] for address in wave.batches}
+                        async with timeout(each, lambda: self.round_trips):
+                            await self._exchange(wave, replies)
+                        sent = NOTHING
+                        wave = waves.send(replies)
+            except TimeoutError as error:
+                # What has come is the operation's; what has not is unknown to it.
+                if sent.batches:
+                    waves.send(_completed(sent, replies))
+                raise self.late(sent, replies) from error
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except (redis.RedisError, OSError) as error:
+            raise self._exchanges.explain(error) from showable(error)
+        except BloomError as error:
+            reword(error, self._words)
+            raise
+
+    def late(self, sent: Wave = NOTHING, replies: Mapping[Address, list[Any]] = {}) -> StorageError:
+        """Return the error for a time-out; of a cluster, it names a node that did not answer.
+
+        Args:
+            sent: the wave that was under way.
+            replies: to it.
+        """
+        error = TimeoutError("timed out")
+        for address, commands in sent.batches.items():
+            if len(replies[address]) < len(commands):
+                return self._exchanges.explain_failure(Failure(error, address))
+        return self._exchanges.explain(error)
+
+    async def _initialize(self) -> None:
+        """Let a cluster's client connect, once for all who wait: before, it has no nodes to close.
 
         Raises:
-            RightsError: names the rights that are missing, as far as that can be found out.
+            redis.ConnectionError: no node can be reached.
         """
         try:
-            return await self._send(under_way)
-        except (redis.ResponseError, RightsError) as error:
-            if not is_of_rights(error):
-                raise
-            missing = None
-            with suppress(redis.RedisError, OSError, BloomError):
-                tests = await self._send(_UnderWay(rights.test_again(under_way.calls)))
-                missing = rights.missing(map(Reply.parse, tests))
-            if missing is None:
-                raise
-            if isinstance(error, StorageError):
-                missing.slots, missing.replies = error.slots, error.replies
-            raise missing from showable(error)
+            await self._client.initialize()
+        except RedisClusterException as error:  # not one of redis.RedisError
+            raise redis.ConnectionError(str(error)) from error
 
-    async def _send(self, under_way: "_UnderWay") -> list[Any]:
-        calls = under_way.calls
-        if self._cluster is not None:
-            patience = patience_of(self._timeout)
-            results = await self._cluster.send(calls, under_way.results, patience)
-            failure = self._failure_of(under_way)
-            if failure is not None:
-                raise failure
-            return results
-        self._count()
-        replies = await self._send_all(calls)
-        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:
-            # What was refused has changed nothing: send those calls again, with the scripts.
-            self._count()
-            again = await self._send_all(first_by_text(calls[place] for place in unknown))
-            for place, reply in zip(unknown, again, strict=True):
-                replies[place] = reply
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
-        return replies
+    async def _exchange(self, wave: Wave, replies: Mapping[Address, list[Any]]) -> None:
+        """Write to all nodes at once, and read from all; fill in their replies as they come."""
+        self.round_trips += 1
+        if wave.pause:
+            await asyncio.sleep(wave.pause)
+        talks = [
+            self._talk(address, commands, replies[address])
+            for address, commands in wave.batches.items()
+        ]
+        if len(talks) == 1:
+            await talks[0]  # a task takes three rounds of the event loop more
+        else:
+            await asyncio.gather(*talks)
 
-    async def _send_all(self, calls: Sequence[Call | CallByText | Wait]) -> list[Any]:
-        """Send calls together; return their replies, or errors in their places."""
+    async def _talk(self, address: Address, commands: list[Command], replies: list[Any]) -> None:
+        """Send commands to a node; fill in the replies, with errors in their places."""
         # By hand: a pipeline of redis-py's takes five rounds of the event loop, this takes two.
-        connection = await self._pool.get_connection()
+        connection = node = None
+        is_whole = False
         try:
-            return await _converse(connection, calls)
+            if self._manager is None:
+                connection = await self._client.connection_pool.get_connection()
+            else:
+                node = self._node(address)
+                connection = node.acquire_connection()
+                await _make_usable(connection)
+            packed = connection.pack_commands([command.words for command in commands])
+            await connection.send_packed_command(packed)
+            for command in commands:
+                try:
+                    reply = await connection.read_response(disable_decoding=command.binary)
+                    replies.append(reply)
+                except redis.ResponseError as error:
+                    replies.append(error)
+            is_whole = True
+        except FAILURES as error:
+            replies += [as_redis_error(error)] * (len(commands) - len(replies))
         finally:
-            await self._pool.release(connection)
+            if connection is not None:
+                if not is_whole:  # what is still to come would answer the next commands
+                    await connection.disconnect(nowait=True)
+                if node is None:
+                    await self._client.connection_pool.release(connection)
+                else:
+                    _release(node, connection)
+
+    def _node(self, address: Address) -> ClusterNode:
+        node: ClusterNode | None = self._manager.get_node(*address)
+        if node is None:
+            node = ClusterNode(*address, PRIMARY, **self._manager.connection_kwargs)
+            self._manager.nodes_cache[node.name] = node
+        return node
 
 
-async def _converse(connection: Any, calls: Sequence[Call | CallByText | Wait]) -> list[Any]:
-    """Send calls by a connection; return their replies, or errors in their places."""
-    replies: list[Any] = []
-    try:
-        packed = connection.pack_commands([call.command() for call in calls])
-        await connection.send_packed_command(packed)
-        for call in calls:
-            try:
-                replies.append(await connection.read_response(disable_decoding=call.binary))
-            except redis.ResponseError as error:
-                replies.append(error)
-        return replies
-    finally:
-        if len(replies) < len(calls):  # what is still to come would answer the next calls
-            await connection.disconnect(nowait=True)
+def _completed(wave: Wave, replies: Mapping[Address, list[Any]]) -> dict[Address, list[Any]]:
+    """Return the replies to a wave that took too long, with errors in the places of the others."""
+    late = redis.TimeoutError("timed out")
+    return {
+        address: replies[address] + [late] * (len(commands) - len(replies[address]))
+        for address, commands in wave.batches.items()
+    }
+
+
+async def _make_usable(connection: Any) -> None:
+    """Connect, unless there is a connection with nothing left to read, as redis-py's pools do."""
+    if connection.is_connected:
+        # Before redis-py 8 it had another name.
+        has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
+        try:
+            if not await has_data():
+                return
+        except (redis.RedisError, OSError):
+            pass
+        await connection.disconnect(nowait=True)
+    await connection.connect()
+
+
+def _release(node: Any, connection: Any) -> None:
+    """Give a connection back to its node; redis-py 6 has no method for it."""
+    if hasattr(node, "release"):
+        node.release(connection)
+    else:
+        node._free.append(connection)  # noqa: SLF001
 
 
 async def finish(cleaning: Awaitable[T]) -> T:

@@ -15,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from scrapy_bloom.bloom.client import tls
-from scrapy_bloom.bloom.client.cluster_routes import Address
 from scrapy_bloom.bloom.client.guarded import GUARDED
+from scrapy_bloom.bloom.client.routes import Address
 
 #: Arguments of clients for clusters that those of one server do not have.
 _OF_CLUSTERS = signature(redis.RedisCluster.__init__).parameters.keys() - {"host", "port", "retry"}

@@ -32,7 +32,7 @@ from scrapy_bloom.bloom.client.addresses import (
     redact,
 )
 from scrapy_bloom.bloom.client.addresses import label as label_of
-from scrapy_bloom.bloom.client.cluster_errors import not_ready
+from scrapy_bloom.bloom.client.exchanges import not_ready
 from scrapy_bloom.bloom.client.sentinels import Service, bind
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, rewording, showable
 

@@ -22,24 +22,19 @@ class Exchanger:
     with nothing left to read, and gives it back. Unlike redis-py, it never repeats a command.
 
     Args:
-        client: a client that ``is_plain``.
+        pool: of a client.
 
     Attributes:
         keeps_connection: whether the connection stays here until ``give_back``: to take one and to
             give it back costs 10 us. For pools that nothing else uses at the same time.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._pool = client.connection_pool
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
         #: At most one for each thread. Only ``pop`` and ``append``, which no other thread divides.
         self._kept: list[Any] = []
         self.keeps_connection = False
         self._is_near = False
-
-    @staticmethod
-    def is_plain(client: Any) -> bool:
-        """Whether a client does no more with a command than to send it on one of its pool."""
-        return type(client) is redis.Redis and client.connection is None
 
     def exchange(self, frame: bytes) -> Any:
         """Send a command and return its reply.

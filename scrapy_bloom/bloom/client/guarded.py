@@ -15,6 +15,11 @@ class NotConnectedError(redis.ConnectionError):
 class GuardedConnection(AbstractConnection):
     """A connection that is made only where that is allowed, and that never waits for ever."""
 
+    def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
+        super().__init__(socket_timeout=socket_timeout, **kwargs)
+        # redis-py does not pass the second on for unix sockets.
+        self.socket_timeout = self.socket_connect_timeout = socket_timeout
+
     def _connect(self) -> Any:
         if not this_thread.may_connect:
             raise NotConnectedError("there is no connection, and none may be made here")

@@ -20,8 +20,8 @@ from redis.retry import Retry
 
 from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.client.addresses import label
-from scrapy_bloom.bloom.client.cluster_routes import Address
 from scrapy_bloom.bloom.client.guarded import GuardedConnection, TCPConnection, TLSConnection
+from scrapy_bloom.bloom.client.routes import Address
 from scrapy_bloom.bloom.errors import explain, tls_reason
 
 #: What errors of sentinels name.

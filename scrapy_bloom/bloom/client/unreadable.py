@@ -7,6 +7,8 @@ import redis
 
 #: What it raises for them, and for INFO of another form.
 UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+#: What a node that cannot be reached, or understood, makes it raise.
+FAILURES = (redis.RedisError, OSError, *UNREADABLE)
 
 
 @contextmanager
@@ -27,3 +29,9 @@ def reading() -> Iterator[None]:
 def invalid(error: Exception) -> redis.InvalidResponse:
     """Return the error of redis-py's for what its parser raised."""
     return redis.InvalidResponse(f"{type(error).__name__}: {error}")
+
+
+def as_redis_error(error: Exception) -> Exception:
+    """Return an error for what redis-py raised, also if it could not read a reply."""
+    is_unreadable = isinstance(error, UNREADABLE) and not isinstance(error, UnicodeError | OSError)
+    return invalid(error) if is_unreadable else error

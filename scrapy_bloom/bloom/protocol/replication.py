@@ -1,7 +1,7 @@
 """Waiting for replicas: what is sent, and what comes of it. No I/O."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, load
 from scrapy_bloom.bloom.protocol.session import FilterSession
@@ -18,18 +18,9 @@ class Wait(NamedTuple):
     replicas: int
     milliseconds: int
 
-    @property
-    def binary(self) -> bool:
-        """Whether the reply holds bytes."""
-        return False
-
     def command(self) -> tuple[Argument, ...]:
         """Return the command."""
         return ("WAIT", self.replicas, self.milliseconds)
-
-    def send(self, client: Any) -> Any:
-        """Send the command by a client of redis-py's, or put it into a pipeline of one."""
-        return client.execute_command(*self.command())
 
 
 class Acknowledged(NamedTuple):

@@ -7,7 +7,7 @@ tests the rights of a script that writes is put before it in any case.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,8 +17,6 @@ from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model.header import check, in_range
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
 
-#: redis-py's option (``redis.client.NEVER_DECODE``) for a reply that stays bytes.
-UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
 #: Status of a reply that holds bytes.
 BYTES = "bytes"
 #: Status of a reply from another process of the server than the caller knows.
@@ -85,55 +83,8 @@ class Call(NamedTuple):
     def command(self, *, by_text: bool = False) -> tuple[Argument, ...]:
         """Return the command that makes the call, by the script's SHA-1 or its text."""
         head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
-        return (*head, *self._rest())
-
-    def _rest(self) -> tuple[Argument, ...]:
         keys = self.keys if self.uses_keys else ()
-        return (len(keys), *keys, *self.args)
-
-    def send(self, client: Any, *, by_text: bool = False) -> Any:
-        """Send the call by a client of redis-py's, or put it into a pipeline of one.
-
-        Args:
-            client: the client or the pipeline, also one for asyncio.
-            by_text: send the script's text instead of its SHA-1.
-        """
-        rest = self._rest()
-        if self.binary:
-            head = ("EVAL", self.script.text) if by_text else ("EVALSHA", self.script.sha)
-            return client.execute_command(*head, *rest, **UNDECODED)
-        if by_text:
-            return client.eval(self.script.text, *rest)
-        return client.evalsha(self.script.sha, *rest)
-
-
-class CallByText(NamedTuple):
-    """A call that is sent with the script's text: the server knows the script from then on."""
-
-    call: Call
-
-    @property
-    def binary(self) -> bool:
-        """Whether the reply holds bytes."""
-        return self.call.binary
-
-    def command(self) -> tuple[Argument, ...]:
-        """Return the command that makes the call."""
-        return self.call.command(by_text=True)
-
-    def send(self, client: Any) -> Any:
-        """Send the call as ``Call.send`` does."""
-        return self.call.send(client, by_text=True)
-
-
-def first_by_text(calls: Iterable[Call]) -> list[Call | CallByText]:
-    """Return the calls, the first one of each script with its text."""
-    known = set[Script]()
-    found: list[Call | CallByText] = []
-    for call in calls:
-        found.append(call if call.script in known else CallByText(call))
-        known.add(call.script)
-    return found
+        return (*head, len(keys), *keys, *self.args)
 
 
 def to_resp(*arguments: Argument) -> bytes:

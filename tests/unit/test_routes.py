@@ -7,8 +7,8 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
-from scrapy_bloom.bloom.client.cluster_errors import failure_of_calls
-from scrapy_bloom.bloom.client.cluster_routes import (
+from scrapy_bloom.bloom.client.exchanges import Exchanges, _unusable_slots
+from scrapy_bloom.bloom.client.routes import (
     MAX_WAVES,
     PAUSE_SECONDS,
     Address,
@@ -17,9 +17,8 @@ from scrapy_bloom.bloom.client.cluster_routes import (
     Wave,
     ask_primaries,
     dispatch,
-    unusable_slots,
 )
-from scrapy_bloom.bloom.client.cluster_routes import Command as NodeCommand
+from scrapy_bloom.bloom.client.routes import Command as NodeCommand
 from scrapy_bloom.bloom.errors import WORDS, NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 
@@ -68,7 +67,7 @@ def test_a_filter_can_be_opened_later_where_other_nodes_answer(answer: str | Non
     gone = redis.ConnectionError("Error 111 connecting to two:2. Connection refused.")
     results = [Failure(gone, TWO), ["ok", "", "", 0] if answer else Failure(gone, ONE)]
     calls = [call_on(TWO), call_on(ONE)]
-    error = failure_of_calls(calls, results, known(), "the cluster", WORDS)
+    error = Exchanges(known(), "the cluster", WORDS).failure_of_calls(calls, results)
     assert isinstance(error, NotReadyError) is bool(answer)
     assert "the node two:2 of the cluster is not there" in str(error)
 
@@ -171,14 +170,14 @@ def test_the_pauses_end(error: Exception) -> None:
 def test_what_cannot_be_used_is_a_node_or_a_slot() -> None:
     topology, calls = known(), [call_on(ONE), call_on(TWO)]
     lost, moving = Failure(redis.TimeoutError(""), ONE), Failure(TryAgainError(""), TWO)
-    assert unusable_slots(topology, calls, ["a", "b"]) == set()
-    assert unusable_slots(topology, calls, [lost, "b"]) == {*range(8_192)}
+    assert _unusable_slots(topology, calls, ["a", "b"]) == set()
+    assert _unusable_slots(topology, calls, [lost, "b"]) == {*range(8_192)}
     slot = key_slot(calls[1].keys[0].encode())
-    assert unusable_slots(topology, calls, ["a", moving]) == {slot}
-    assert unusable_slots(topology, calls, [lost, moving]) == {*range(8_192), slot}
+    assert _unusable_slots(topology, calls, ["a", moving]) == {slot}
+    assert _unusable_slots(topology, calls, [lost, moving]) == {*range(8_192), slot}
     # None of all: nothing can be used.
     gone = Failure(redis.TimeoutError(""), TWO)
-    assert unusable_slots(topology, calls, [lost, gone]) == set()
+    assert _unusable_slots(topology, calls, [lost, gone]) == set()
 
 
 def test_a_script_is_sent_as_text_once_for_each_node() -> None:

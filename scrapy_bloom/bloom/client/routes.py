@@ -1,6 +1,7 @@
-"""Which node of a cluster gets which call, and which calls are sent again. No I/O.
+"""Which node gets which call, and which calls are sent again. No I/O.
 
-Each function here is a generator: it yields waves of commands, and gets the replies to each wave.
+A server is a cluster of one node, which has all slots and never moves them. Each function here is a
+generator: it yields waves of commands, and gets the replies to each wave.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -91,6 +92,10 @@ def patience_of(timeout: float | None) -> float:
     return PATIENCE_SECONDS if timeout is None else 0.75 * timeout
 
 
+#: The only node of a server that is no cluster: its client knows where that is.
+SERVER = Address("", 0)
+
+
 class Topology:
     """Which node owns which slot, as far as this client knows.
 
@@ -100,7 +105,10 @@ class Topology:
 
     Attributes:
         is_stale: whether it has to be read before the next calls.
+        is_cluster: whether there may be other nodes.
     """
+
+    is_cluster = True
 
     def __init__(
         self, startup: Iterable[Address], remap: Callable[[str, int], tuple[str, int]]
@@ -116,9 +124,12 @@ class Topology:
         """Return the node that has the slot of a call's keys; None if there is none."""
         return self._owners[slot_of(call.keys[0])]
 
-    def slots_of(self, addresses: Collection[Address]) -> frozenset[int]:
-        """Return the slots that nodes have."""
-        return frozenset(slot for slot, one in enumerate(self._owners) if one in addresses)
+    def slots_of(
+        self, addresses: Collection[Address], others: Collection[int] = ()
+    ) -> frozenset[int]:
+        """Return the slots that nodes have, and others; none for all slots."""
+        found = {slot for slot, one in enumerate(self._owners) if one in addresses}.union(others)
+        return frozenset(found) if len(found) < SLOTS else frozenset()
 
     def primaries(self) -> list[Address]:
         """Return the nodes that own slots."""
@@ -162,6 +173,19 @@ class Topology:
             self._failed.discard(address)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
             self.is_stale = True
+
+
+class OneServer(Topology):
+    """The topology of a server that is no cluster."""
+
+    is_cluster = False
+
+    def __init__(self) -> None:
+        super().__init__([], lambda host, port: (host, port))
+        self._owners, self.is_stale = [SERVER] * SLOTS, False
+
+    def note(self, address: Address, replies: list[Any]) -> None:
+        """There is nothing to find out."""
 
 
 def is_unknown(reply: Any) -> bool:
@@ -220,7 +244,11 @@ class _Attempt:
 
         Only after replies that say that nothing was carried out.
         """
-        if isinstance(reply, AskError):  # or MovedError, which is one
+        if isinstance(reply, NoScriptError):
+            self.by_text = True
+        elif not topology.is_cluster:
+            return False
+        elif isinstance(reply, AskError):  # or MovedError, which is one
             address = topology.address(reply.host, reply.port, self.address)
             self.is_asking = not isinstance(reply, MovedError)
             if not self.is_asking:
@@ -230,19 +258,13 @@ class _Attempt:
             # Back to the owner: the keys may be all there now, or all on the other node; or a
             # replica may have taken over from another node.
             self.address, self.is_asking = topology.owner(self.call) or self.address, False
-        elif isinstance(reply, NoScriptError):
-            self.by_text = True
         else:
             return False
         return True
 
 
 def dispatch(
-    topology: Topology,
-    calls: list[Call],
-    results: list[Any] | None = None,
-    *,
-    patience: float = PATIENCE_SECONDS,
+    topology: Topology, calls: Sequence[Call], patience: float = PATIENCE_SECONDS
 ) -> Waves[list[Any]]:
     """Send calls to the owners of their slots; return replies, or ``Failure`` in their places.
 
@@ -251,7 +273,6 @@ def dispatch(
     Args:
         topology: which node owns which slot.
         calls: are sent.
-        results: is filled with what is returned, wave by wave.
         patience: seconds of all pauses.
 
     Raises:
@@ -267,8 +288,7 @@ def dispatch(
             topology.is_stale = True
             raise ClusterDownError("CLUSTERDOWN Hash slot not served")
         attempts.append(_Attempt(place, call, owner))
-    results = [] if results is None else results
-    results[:] = [None] * len(calls)
+    results: list[Any] = [None] * len(calls)
     pause, waves = 0.0, 0
     while attempts and waves < MAX_WAVES and patience > 0:
         patience -= pause
@@ -276,12 +296,11 @@ def dispatch(
         replies = yield from _wave(topology, attempts, pause)
         refused, pause = [], 0.0
         for attempt, reply in zip(attempts, replies, strict=True):
-            is_error = isinstance(reply, Exception)
-            results[attempt.place] = Failure(reply, attempt.address) if is_error else reply
+            results[attempt.place] = _or_failure(reply, attempt.address)
             if attempt.redirect(reply, topology):
                 refused.append(attempt)
-            if isinstance(reply, _PASSING):
-                pause = PAUSE_SECONDS
+                if isinstance(reply, _PASSING):
+                    pause = PAUSE_SECONDS
         if any(isinstance(one, Failure) and is_unknown(one.error) for one in results):
             # The others are down because of the node that failed: its calls fail in any case.
             refused = [one for one in refused if not _is_down(results[one.place])]
@@ -291,27 +310,6 @@ def dispatch(
 
 def _is_down(result: Any) -> bool:
     return isinstance(result, Failure) and isinstance(result.error, ClusterDownError)
-
-
-def unusable_slots(
-    topology: Topology, calls: Sequence[Call], results: Sequence[Any]
-) -> frozenset[int]:
-    """Return the slots of calls that failed, and all slots of nodes that failed; none for all.
-
-    A node has not failed that only refuses calls on a slot which is not all there, or not its own.
-    """
-    failed = [
-        (slot_of(call.keys[0]), failure)
-        for call, failure in zip(calls, results, strict=True)
-        if isinstance(failure, Failure)
-    ]
-    nodes = {
-        failure.address
-        for _, failure in failed
-        if not isinstance(failure.error, AskError | TryAgainError)  # or MovedError
-    }
-    slots = topology.slots_of(nodes).union(slot for slot, _ in failed)
-    return slots if len(slots) < SLOTS else frozenset()
 
 
 def _wave(topology: Topology, attempts: list[_Attempt], pause: float) -> Waves[list[Any]]:
@@ -332,7 +330,9 @@ def _wave(topology: Topology, attempts: list[_Attempt], pause: float) -> Waves[l
     return [answers[attempt.address][attempt.index] for attempt in attempts]
 
 
-def dispatch_and_wait(topology: Topology, calls: list[Call], wait: Command) -> Waves[list[Any]]:
+def dispatch_and_wait(
+    topology: Topology, calls: Sequence[Call], wait: Command
+) -> Waves[tuple[list[Any], list[Any]]]:
     """Do as ``dispatch``, with WAIT behind the calls of each node; return its replies as well.
 
     Raises:
@@ -341,19 +341,17 @@ def dispatch_and_wait(topology: Topology, calls: list[Call], wait: Command) -> W
     """
     if topology.is_stale:
         yield from read_topology(topology)
-    waves, waited = dispatch(topology, calls), list[Any]()
+    waves, waited = dispatch(topology, calls), dict[Address, Any]()
     try:
         wave = next(waves)
         while True:
             batches = {address: [*batch, wait] for address, batch in wave.batches.items()}
             answers = yield Wave(batches, wave.pause)
-            waited += [
-                Failure(replies[-1], address) if isinstance(replies[-1], Exception) else replies[-1]
-                for address, replies in answers.items()
-            ]
+            # The last one of a node: after NOSCRIPT there was no write that it could wait for.
+            waited |= {a: _or_failure(replies[-1], a) for a, replies in answers.items()}
             wave = waves.send({address: replies[:-1] for address, replies in answers.items()})
     except StopIteration as stop:
-        return [*stop.value, *waited]
+        return stop.value, [*waited.values()]
 
 
 def ask_primaries(topology: Topology, command: Command) -> Waves[list[Any]]:
@@ -369,5 +367,9 @@ def ask_primaries(topology: Topology, command: Command) -> Waves[list[Any]]:
     results: list[Any] = []
     for address, replies in answers.items():
         topology.note(address, replies)
-        results += [Failure(r, address) if isinstance(r, Exception) else r for r in replies]
+        results += [_or_failure(reply, address) for reply in replies]
     return results
+
+
+def _or_failure(reply: Any, address: Address) -> Any:
+    return Failure(reply, address) if isinstance(reply, Exception) else reply

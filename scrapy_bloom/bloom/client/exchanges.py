@@ -1,0 +1,272 @@
+"""What an operation sends to a server or a cluster, and what its replies mean. No I/O.
+
+Each method is a generator, as in ``routes.py``: a driver sends its waves, and returns the replies.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+from redis.exceptions import AskError, TryAgainError
+
+from scrapy_bloom.bloom.client.routes import (
+    Address,
+    Command,
+    Failure,
+    Topology,
+    Wave,
+    Waves,
+    ask_primaries,
+    dispatch,
+    dispatch_and_wait,
+    is_refusal,
+    patience_of,
+    slot_of,
+)
+from scrapy_bloom.bloom.errors import (
+    BloomError,
+    NotReadyError,
+    RightsError,
+    StorageError,
+    explain,
+    short,
+    showable,
+    shown,
+)
+from scrapy_bloom.bloom.protocol import rights
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+T = TypeVar("T")
+
+#: Ends of the names of keys, and their types; all others are strings.
+TYPES = dict.fromkeys((":ring", ":header", ":claims", ":looks"), "hash") | {":heartbeats": "zset"}
+
+
+class Exchanges:
+    """Turns operations into waves.
+
+    Args:
+        topology: which node has which slot.
+        label: the server's address for error messages, without credentials; its text may change.
+        words: what remedies name, as in ``errors.WORDS``.
+    """
+
+    def __init__(self, topology: Topology, label: object, words: Mapping[str, str]) -> None:
+        self.topology = topology
+        self._label, self._words = label, words
+
+    def run(self, steps: Operation[T], timeout: float | None) -> Waves[T]:
+        """Carry out an operation to its end; return its result.
+
+        Args:
+            steps: the operation. It gets the replies of the nodes that have answered although
+                others failed, with the error.
+            timeout: seconds of the operation, for what may end soon by itself.
+
+        Raises:
+            StorageError: what was asked was refused, or it is unknown whether it was carried out.
+        """
+        try:
+            calls = next(steps)
+            while True:
+                try:
+                    replies = yield from self._send(calls, patience_of(timeout))
+                except StorageError as error:
+                    if not error.replies:
+                        raise
+                    calls = steps.throw(error)
+                else:
+                    calls = steps.send(replies)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def query(self, *words: str) -> Waves[list[Any]]:
+        """Return the replies of all primaries to a command; [] if one refuses it.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        replies = yield from ask_primaries(self.topology, Command(words))
+        if any(map(is_refusal, replies)):
+            return []
+        self._refuse_failures(replies)
+        return replies
+
+    def wait(self, calls: Sequence[Call], wait: Wait) -> Waves[Acknowledged]:
+        """Make calls, and wait until replicas have what was written before.
+
+        Args:
+            calls: of ``replication.touches``. One is enough for a server that is no cluster.
+            wait: for how many replicas, and how long.
+
+        Raises:
+            StorageError: as ``run`` does.
+        """
+        calls = calls if self.topology.is_cluster else calls[:1]
+        command = Command(wait.command())
+        replies, waited = yield from dispatch_and_wait(self.topology, calls, command)
+        # A server that does not know WAIT has answered.
+        waited = [reply.error if is_refusal(reply) else reply for reply in waited]
+        self._refuse_failures([*replies, *waited])
+        return _fewest(waited)
+
+    def _send(self, calls: Sequence[Call], patience: float) -> Waves[list[Reply]]:
+        """Send calls; return their replies.
+
+        Raises:
+            RightsError: names the rights that are missing, as far as that can be found out.
+            StorageError: as ``run`` does.
+        """
+        try:
+            return (yield from self._replies(calls, patience))
+        except RightsError as error:
+            missing = None
+            with suppress(redis.RedisError, OSError, BloomError):
+                tests = rights.test_again(calls)
+                missing = rights.missing((yield from self._replies(tests, patience)))
+            if missing is None:
+                raise
+            missing.slots, missing.replies = error.slots, error.replies
+            raise missing from error.__cause__
+
+    def _replies(self, calls: Sequence[Call], patience: float) -> Waves[list[Reply]]:
+        results = yield from dispatch(self.topology, calls, patience)
+        for call, result in zip(calls, results, strict=True):
+            if isinstance(result, Failure) and "WRONGTYPE" in str(result.error):
+                yield from self._refuse_wrong_type(call, result)
+        error = self.failure_of_calls(calls, results)
+        if error is not None:
+            raise error
+        return [Reply.parse(result) for result in results]
+
+    def _refuse_wrong_type(self, call: Call, failure: Failure) -> Waves[None]:
+        """Raise an error that names the key of a call that has another type than the filter's.
+
+        Raises:
+            StorageError: with the key and the remedy.
+        """
+        asked = Wave({failure.address: [Command(("TYPE", key)) for key in call.keys]})
+        kinds = (yield asked)[failure.address]
+        for key, found in zip(call.keys, kinds, strict=True):
+            kind = found.decode() if isinstance(found, bytes) else found
+            wanted = next((TYPES[end] for end in TYPES if key.endswith(end)), "string")
+            if isinstance(kind, str) and kind not in (wanted, "none"):
+                raise StorageError(
+                    f"the Redis key {key!r} holds a {kind}, and the filter keeps a {wanted} there: "
+                    "delete it (DEL) or choose another `key`"
+                ) from failure.error
+
+    # -- failures --
+
+    def explain(self, error: Exception) -> StorageError:
+        """Return an error that says what to do about an error of the client's."""
+        return self._explain(error, str(self._label))
+
+    def explain_failure(self, failure: Failure) -> StorageError:
+        """Return the same for an error of one node; it names the node of a cluster."""
+        label = str(self._label)
+        if self.topology.is_cluster:
+            label = f"the node {failure.address} of {label}"
+        return self._explain(failure.error, label)
+
+    def _explain(self, error: Exception, label: str) -> StorageError:
+        if isinstance(error.__cause__, redis.RedisError):
+            error = error.__cause__  # redis-py wraps what connecting raises
+        explained = explain(error, label, self._words)
+        explained.__cause__ = showable(error)
+        return explained
+
+    def failure_of_calls(
+        self, calls: Sequence[Call], results: Sequence[Any]
+    ) -> StorageError | None:
+        """Return the error for calls of which some failed; None if none did.
+
+        It has what the other nodes of a cluster replied. Another server has failed as a whole.
+
+        Args:
+            calls: the calls.
+            results: replies, or ``Failure`` in their places.
+
+        Raises:
+            StorageError: a reply is not a script's.
+        """
+        failures = [result for result in results if isinstance(result, Failure)]
+        if not failures:
+            return None
+        error = self.explain_failure(failures[0])
+        if not self.topology.is_cluster:
+            return error
+        is_lost = isinstance(failures[0].error, redis.ConnectionError | OSError)
+        if is_lost and len(failures) < len(results):
+            # The other nodes answer: a replica may take over, which opening a filter waits for.
+            error = not_ready(error)
+        error.slots = _unusable_slots(self.topology, calls, results)
+        error.replies = [
+            None if isinstance(result, Failure) else Reply.parse(result) for result in results
+        ]
+        return error
+
+    def _refuse_failures(self, results: Iterable[Any]) -> None:
+        """Refuse results of a command to all nodes that failed on some.
+
+        Raises:
+            StorageError: names the slots of these nodes.
+        """
+        failures = [result for result in results if isinstance(result, Failure)]
+        if failures:
+            error = self.explain_failure(failures[0])
+            error.slots = self.topology.slots_of({failure.address for failure in failures})
+            raise error
+
+
+def not_ready(error: StorageError) -> NotReadyError:
+    """Return an error of the same text after which opening a filter waits and tries again."""
+    other = NotReadyError(str(error))
+    other.__cause__ = error.__cause__
+    return other
+
+
+def _unusable_slots(
+    topology: Topology, calls: Sequence[Call], results: Sequence[Any]
+) -> frozenset[int]:
+    """Return the slots of calls that failed, and all slots of nodes that failed; none for all.
+
+    A node has not failed that only refuses calls on a slot which is not all there, or not its own.
+    """
+    slots, nodes = set[int](), set[Address]()
+    for call, failure in zip(calls, results, strict=True):
+        if isinstance(failure, Failure):
+            slots.add(slot_of(call.keys[0]))
+            if not isinstance(failure.error, AskError | TryAgainError):  # or MovedError
+                nodes.add(failure.address)
+    return topology.slots_of(nodes, slots)
+
+
+def _fewest(waited: Sequence[Any]) -> Acknowledged:
+    """Return the smallest of the replies to WAIT."""
+    for reply in waited:
+        if isinstance(reply, redis.ResponseError):
+            return Acknowledged(0, short(reply))
+        if not isinstance(reply, int):
+            return Acknowledged(0, f"the answer {shown(reply)}")
+    return Acknowledged(min(waited, default=0))
+
+
+def values_of(name: str, infos: Iterable[Any]) -> str:
+    """Return the different values of a name in replies to INFO."""
+    return ",".join(sorted({one[name] for one in map(parse_info, infos) if name in one}))
+
+
+def parse_info(info: Any) -> dict[str, str]:
+    """Return the values of a reply to INFO."""
+    pairs = (line.partition(":") for line in text_of(info).splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def text_of(value: object) -> str:
+    """Return a reply as text."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,25 @@
+"""Calls of scripts that tests make outside of an operation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+#: redis-py's option (``redis.client.NEVER_DECODE``) for a reply that stays bytes.
+UNDECODED: dict[str, Any] = {"NEVER_DECODE": []}
+
+
+def send(driver: Driver, calls: Sequence[Call]) -> list[Reply]:
+    """Send calls together by a driver; return their replies."""
+
+    def steps() -> Operation[list[Reply]]:
+        return (yield list(calls))
+
+    return driver.run(steps())
+
+
+def send_text(client: Any, call: Call) -> Any:
+    """Send a call with the text of its script, as redis-py does; return the reply as it is."""
+    return client.execute_command(*call.command(by_text=True), **UNDECODED if call.binary else {})
