@@ -58,19 +58,14 @@ class Either:
         self.driver = bloom._driver
         self.sent: list[list[Any]] = []
         self.results: list[list[Any]] = []
-        nodes = self.driver._cluster
-        self._send = nodes.send
-        nodes.send = self._async_send if isinstance(bloom, AsyncBloomFilter) else self._sync_send
+        exchanges = self.driver._exchanges
+        self._failure_of_calls = exchanges.failure_of_calls
+        exchanges.failure_of_calls = self._note
 
-    def _sync_send(self, calls: Any, *rest: Any) -> Any:
+    def _note(self, calls: Any, results: Any) -> Any:
         self.sent.append(calls)
-        self.results.append(self._send(calls, *rest))
-        return self.results[-1]
-
-    async def _async_send(self, calls: Any, *rest: Any) -> Any:
-        self.sent.append(calls)
-        self.results.append(await self._send(calls, *rest))
-        return self.results[-1]
+        self.results.append(results)
+        return self._failure_of_calls(calls, results)
 
     def add_many(self, urls: list[str]) -> list[bool]:
         new: list[bool] = self._run(lambda: self.bloom.add_many(urls))

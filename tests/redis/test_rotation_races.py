@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from support.calls import send
 from support.clock import MovedServer
 from support.matrix import mostly_slow
 from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_names, stored_rings
@@ -24,7 +25,7 @@ from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.routes import Replies, Wave
 from scrapy_bloom.bloom.protocol.membership import NEW, add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Call
 
 pytestmark = pytest.mark.each_server
 
@@ -326,7 +327,7 @@ class Stepper:
     def step(self) -> bool:
         """Send what is due; return whether there is more."""
         if self.calls is not None:
-            replies = [Reply.parse(raw) for raw in self.driver._send(self.calls)]
+            replies = send(self.driver, self.calls)
             self._go_on(lambda: self.steps.send(replies))
         return self.calls is not None
 

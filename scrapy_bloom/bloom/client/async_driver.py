@@ -69,6 +69,8 @@ class AsyncDriver:
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
         self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
         self._timeout = timeout
+        #: The wave that is under way, and the replies that have come.
+        self._sent, self._replies = NOTHING, dict[Address, list[Any]]()
         self.round_trips = 0
 
     async def run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
@@ -117,7 +119,7 @@ class AsyncDriver:
             waves: are sent.
             is_long: whether each wave has the time-out for itself.
         """
-        sent, replies = NOTHING, dict[Address, list[Any]]()
+        self._sent = NOTHING
         each, whole = (self._timeout, None) if is_long else (None, self._timeout)
         try:
             try:
@@ -126,16 +128,16 @@ class AsyncDriver:
                         await self._initialize()
                     wave = next(waves)
                     while True:
-                        sent, replies = wave, {address: [] for address in wave.batches}
+                        self._sent, self._replies = wave, {node: [] for node in wave.batches}
                         async with timeout(each, lambda: self.round_trips):
-                            await self._exchange(wave, replies)
-                        sent = NOTHING
-                        wave = waves.send(replies)
+                            await self._exchange(wave, self._replies)
+                        self._sent = NOTHING
+                        wave = waves.send(self._replies)
             except TimeoutError as error:
                 # What has come is the operation's; what has not is unknown to it.
-                if sent.batches:
-                    waves.send(_completed(sent, replies))
-                raise self.late(sent, replies) from error
+                if self._sent.batches:
+                    waves.send(_completed(self._sent, self._replies))
+                raise self.late() from error
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -145,16 +147,11 @@ class AsyncDriver:
             reword(error, self._words)
             raise
 
-    def late(self, sent: Wave = NOTHING, replies: Mapping[Address, list[Any]] = {}) -> StorageError:
-        """Return the error for a time-out; of a cluster, it names a node that did not answer.
-
-        Args:
-            sent: the wave that was under way.
-            replies: to it.
-        """
+    def late(self) -> StorageError:
+        """Return the error for a time-out; of a cluster, it names a node that did not answer."""
         error = TimeoutError("timed out")
-        for address, commands in sent.batches.items():
-            if len(replies[address]) < len(commands):
+        for address, commands in self._sent.batches.items():
+            if len(self._replies[address]) < len(commands):
                 return self._exchanges.explain_failure(Failure(error, address))
         return self._exchanges.explain(error)
 
