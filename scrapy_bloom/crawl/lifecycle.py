@@ -117,8 +117,7 @@ class Lifecycle:
         self.write_behind = write_behind
         self._use(filters)
         spider = self._spider or self._crawler.spider
-        # Under "scheduled", a crawl that is killed loses the pages of sitemaps that count as seen.
-        if isinstance(spider, SitemapVersions) and self._settings.makes_claims:
+        if isinstance(spider, SitemapVersions) and self._settings.may_skip_sitemaps:
             spider.bloom_forgotten = self.connections.forgotten
         return filters
 
