@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "a page whose request failed is recorded",
         f"{CLAIMS}/in_flight.py",
-        "if kind in (JobKind.FAIL, JobKind.REPEAT):",
+        "if kind in _INSTEAD:",
         "if kind is JobKind.REPEAT:",
     ),
     Mutant(
