@@ -5,6 +5,7 @@ import logging
 import pickle
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
