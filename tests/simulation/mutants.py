@@ -274,7 +274,7 @@ MUTANTS = (
     Mutant(
         "a page without an item is recorded",
         f"{CLAIMS}/settler.py",
-        "self._only_items and not (page and page.has_item)",
+        "self._only_items and not is_kept and not (page and page.has_item)",
         "self._only_items and not page",
         "items-kills",
     ),
