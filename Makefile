@@ -21,7 +21,7 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make simulate     10,000 crawls whose steps a seed chooses (10 minutes; SIMULATE=options)"
+	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (10 minutes; SIMULATE=options)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
 	@echo "make fuzz         fuzz all parsers, guided by coverage (15 minutes; FUZZ=options)"
@@ -57,7 +57,7 @@ chaos: $(VENV)/dev
 	KILL_STRIDE=1 $(BIN)/python -m pytest tests/crawl/test_crawl_kills.py
 	cd tests && ../$(BIN)/python -m chaos.run $(CHAOS)
 
-# For example SIMULATE="--kind faults --first random --runs 500"
+# For example SIMULATE="--kind faults --first 914 --runs 1"; --note adds runs that fail to tests/simulation/failing.txt
 simulate: $(VENV)/dev
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(or $(SIMULATE),--runs 1112)
 

@@ -15,6 +15,7 @@ from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.developer_commands import is_developer_command, is_shell
+from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.exposition import Family
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
@@ -55,8 +56,9 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def __init__(self, crawler: Crawler, spider: Spider | None = None) -> None:
         short_errors.install()
-        spider = crawler.spider or spider
-        name = getattr(spider or crawler.spidercls, "name", None) or "spider"
+        # Tests, such as Scrapy's own, open an engine with a spider that the crawler does not know.
+        crawler.spider = crawler.spider or spider or EngineAdapter(crawler).spider
+        name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
         self.crawler = crawler
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
         #: Whether it filters by what this process has scheduled, as Scrapy's own filter, and
@@ -76,7 +78,6 @@ class BloomDupeFilter(BaseDupeFilter):
             self.settings,
             self._identity,
             report=self._report,
-            spider=spider,
         )
         self._deduplicator = Deduplicator(self._crawl, self._identity, self._report)
         self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)

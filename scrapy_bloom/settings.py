@@ -263,6 +263,15 @@ class BloomSettings:
         """Whether a URL is claimed until its page is crawled."""
         return self.remember != SCHEDULED
 
+    @property
+    def may_skip_sitemaps(self) -> bool:
+        """Whether a sitemap need not be read as long as it has not changed.
+
+        Not under "scheduled": a crawl that is killed loses pages of sitemaps that count as seen.
+        Nor if some pages are read in each run: only a sitemap that is read says which.
+        """
+        return self.remember == CRAWLED and all(rule.after != RUN for rule in self.recrawl_rules)
+
     def parameters(self, window: RecrawlWindow | None = None) -> dict[str, Any]:
         """Return the options of the main filter, or of another window's."""
         options = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()}

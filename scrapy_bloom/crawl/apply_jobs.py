@@ -105,11 +105,12 @@ class JobApplier:
             self._note_others(jobs, verdicts)
         elif kind is JobKind.HOLD:
             yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
-        elif kind is JobKind.FAIL:
+        elif kind in (JobKind.FAIL, JobKind.LATER):
             reasons = {job.item: job.reason for job in jobs}
             if self._ledger is not None:
                 yield from self._ledger.add_failed(jobs)
-            yield run(self._release_mine(items, self._retry, reasons))
+            hides = kind is JobKind.FAIL
+            yield run(self._release_mine(items, self._retry, reasons, hides=hides))
         elif kind is JobKind.RELEASE:
             yield from self._release(run, items)
         elif kind is JobKind.REPEAT:
@@ -191,7 +192,8 @@ class JobApplier:
         crawled = [job.item for job in settled]
         if left:
             why = dict.fromkeys(left, failures.OTHERS_LINK)
-            yield run(self._release_mine(left, self._retry, why))
+            hides = jobs[0].kind is JobKind.CONFIRM  # else it is read in each run
+            yield run(self._release_mine(left, self._retry, why, hides=hides))
         if jobs[0].kind is JobKind.CONFIRM:
             confirm = partial(
                 claim_protocol.confirm,
@@ -246,11 +248,16 @@ class JobApplier:
         self._freed()
 
     def _release_mine(
-        self, items: Sequence[bytes], retry: RetryPolicy | None, reasons: Mapping[bytes, str]
+        self,
+        items: Sequence[bytes],
+        retry: RetryPolicy | None,
+        reasons: Mapping[bytes, str],
+        *,
+        hides: bool = True,
     ) -> Callable[[FilterSession], Operation[Any]]:
         if retry is not None:
             by_field = {field_of(item): reason for item, reason in reasons.items() if reason}
-            retry = replace(retry, reasons=by_field)
+            retry = replace(retry, reasons=by_field, hides=hides)
         return lambda session: claim_protocol.release(session, items, self._worker, retry)
 
     def identify_server(self) -> Steps[None]:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response, TextResponse
 from scrapy.utils.defer import deferred_from_coro
@@ -249,6 +249,11 @@ class EngineAdapter:
             deferred_from_coro(self._engine.close_spider_async(reason=reason))
         else:  # before Scrapy 2.14
             self._engine.close_spider(self._crawler.spider, reason)
+
+    @property
+    def spider(self) -> Spider | None:
+        """The spider that the engine was opened with; None before."""
+        return getattr(self._engine, "spider", None)
 
     @property
     def _engine(self) -> Any:

@@ -28,6 +28,9 @@ class JobKind(Enum):
     RELEASE = "release"
     #: Its page failed: end its claim with a cool-down.
     FAIL = "fail"
+    #: Its page is crawled, and has to yield a request again that failed: like FAIL, but a page that
+    #: is read in each run is new to those that link it.
+    LATER = "later"
     #: Its page has to be crawled again: free its claim for the next look.
     REPEAT = "repeat"
     #: End a claim of which only the field is known.
@@ -59,7 +62,7 @@ class Job:
         yielded: likewise, claims on requests that it yielded: if one is another worker's, without
             the request, the page is left for later.
         page: field of the claim of the page that yielded it, for CLAIM and KEEP.
-        reason: why its page failed, for FAIL and REPEAT; why it is missing, for CONFIRM.
+        reason: why its page failed, for FAIL, LATER and REPEAT; why it is missing, for CONFIRM.
     """
 
     kind: JobKind

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.client.routes import slot_of
@@ -35,7 +34,6 @@ class Lifecycle:
         settings: its settings.
         identity: identifies requests.
         report: counts and warns.
-        spider: the spider; None for the crawler's, when the filters are opened.
         runtime: time, chance and threads.
 
     Attributes:
@@ -57,12 +55,11 @@ class Lifecycle:
         identity: Identity,
         *,
         report: Report,
-        spider: Spider | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         self._crawler, self._settings, self._report = crawler, settings, report
         self._identity = identity
-        self._spider, self.runtime = spider, runtime or Runtime()
+        self.runtime = runtime or Runtime()
         self.engine = EngineAdapter(crawler)
         self.local = LocalState(settings.cache_size, 2 * settings.heartbeat, self.runtime.monotonic)
         self.connections = Connections(
@@ -116,16 +113,15 @@ class Lifecycle:
             raise
         self.write_behind = write_behind
         self._use(filters)
-        spider = self._spider or self._crawler.spider
-        # Under "scheduled", a crawl that is killed loses the pages of sitemaps that count as seen.
-        if isinstance(spider, SitemapVersions) and self._settings.makes_claims:
+        spider = self._crawler.spider
+        if isinstance(spider, SitemapVersions) and self._settings.may_skip_sitemaps:
             spider.bloom_forgotten = self.connections.forgotten
         return filters
 
     def _make_policy(self, in_main: InMain) -> Policy:
         if not self._settings.makes_claims:
             return RecordWhenScheduled(self.local.versions.crawled)
-        spider = self._spider or self._crawler.spider
+        spider = self._crawler.spider
         if spider is None:
             raise ConfigurationError(
                 f'BLOOM_REMEMBER = "{self._settings.remember}" needs the spider when the filter is '

@@ -58,7 +58,8 @@ class SitemapVersions(SitemapSpider):
 
     Pages are fetched when their ``lastmod`` has changed, or when they are due. A sitemap that a
     sitemap index lists is read when its ``lastmod`` has changed, or when the filters have forgotten
-    something since it was read; without ``lastmod``, in each run.
+    something since it was read; without ``lastmod``, in each run. All are read in each run under
+    ``BLOOM_REMEMBER = "items"``, and if a rule has the window ``"run"``: they may name listings.
 
     Attributes:
         sitemap_skip_unchanged: whether sitemaps are left out that have not changed, according to
@@ -101,8 +102,6 @@ class SitemapVersions(SitemapSpider):
             lastmod = reading.lastmod(request)
             if request.callback == self._parse_sitemap:
                 version = sitemap_version(lastmod, forgotten, datetime.now(UTC).date())
-                if version:  # BLOOM_REMEMBER = "items" reads pages without an item in each run
-                    request.meta.setdefault("bloom_has_item", True)
             else:
                 version = short_version(lastmod)
             if version:

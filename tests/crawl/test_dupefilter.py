@@ -5,6 +5,7 @@ import logging
 import pickle
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -195,6 +196,15 @@ def test_from_spider_opens(make: Make) -> None:
     assert dupefilter.filters is not None
     assert not dupefilter.request_seen(Request(URL))
     dupefilter.close("finished")
+
+
+def test_a_spider_that_only_the_engine_knows_is_the_crawls(make: Make) -> None:
+    """As in tests of Scrapy's, which open an engine by themselves."""
+    crawler = make(is_open=False, BLOOM_REMEMBER="crawled").crawler
+    spider, crawler.spider = crawler.spider, None
+    crawler.engine = SimpleNamespace(spider=spider)  # type: ignore[assignment]
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    assert spider_of(dupefilter) is spider
 
 
 def named(name: str) -> dict[str, object]:

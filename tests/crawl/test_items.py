@@ -202,6 +202,83 @@ def test_a_retry_from_a_callback_counts_for_its_page(marked: tuple[Done, Done]) 
     assert second.hits["/soft-ban"] == 0
 
 
+# -- listings with a link that cannot be stored, and fails --
+
+FAILING = """
+from support.odd_site import OddSpider
+
+class FailingSpider(OddSpider):
+    custom_settings = {"BLOOM_REMEMBER": "items", "RETRY_ENABLED": False}
+
+    def parse(self, response):
+        if b"story" in response.body:
+            yield {"url": response.url}
+        for request in self.links(response):
+            path = request.url.removeprefix(self.settings["SITE_URL"])
+            if path in self.settings["LAMBDAS"].split():
+                request = request.replace(callback=lambda response: self.parse(response))
+            yield request
+"""
+
+
+@pytest.mark.parametrize("lambdas", ["/list {}", "{}"])
+@pytest.mark.parametrize("link", ["/fails", "/to-fails"])
+@pytest.mark.parametrize("batch", [64, 0])
+def test_a_listing_is_read_in_each_run_although_its_link_failed(
+    lab_of: LabOf, lambdas: str, link: str, batch: int
+) -> None:
+    """Its request cannot be stored, so only the listing can yield it again."""
+    lab = lab_of({
+        "/": page("/above"),
+        "/above": page("/list", "/other"),
+        "/other": page("/above", "/list", "/a"),
+        "/a": story("/above"),
+        "/to-fails": moved("/fails"),
+        "/fails": ERROR,
+    })  # fmt: skip
+    listings = Counter(["/", "/above", "/other", "/list"])
+    given = {"LAMBDAS": lambdas.format(link), "BLOOM_BATCH": batch}
+    for number in range(7):  # more often than a page is tried by itself
+        new = f"/{number}"
+        lab.site.pages |= {"/list": page("/above", "/other", "/a", link, new), new: story()}
+        hits = lab.crawl(FAILING, **given).hits - Counter(["/a", "/to-fails", "/fails"])
+        assert hits == listings + Counter([new])
+    failed = lab.site.hits()
+    assert (failed["/a"], failed["/fails"]) == (1, 1)
+
+
+def test_a_link_that_failed_is_crawled_when_it_is_due_although_only_an_article_links_its_listing(
+    lab_of: LabOf,
+) -> None:
+    """The article is recorded, so the claim on the listing has to last until then."""
+    lab = lab_of({
+        "/": page("/article"),
+        "/article": story("/list"),
+        "/list": page("/fails"),
+        "/fails": ERROR,
+    })  # fmt: skip
+    given = {"LAMBDAS": "/fails", "BLOOM_RETRY_AFTER": "1 s"}
+    lab.crawl(FAILING, **given)
+    lab.site.pages["/fails"] = story()
+    until(lambda: lab.now() > max(claim.time for claim in lab.claims().values()), "it is due")
+    assert lab.crawl(FAILING, **given).recorded == {"/article", "/fails"}
+    assert lab.crawl(FAILING, **given).hits == Counter(["/"])
+    assert not lab.claims()
+
+
+def test_a_page_with_an_item_waits_until_its_link_is_due(lab_of: LabOf) -> None:
+    lab = lab_of({
+        "/": page("/list"),
+        "/list": page("/article"),
+        "/article": story("/fails"),
+        "/fails": ERROR,
+    })  # fmt: skip
+    for lambdas in ("/fails", "/article /fails"):
+        assert not lab.crawl(FAILING, LAMBDAS=lambdas).recorded
+        assert lab.crawl(FAILING, LAMBDAS=lambdas).hits == Counter(["/", "/list"])
+        lab.client.flushall()
+
+
 # -- kills, outages, other workers --
 
 

@@ -225,6 +225,42 @@ def test_pages_are_left_out_under_all_settings(
     assert news.crawl(**given).hits["/s0-0"] == 1
 
 
+LISTINGS = """
+from scrapy_bloom import SitemapVersions
+from scrapy.spiders import SitemapSpider
+
+class ListingSpider(SitemapVersions, SitemapSpider):
+    name = "odd"
+
+    @property
+    def sitemap_urls(self):
+        return [self.settings["SITE_URL"] + "/index.xml"]
+
+    def parse(self, response):
+        if not response.url.endswith("-0"):
+            yield {"url": response.url}
+        yield from response.follow_all(css="a")
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"BLOOM_REMEMBER": "items"}, {"BLOOM_RECRAWL_RULES": '[["-0$", "run"]]'}],
+    ids=["items", "a rule"],
+)
+def test_listings_in_sitemaps_are_read_in_each_run_and_articles_are_not(
+    news_on: NewsOn, server: Server, client: Any, settings: dict[str, str]
+) -> None:
+    """A listing changes, and neither its own ``lastmod`` nor that of its sitemap does."""
+    news = news_on(server)
+    news.lab.crawl(LISTINGS, **settings)
+    news.lab.site.pages |= {"/s1-0": page("/s1-1", "/article"), "/article": page()}
+    each_run = Counter(["/index.xml", *news.sitemaps, *(f"/s{group}-0" for group in range(GROUPS))])
+    assert news.lab.crawl(LISTINGS, **settings).hits == each_run + Counter(["/article"])
+    news.change("/s2-3")
+    assert news.lab.crawl(LISTINGS, **settings).hits == each_run + Counter(["/s2-3"])
+
+
 def test_windows_in_runs_are_due_by_the_run(news_on: NewsOn, server: Server, client: Any) -> None:
     news = news_on(server)
     everything = 1 + GROUPS * (1 + SIZE)

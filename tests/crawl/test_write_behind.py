@@ -81,6 +81,7 @@ def test_jobs_are_done_in_their_order_whatever_their_kinds_and_windows(
         (CONFIRM, "confirm"),
         (RELEASE, "release"),
         (JobKind.FAIL, "release"),
+        (JobKind.LATER, "release"),
     ],
 )
 def test_a_job_is_one_operation(

@@ -7,6 +7,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import Pool, util
 
@@ -15,6 +16,7 @@ from rich.progress import track
 from support.clock import FrozenServer
 from support.servers import SERVERS
 
+from simulation.failing import FAILING, first_seed, note
 from simulation.kinds import KINDS
 from simulation.run import IN_ORDER, Result, simulate
 from simulation.shrink import shrink
@@ -52,16 +54,21 @@ def main() -> int:
         prog="simulation", description="Simulates crawls whose steps a seed chooses."
     )
     parser.add_argument("--kind", choices=KINDS, action="append", help="default: all kinds")
-    parser.add_argument("--first", metavar="SEED", default="0", help='a number, or "random"')
+    parser.add_argument(
+        "--first", metavar="SEED", help='a number, or "random"; default: another one each day'
+    )
     parser.add_argument("--runs", type=int, default=100, metavar="N", help="of each kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
     parser.add_argument("--trace", action="store_true", help="print what happened in all runs")
+    parser.add_argument("--note", action="store_true", help=f"add runs that fail to {FAILING.name}")
     parser.add_argument("--brief", action="store_true", help="count runs that fail, no more")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
+    today = first_seed(datetime.now(UTC).date())
     is_random = options.first == "random"
-    first = random.SystemRandom().randrange(10**9) if is_random else int(options.first)
+    first = random.SystemRandom().randrange(10**9) if is_random else int(options.first or today)
+    say([f"first seed {first}: --first {first} repeats these runs"])
     failed = 0
     with Pool(options.jobs, begin) as pool:
         for name in options.kind or KINDS:
@@ -79,6 +86,8 @@ def main() -> int:
             for result in shown:
                 struck.update(result.struck)
                 failed += bool(result.violations)
+                if result.violations and options.note:
+                    note(name, result.seed, result.violations)
                 if (result.violations and not options.brief) or options.trace:
                     say([*result.trace, f"{name} {result.seed}: {result.violations}"])
             faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))

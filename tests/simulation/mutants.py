@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         "a page whose request failed is recorded",
         f"{CLAIMS}/in_flight.py",
-        "if kind in (JobKind.FAIL, JobKind.REPEAT):",
+        "if kind in _INSTEAD:",
         "if kind is JobKind.REPEAT:",
     ),
     Mutant(
@@ -267,7 +267,7 @@ MUTANTS = (
     Mutant(
         "a page without an item is recorded",
         f"{CLAIMS}/settler.py",
-        "self._only_items and not (page and page.has_item)",
+        "self._only_items and not is_kept and not (page and page.has_item)",
         "self._only_items and not page",
         "items-kills",
     ),

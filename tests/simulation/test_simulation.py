@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from support.clock import why_not
 from support.paths import ROOT, TESTS
 
+from simulation import failing
 from simulation.kinds import KINDS
 from simulation.mutants import MUTANTS, Mutant, count_found, mutate
 
@@ -44,8 +46,31 @@ def test_what_is_promised_holds(kind: str) -> None:
     assert f"{kind}: {RUNS} runs" in done.stdout
 
 
+@pytest.mark.parametrize(("kind", "seed"), failing.read())
+def test_a_run_that_failed_once_holds(kind: str, seed: int) -> None:
+    done = simulate("--kind", kind, "--first", str(seed), "--runs", "1")
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+
+
+def test_runs_that_fail_are_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "failing.txt"
+    path.write_text("# some\ncalm 3  # hidden: /1\n")
+    for seed in (3, 4, 4):
+        failing.note("calm", seed, ["left: #1\n of it", "no expiry"], path)
+    assert failing.read(path) == [("calm", 3), ("calm", 4)]
+    assert path.read_text().endswith("calm 3  # hidden: /1\ncalm 4  # left: #1 of it\n")
+
+
+def test_each_day_has_seeds_of_its_own() -> None:
+    assert failing.first_seed(date(2026, 11, 3)) == 202611030000
+    done = simulate("--kind", "scheduled", "--runs", "1")
+    days = {failing.first_seed(datetime.now(UTC).date() - timedelta(n)) for n in (0, 1)}
+    assert any(f"first seed {first}:" in done.stdout for first in days), done.stdout
+
+
 def test_a_run_repeats() -> None:
-    once, again = (simulate("--kind", "rotating", "--runs", "2", "--trace") for _ in range(2))
+    arguments = ("--kind", "rotating", "--first", "0", "--runs", "2", "--trace")
+    once, again = (simulate(*arguments) for _ in range(2))
     assert len(once.stdout.splitlines()) > 200
     assert once.stdout == again.stdout
 

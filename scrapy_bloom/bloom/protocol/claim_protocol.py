@@ -94,18 +94,20 @@ class RetryPolicy:
         seconds: until they are due again.
         attempts: after how many their requests are no longer kept.
         reasons: field of a claim -> why its URL failed.
+        hides: whether callers that find the URL have to wait, too; if not, there are reasons.
     """
 
     owner: str
     seconds: int
     attempts: int
     reasons: Mapping[str, str] = field(default_factory=dict)
+    hides: bool = True
 
     def pairs(self, fields: Sequence[str]) -> Iterable[str]:
         """Yield each field and its reason as it is stored."""
         for name in fields:
             yield name
-            yield failure_reason.encode(self.reasons.get(name, ""))
+            yield failure_reason.encode(self.reasons.get(name, ""), hides=self.hides)
 
 
 @dataclass(frozen=True, slots=True)

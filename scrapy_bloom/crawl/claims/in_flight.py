@@ -17,6 +17,12 @@ from scrapy_bloom.crawl.jobs import JobKind
 Claims = dict[Key, int]
 #: Requests that are not kept and that pages wait for, at most: about 50 MB with their pages.
 MAX_UNKEPT = 100_000
+#: How a request ended that was not crawled -> how the pages that wait for it do, and why.
+_INSTEAD = {
+    JobKind.FAIL: (JobKind.LATER, failures.FAILED_LINK),
+    JobKind.LATER: (JobKind.LATER, failures.FAILED_LINK),
+    JobKind.REPEAT: (JobKind.REPEAT, failures.LOST_LINK),
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +38,7 @@ class InFlightRequest:
         kind: how it is settled when it waits for nothing; None until its callback is done.
         unkept: how many requests that it yielded are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
-            again: FAIL if that request failed, REPEAT if it was lost; None for neither.
+            again: LATER if that request failed, REPEAT if it was lost; None for neither.
         reason: why it failed, is missing, or is crawled again.
         is_given_up: whether its claims stay as they are, for the next run.
         is_certain: whether the server has granted its claim: else the page may be another worker's.
@@ -180,10 +186,9 @@ class UnkeptRequests:
         """Note how a claim is settled; return the pages that can be settled now."""
         self._orphans.discard(claim)
         pages = self._pop(claim) if claim in self._parents else []
-        if kind in (JobKind.FAIL, JobKind.REPEAT):
-            lost = failures.LOST_LINK if kind is JobKind.REPEAT else failures.FAILED_LINK
+        if kind in _INSTEAD:
             for page in pages:
-                page.set_instead(kind, lost)
+                page.set_instead(*_INSTEAD[kind])
         return [page for page in pages if page.is_complete]
 
     def find(self, window: str, fields: Collection[str], before: float) -> list[Key]:

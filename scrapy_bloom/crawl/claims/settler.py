@@ -16,6 +16,7 @@ _STATS = {
     JobKind.CONFIRM: "crawled",
     JobKind.RELEASE: "released",
     JobKind.FAIL: "failed",
+    JobKind.LATER: "failed",
     JobKind.REPEAT: "repeated",
 }
 
@@ -83,6 +84,10 @@ class ClaimSettler:
 
     def _end(self, claim: Key, length: int, kind: JobKind, page: InFlightRequest | None) -> None:
         window, item = claim
+        is_kept = item.startswith(KEPT)
+        is_read_each_run = self._only_items and not is_kept and not (page and page.has_item)
+        if kind is JobKind.LATER and not is_read_each_run:
+            kind = JobKind.FAIL
         job, also = Job(kind, window, item), None
         if page is not None:
             job = replace(
@@ -93,16 +98,17 @@ class ClaimSettler:
                 relies_on=frozenset(page.relies_on or ()),
                 yielded=frozenset(page.yielded or ()),
             )
-        if item.startswith(KEPT):
+        if is_kept:
             if kind in (JobKind.FAIL, JobKind.REPEAT):
                 self.to_repeat.add(claim)
             if kind is JobKind.CONFIRM:
                 job = replace(job, kind=JobKind.DONE)
                 also = page.also if page is not None else None
-        elif kind is JobKind.CONFIRM and self._only_items and not (page and page.has_item):
+        elif is_read_each_run and kind in (JobKind.CONFIRM, JobKind.LATER):
             self._local.take(item, for_run=True)
-            self._report.count("without_item", window)
-            job = replace(job, kind=JobKind.DONE)
+            if kind is JobKind.CONFIRM:
+                self._report.count("without_item", window)
+                job = replace(job, kind=JobKind.DONE)
         self._put(job)
         if also is not None:
             self._put(Job(JobKind.RECORD, *also))
@@ -137,12 +143,12 @@ class ClaimSettler:
         if claim in self.uncertain:
             page.has_yielded(claim)
         if is_same and not self._unkept.waits_for(page, claim):
-            page.set_instead(JobKind.FAIL, failures.TWICE)
+            page.set_instead(JobKind.LATER, failures.TWICE)
 
     def finish(self, page: InFlightRequest) -> None:
         """Settle a page whose callback is done, unless it waits for requests."""
         if self._unkept.is_crawled_twice(page):
-            page.set_instead(JobKind.FAIL, failures.TWICE)
+            page.set_instead(JobKind.LATER, failures.TWICE)
         if page.is_complete or page.kind is JobKind.FAIL:
             self.settle(page.claims, page.end(), page)
 

@@ -177,7 +177,7 @@ class ClaimTracker:
             self._settler.also_yielded(offer.unkept, parent, is_same=offer.is_same_page)
         if offer.is_seen:
             # Another worker may lose the request that the same redirect has led to.
-            kind = JobKind.FAIL if offer.is_same_page else JobKind.CONFIRM
+            kind = JobKind.LATER if offer.is_same_page else JobKind.CONFIRM
             reason = failures.OTHERS_TARGET if offer.is_same_page else ""
             redirected = InFlightRequest({}, epoch=self.epoch, reason=reason)
             self._settler.settle(offer.inherited, kind, redirected)
@@ -192,7 +192,7 @@ class ClaimTracker:
             return
         parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if parent is not None and not any(claims.values()):
-            parent.set_instead(JobKind.FAIL, failures.FAILED_LINK)
+            parent.set_instead(JobKind.LATER, failures.FAILED_LINK)
         unqueued = InFlightRequest({}, epoch=self.epoch, reason=failures.NOT_QUEUED)
         self._settler.settle(claims, JobKind.FAIL, unqueued)
 

@@ -3,7 +3,8 @@
 -- KEYS[1]     HASH    the block's ring
 -- KEYS[2..]   STRING  bitmaps of the layers to test; none, to take the URLs untested
 -- KEYS[..]    HASH    the block's claims: field = fingerprint, value = "owner nonce time attempt request";
---                     if a URL failed, why stands in the place of the nonce (release.lua);
+--                     if a URL failed, why stands in the place of the nonce (release.lua), after a
+--                     "~" if it does not hide the URL until it is due;
 --                     if the request is not kept, "@" and the field of the page that yielded it, or
 --                     nothing, in its place
 -- ARGV[1..7]  the ring, and offsets of URLs in its layers, as in prelude_layers.lua
@@ -36,7 +37,8 @@ local function judge(claim, page)
   if not owner then return '1', 0 end  -- not ours to read: damaged
   local failed = string.sub(owner, 1, 1) == '-'
   local kept = start <= #claim and string.byte(claim, start) ~= 64  -- "@"
-  if failed and tonumber(time) <= tonumber(now) then
+  local hides = tonumber(time) > tonumber(now) and string.byte(nonce) ~= 126  -- "~"
+  if failed and not hides then
     return '1', attempt, kept and string.sub(claim, start)
   end
   if owner == ARGV[10] and nonce == ARGV[11] then return '1', attempt end
