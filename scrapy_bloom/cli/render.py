@@ -82,6 +82,11 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
     return "\n".join((_facts(heading, facts), "", _table((*columns, "memory"), rows)))
 
 
+def stored_settings(heading: str, rows: Sequence[Sequence[str]]) -> str:
+    """Return the settings of a filter: each row has a name, the stored and the project's value."""
+    return "\n".join((heading, _table(("setting", "stored", "project"), rows)))
+
+
 def listed(rows: Sequence[Sequence[str]]) -> str:
     """Return lines about filters. Their keys come last, because they may be long."""
     columns = ("window", "generations", "capacity", "URLs", "fill", "memory")
