@@ -85,7 +85,8 @@ OPTIONS = (
         "never: nothing is crawled again",
         about="A URL first seen at `t` is new again between `t + window - period` "
         "and `t + window`, however often it is "
-        "seen in between. Months are calendar months in UTC. A new value holds at once.",
+        "seen in between. Months are calendar months in UTC. A longer window "
+        "than the stored one holds at once.",
     ),
     Option(
         "period",
