@@ -44,11 +44,14 @@ ERRORS: Mapping[str, Message] = {
     ),
     "mismatch": Message(
         "The stored filter was created with other blocks, seeds, ring order, stagger or "
-        "counting than the settings give: the crawl does not begin. Or two filters differ that a "
-        "set operation of the library uses together.",
-        "What is stored depends on these options, so they cannot change while a filter lives.",
-        "Remove the setting, to use the filter as it is; or set another `BLOOM_KEY`, for a new "
-        "filter. For set operations, create one filter with `like=` the other.",
+        "counting than the settings give, or with a window that remembers for longer: the crawl "
+        "does not begin. Or two filters differ that a set operation of the library uses together.",
+        "What is stored depends on these options, so they cannot change while a filter lives. And "
+        "a run forgets nothing earlier than the run before has promised.",
+        "Remove the setting, or set it as it is stored, to use the filter as it is; or set another "
+        "`BLOOM_KEY`, for a new filter. To let it forget earlier, run `scrapy bloom settings "
+        "--apply` with the settings of the crawl. For set operations, create one filter with "
+        "`like=` the other.",
     ),
     "storage": Message(
         "The server cannot be used. The crawl does not begin.",

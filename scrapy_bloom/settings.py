@@ -322,7 +322,10 @@ class BloomSettings:
 
     def _check_run(self, setting: str, span: Span | str | None) -> None:
         if isinstance(span, Span) and span.unit == RUNS and self.run is None:
-            raise need_run(f'{setting} = "{span}"')
+            raise ConfigurationError(
+                f'{setting} = "{span}" counts runs, and BLOOM_RUN is not set: give all workers of '
+                "a run the same id, and each run another one (for instance -s BLOOM_RUN=2027-01-31)"
+            )
 
     @property
     def schedule(self) -> Schedule | None:
@@ -349,14 +352,6 @@ SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     f"BLOOM_{own.name.upper()}": (own.name, own.metadata["parse"]) for own in fields(BloomSettings)
 }
 DEFAULT_KEY = next(own.default for own in fields(BloomSettings) if own.name == "key")
-
-
-def need_run(what: str) -> ConfigurationError:
-    """Return the error for a window in runs without an id of the run."""
-    return ConfigurationError(
-        f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
-        "each run another one (for instance -s BLOOM_RUN=2027-01-31)"
-    )
 
 
 #: Settings of earlier versions, and what to do instead.

@@ -43,7 +43,8 @@ class Finding:
 LEDGER_UNUSED = Finding(
     "BLOOM_LEDGER is set, and no filter has a window",
     "no page is ever forgotten, so none is due",
-    'Set BLOOM_RECRAWL_AFTER, as in "6 months", or remove BLOOM_LEDGER',
+    'Set BLOOM_RECRAWL_AFTER, as in "6 months", and run scrapy bloom settings --apply; or remove '
+    "BLOOM_LEDGER",
 )
 
 

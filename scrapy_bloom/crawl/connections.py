@@ -64,11 +64,10 @@ class Connections:
         Raises:
             BloomError: a setting cannot work, or the server cannot be used.
         """
-        run = self._settings.run
         if finding := advice.on_short_window(self._settings.schedule):
             self._report.warn_once("short-window", f"Bloom filter: {finding}")
         # Clients for clusters connect at once.
-        filters = open_filters(opening.run(self._connect), opening, run)
+        filters = open_filters(opening.run(self._connect), opening)
         left = claims_left(
             filters, lambda windows: opening.run(partial(self._connect, left=windows)), opening
         )
@@ -80,7 +79,7 @@ class Connections:
             filters.close()
             self._left = left.keys()
             connect = partial(self._connect, left=self._left)
-            filters = open_filters(opening.run(connect), opening, run)
+            filters = open_filters(opening.run(connect), opening)
         self.filters = filters
         return filters
 
