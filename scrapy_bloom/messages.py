@@ -44,11 +44,14 @@ ERRORS: Mapping[str, Message] = {
     ),
     "mismatch": Message(
         "The stored filter was created with other blocks, seeds, ring order, stagger or "
-        "counting than the settings give: the crawl does not begin. Or two filters differ that a "
-        "set operation of the library uses together.",
-        "What is stored depends on these options, so they cannot change while a filter lives.",
-        "Remove the setting, to use the filter as it is; or set another `BLOOM_KEY`, for a new "
-        "filter. For set operations, create one filter with `like=` the other.",
+        "counting than the settings give, or with a window that remembers for longer: the crawl "
+        "does not begin. Or two filters differ that a set operation of the library uses together.",
+        "What is stored depends on these options, so they cannot change while a filter lives. And "
+        "a run forgets nothing earlier than the run before has promised.",
+        "Remove the setting, or set it as it is stored, to use the filter as it is; or set another "
+        "`BLOOM_KEY`, for a new filter. To let it forget earlier, run `scrapy bloom settings "
+        "--apply` with the settings of the crawl. For set operations, create one filter with "
+        "`like=` the other.",
     ),
     "storage": Message(
         "The server cannot be used. The crawl does not begin.",
@@ -111,9 +114,17 @@ _STARTING: Mapping[str, Message] = {
     "settings-changed": Message(
         "The window, period, capacity, error rate, growth or memory limit of the stored filter "
         "were replaced by those of the settings. A WARNING if times have changed, else INFO.",
-        "A setting was changed, or spiders with other settings share the `BLOOM_KEY`.",
-        "If it was not intended, or happens at each start: give each spider a `BLOOM_KEY` of "
-        "its own, or all of them the same `BLOOM_RECRAWL_AFTER` and `BLOOM_ROTATE_EVERY`.",
+        "A setting was changed or left out (its default holds then), or spiders with other "
+        "settings share the `BLOOM_KEY`.",
+        "If it was not intended: `scrapy bloom settings --apply` with the settings of before. If "
+        "spiders share the filter: give each a `BLOOM_KEY` of its own, or all of them the same "
+        "settings.",
+    ),
+    "short-window": Message(
+        "`BLOOM_RECRAWL_AFTER` is less than an hour: pages are crawled again soon after they were "
+        "crawled, and in each run.",
+        "The window is meant, or its unit is wrong.",
+        'If it is not meant, write the unit that is, as in `"2 months"`.',
     ),
     "fingerprinter": Message(
         "The filter holds fingerprints of another kind: its URLs look new, and are crawled again.",

@@ -12,7 +12,7 @@ from scrapy_bloom import setting_parsers
 from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, in_words, rewording
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span
-from scrapy_bloom.bloom.options import OPTIONS
+from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.recrawl_rules import LASTING as LASTING  # noqa: PLC0414 - used with settings
 from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414
 from scrapy_bloom.recrawl_rules import (
@@ -40,6 +40,7 @@ WORDS = {
     "rights": "the filter's keys and the commands it needs: scrapy bloom acl prints the rules",
     "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
     "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
+    "to_forget": "run scrapy bloom settings --apply with these settings to forget earlier",
 }
 
 
@@ -71,7 +72,7 @@ def _setting(
 
 
 def _option(name: str) -> Any:
-    """Declare a setting for an option of filters; None as stored, else the library's default."""
+    """Declare a setting for an option of filters; None is the library's default."""
     option = next(option for option in OPTIONS if option.name == name)
     texts = (in_words(text, WORDS) for text in (option.help, option.about, option.default))
     text, about, shown_default = texts
@@ -273,22 +274,28 @@ class BloomSettings:
         return self.remember == CRAWLED and all(rule.after != RUN for rule in self.recrawl_rules)
 
     def parameters(self, window: RecrawlWindow | None = None) -> dict[str, Any]:
-        """Return the options of the main filter, or of another window's."""
+        """Return the options of the main filter, or of another window's.
+
+        What may change during the filter's life has its default where it is unset: what an earlier
+        run was given does not count.
+        """
         options = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()}
-        if window is None:
-            return options
-        return options | {
-            "blocks": None,
-            "capacity": window.capacity,
-            "window": window.recrawl_after,
-            "period": window.rotate_every,
-        }
+        if window is not None:
+            own = {"window": window.recrawl_after, "period": window.rotate_every}
+            options |= {"blocks": None, "capacity": window.capacity, **own}
+        if options["window"] is None:
+            options["window"] = NEVER
+        if options["period"] is None and isinstance(options["window"], Span):
+            options["period"] = Schedule.of(options["window"]).period
+        for name in ("capacity", "error_rate", "growth"):
+            if options[name] is None:
+                options[name] = getattr(DEFAULTS, name)
+        return options | {"max_memory": options["max_memory"] or 0}
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
-        if isinstance(self.recrawl_after, Span):
-            with rewording(WORDS):
-                Schedule.of(self.recrawl_after, self.rotate_every)
+        with rewording(WORDS):
+            FilterOptions(window=self.recrawl_after, period=self.rotate_every).config(DEFAULTS)
         if self.wait_replicas and not self.makes_claims:
             raise ConfigurationError(
                 f"BLOOM_WAIT_REPLICAS = {self.wait_replicas} waits before pages are recorded as "
@@ -324,7 +331,17 @@ class BloomSettings:
 
     def _check_run(self, setting: str, span: Span | str | None) -> None:
         if isinstance(span, Span) and span.unit == RUNS and self.run is None:
-            raise need_run(f'{setting} = "{span}"')
+            raise ConfigurationError(
+                f'{setting} = "{span}" counts runs, and BLOOM_RUN is not set: give all workers of '
+                "a run the same id, and each run another one (for instance -s BLOOM_RUN=2027-01-31)"
+            )
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """When the main filter forgets; None for never."""
+        if not isinstance(self.recrawl_after, Span):
+            return None
+        return Schedule.of(self.recrawl_after, self.rotate_every)
 
     @property
     def main_window(self) -> RecrawlWindow:
@@ -344,14 +361,6 @@ SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     f"BLOOM_{own.name.upper()}": (own.name, own.metadata["parse"]) for own in fields(BloomSettings)
 }
 DEFAULT_KEY = next(own.default for own in fields(BloomSettings) if own.name == "key")
-
-
-def need_run(what: str) -> ConfigurationError:
-    """Return the error for a window in runs without an id of the run."""
-    return ConfigurationError(
-        f"{what} counts runs, and BLOOM_RUN is not set: give all workers of a run the same id, and "
-        "each run another one (for instance -s BLOOM_RUN=2027-01-31)"
-    )
 
 
 #: Settings of earlier versions, and what to do instead.

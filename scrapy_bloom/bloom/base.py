@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import plain
-from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
+from scrapy_bloom.bloom.options import DEFAULTS, REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
 from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
@@ -56,13 +56,14 @@ class BaseFilter(ABC):
         growth: float | None = None,
         max_memory: int | None = None,
         run: str | None = None,
+        on_difference: str = REPLACE,
         notify: Notify | None = None,
         fingerprinter: str = "",
         label: object = None,
         timeout: float | None = None,
         words: Mapping[str, str] | None = None,
     ) -> None:
-        self._words = WORDS if words is None else words
+        self.key, self._words = key, WORDS if words is None else words
         with rewording(self._words):
             wanted = FilterOptions.parse(
                 capacity=capacity,
@@ -77,15 +78,14 @@ class BaseFilter(ABC):
                 growth=growth,
                 max_memory=max_memory,
                 run=run,
+                on_difference=on_difference,
                 fingerprinter=fingerprinter,
             )
             #: This client's session of the filter.
             self.session = self._session = _new_session(key, wanted, like, notify)
-            self._client, self._given_label = client, label
+            self._client, self._given_label, self._timeout = client, label, _seconds(timeout)
             self._label = label_of_client(client) if label is None else label
-            self._timeout = _seconds(timeout)
             self._use(client)
-        self.key = key
         #: Items that were new but not recorded, because their block was full and could not grow.
         self.unrecorded = 0
 

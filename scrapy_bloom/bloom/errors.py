@@ -95,6 +95,7 @@ WORDS = {
     "user": "this user",
     "server": "the server",
     "other_key": "a key of the filter: choose another `key`",
+    "to_forget": 'open it once with on_difference="replace" to forget earlier',
 }
 #: A parameter in a message.
 _PARAMETER = re.compile(r"`(\w+)`")

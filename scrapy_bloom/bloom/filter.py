@@ -63,8 +63,13 @@ class BloomFilter(CombinableFilter):
         max_memory: bytes of all bitmaps beyond which no layer is added; 0 for no limit, None as
             stored, else no limit.
         run: id of this run, for windows in runs: the first client that shows a new one rotates.
+        on_difference: what happens if the stored capacity, error rate, window, period, growth or
+            memory limit are others than those that are given: ``"replace"`` takes the given ones,
+            times at once, sizes from the next generation on (without a window: the next layer);
+            ``"extend"`` refuses those that forget items earlier, and takes the others; ``"keep"``
+            takes what is stored.
         notify: called with what happens (``ring_store.LOST``, ``ROTATED``, ``GROWN``, ``FULL``,
-            ``FILLING``) and the ring of the block.
+            ``FILLING``, ``CHANGED``) and the ring of the block.
         fingerprinter: noted in the header of a filter that is created.
         label: the server's address for error messages; None takes it from the client.
         timeout: seconds an operation of several round trips may take; None for no limit. It does

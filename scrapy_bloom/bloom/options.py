@@ -17,6 +17,10 @@ from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header, is_
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span, parse_span
 from scrapy_bloom.bloom.model.sizing import plan
 
+#: What becomes of a stored configuration that differs from what the user asks for: it is replaced;
+#: it is replaced unless URLs would be forgotten earlier, which is refused; it is kept.
+REPLACE, EXTEND, KEEP = "replace", "extend", "keep"
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -81,7 +85,8 @@ OPTIONS = (
         "never: nothing is crawled again",
         about="A URL first seen at `t` is new again between `t + window - period` "
         "and `t + window`, however often it is "
-        "seen in between. Months are calendar months in UTC. A new value holds at once.",
+        "seen in between. Months are calendar months in UTC. A longer window "
+        "than the stored one holds at once.",
     ),
     Option(
         "period",
@@ -148,6 +153,7 @@ class FilterOptions:
     Args:
         fingerprinter: import path of the class that makes the fingerprints; for the others, see
             ``OPTIONS``. A number of seeds is how many to draw.
+        on_difference: REPLACE, EXTEND or KEEP.
     """
 
     capacity: int | None = None
@@ -163,9 +169,12 @@ class FilterOptions:
     max_memory: int | None = None
     run: str | None = None
     fingerprinter: str = ""
+    on_difference: str = REPLACE
 
     @classmethod
-    def parse(cls, fingerprinter: str = "", **given: Any) -> "FilterOptions":
+    def parse(
+        cls, fingerprinter: str = "", on_difference: str = REPLACE, **given: Any
+    ) -> "FilterOptions":
         """Check what a user gave.
 
         Raises:
@@ -180,7 +189,8 @@ class FilterOptions:
             for option in OPTIONS
             if given.get(option.name) is not None
         }
-        return cls(fingerprinter=fingerprinter, **parsed)
+        on_difference = validators.choice("on_difference", on_difference, [REPLACE, EXTEND, KEEP])
+        return cls(fingerprinter=fingerprinter, on_difference=on_difference, **parsed)
 
     @classmethod
     def like(cls, header: Header, config: Config, run: str | None) -> "FilterOptions":
@@ -235,6 +245,28 @@ class FilterOptions:
             self._schedule(stored.schedule),
             stored.growth if self.growth is None else self.growth,
             stored.max_memory if self.max_memory is None else self.max_memory or None,
+        )
+
+    def change(self, stored: Config, prefix: str) -> Config:
+        """Return what becomes of the stored configuration of a filter.
+
+        Raises:
+            ConfigurationError: window and period do not go together.
+            FilterMismatchError: URLs would be forgotten earlier, which is not wanted.
+        """
+        if self.on_difference == KEEP:
+            return stored
+        config = self.config(stored)
+        schedule = config.schedule
+        if self.on_difference == REPLACE or not (
+            schedule and schedule.forgets_earlier(stored.schedule)
+        ):
+            return config
+        there = _times(stored.schedule)
+        raise FilterMismatchError(
+            f"the filter {prefix!r} is stored with {there}, and {_times(schedule)} forgets URLs "
+            f"earlier: set {there} to use the filter as it is, or set another `key` for a new one, "
+            "or `to_forget`"
         )
 
     def new_header(self, default: Config = DEFAULTS) -> Header:
@@ -304,6 +336,12 @@ class FilterOptions:
         if stored is not None and window == stored.window:
             return Schedule.of(window, self.period or stored.period)
         return Schedule.of(window, self.period)
+
+
+def _times(schedule: Schedule | None) -> str:
+    if schedule is None:
+        return f'`window` = "{NEVER}"'
+    return f'`window` = "{schedule.window}" and `period` = "{schedule.period}"'
 
 
 def _shown(value: Any, article: str = "a") -> str:

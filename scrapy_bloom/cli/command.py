@@ -35,6 +35,7 @@ from scrapy_bloom.cli import (
     recrawl,
     report,
     rotate,
+    settings,
     watch,
 )
 from scrapy_bloom.cli.help_groups import GroupedSubcommands
@@ -78,6 +79,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "doctor": doctor,
     "acl": acl,
     "recrawl": recrawl,
+    "settings": settings,
     "rotate": rotate,
     "clear": clear,
     "delete": delete,

@@ -10,7 +10,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.bloom.errors import short, shown
-from scrapy_bloom.bloom.model.schedule import Schedule, Span
+from scrapy_bloom.bloom.model.schedule import NEVER
 from scrapy_bloom.cli.doctor_checks import Check, check
 from scrapy_bloom.cli.session import fingerprinter_of
 from scrapy_bloom.crawl import advice
@@ -41,19 +41,14 @@ def check_project(
     yield _check_queue(crawler.settings, settings)
     if "scrapy_redis" in str(crawler.settings.get("SCHEDULER")):
         yield _check_flush(crawler.settings)
-    finding = advice.on_http_cache(crawler.settings, schedule_of(settings))
+    finding = advice.on_http_cache(crawler.settings, settings.schedule)
     on = "on" if crawler.settings.getbool("HTTPCACHE_ENABLED") else "off"
     yield check("HTTP cache", finding, on)
     yield _check_reactor(crawler.settings)
     yield _check_fingerprinter(crawler)
+    too_short = advice.on_short_window(settings.schedule)
+    yield check("window", too_short, str(settings.schedule or NEVER))
     yield check("seeds", advice.on_seeds(settings.seeds), "drawn at random, or as stored")
-
-
-def schedule_of(settings: BloomSettings) -> Schedule | None:
-    """Return the schedule that settings ask for; None for none, or as stored."""
-    if not isinstance(settings.recrawl_after, Span):
-        return None
-    return Schedule.of(settings.recrawl_after, settings.rotate_every)
 
 
 def _check_dupefilter(

@@ -23,7 +23,6 @@ from scrapy_bloom.cli.doctor_checks import (
     of_error,
 )
 from scrapy_bloom.cli.doctor_embedded import check_binary, check_place, place_of
-from scrapy_bloom.cli.doctor_project import schedule_of
 from scrapy_bloom.cli.session import Server, fingerprinter_of
 from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
@@ -117,7 +116,7 @@ def _check_all(
     looks = {window: _look(server, window) for window in windows}
     snapshots = {window: one for window, one in looks.items() if isinstance(one, Snapshot)}
     stored = [next(iter(one.rings.values())).config.schedule for one in snapshots.values()]
-    has_window = any([*stored, schedule_of(settings), settings.windows.others])
+    has_window = any([*stored, settings.schedule, settings.windows.others])
     yield from check_facts(facts, has_window=has_window, replicas=settings.wait_replicas)
     if facts.is_old:
         return
@@ -135,10 +134,6 @@ def _check_all(
             findings = _findings(settings, server, window, look, ours)
             found = [Check(name, finding=finding) for finding in findings if finding]
             yield from found or [Check(name, _state(look))]
-    if LASTING in snapshots and settings.recrawl_after is None:
-        config = next(iter(snapshots[LASTING].rings.values())).config
-        if finding := advice.on_http_cache(crawler.settings, config.schedule):
-            yield Check("HTTP cache", finding=finding)
 
 
 def _look(server: Server, window: str) -> Snapshot | BloomError | None:
@@ -205,7 +200,7 @@ def _state(snapshot: Snapshot | None) -> str:
     if snapshot is None:
         return "is not there yet, the first crawl creates it"
     info = describe("", snapshot)
-    return f"{info.count:,} URLs, settings as stored"
+    return f"{info.count:,} URLs, stored with the settings of the project"
 
 
 def _need(settings: BloomSettings, snapshots: dict[str, Snapshot]) -> int:

@@ -11,7 +11,7 @@ GROUPS = {
 }
 #: Groups of subcommands; all others are in "look".
 MEMBERS = {
-    "change": ("rotate", "recrawl", "clear", "delete"),
+    "change": ("settings", "rotate", "recrawl", "clear", "delete"),
     "move": ("migrate", "export", "import"),
 }
 

@@ -54,19 +54,22 @@ def plan(forecast: Forecast) -> str:
 
 def info(name: str, address: str, info: FilterInfo, measured: Measurement | None) -> str:
     """Return what a filter is and holds, as text."""
-    rate = f"{_rate(info.estimated_error_rate)} now, {_rate(info.error_rate)} at most asked for"
+    rate, room = f"{_rate(info.estimated_error_rate)} now", _room(info)
+    if info.has_configured_sizes:
+        rate += f", {_rate(info.error_rate)} at most asked for"
     growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
     counters = f" of {_places(info.counting)}" if info.counting else ""
     facts = {
         "window": _window(info.window, info.period, info.ring),
-        "URLs": f"{info.count:,} (made for {info.capacity:,} a generation, "
-        f"{info.capacity_in_all:,} in all)",
+        "URLs": f"{info.count:,} ({room})",
         "error rate": f"{rate}, {_rate(info.error_bound)} when all layers are full",
         "memory": f"{size(info.memory)} in {info.blocks:,} blocks{counters}",
         "bits per URL": f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions",
         "grows": growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}"),
         "pending": "none",
     }
+    if not info.has_configured_sizes:
+        facts["new sizes"] = _new_sizes(info)
     if info.claims:
         claims = f"{info.claims:,} URLs claimed, not settled yet"
         facts["pending"] = f"{claims} (scrapy bloom pending lists them)"
@@ -80,6 +83,11 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
     rows = [_generation_row(info, generation) for generation in info.generations]
     heading = f"{info.key} on {address} (window {name!r})"
     return "\n".join((_facts(heading, facts), "", _table((*columns, "memory"), rows)))
+
+
+def stored_settings(heading: str, rows: Sequence[Sequence[str]]) -> str:
+    """Return the settings of a filter: each row has a name, the stored and the project's value."""
+    return "\n".join((heading, _table(("setting", "stored", "project"), rows)))
 
 
 def listed(rows: Sequence[Sequence[str]]) -> str:
@@ -286,6 +294,22 @@ def _in_runs(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
     left = schedule.generations - age
     forgotten = "with the next run" if left == 1 else f"{left} runs from now"
     return "closed" if age else "with the next run", forgotten
+
+
+def _room(info: FilterInfo) -> str:
+    if info.has_configured_sizes:
+        return f"made for {info.capacity:,} a generation, {info.capacity_in_all:,} in all"
+    return f"room for {info.generations[0].capacity:,} in the active generation"
+
+
+def _new_sizes(info: FilterInfo) -> str:
+    """Return which sizes are set that the active generation does not have, and since when."""
+    closes = minute(info.generations[0].closes) or "with the next run"
+    since = f"generation on ({closes})" if info.window else "layer on, when those there are full"
+    return (
+        f"{info.capacity:,} URLs a generation, an error rate of {info.error_rate:g}: from the next "
+        f"{since}"
+    )
 
 
 def _rate(rate: float) -> str:

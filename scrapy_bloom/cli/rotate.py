@@ -28,7 +28,8 @@ def run(session: CommandSession) -> ExitCode:
         if describe(bloom.key, snapshot).window is None:
             raise ConfigurationError(
                 f"the filter {bloom.key!r} is stored without a window, so it has nothing to "
-                "rotate: set BLOOM_RECRAWL_AFTER (the next crawl applies it), or clear the filter"
+                "rotate: set BLOOM_RECRAWL_AFTER and run scrapy bloom settings --apply, or clear "
+                "the filter"
             )
         count, forgotten = describe(bloom.key, snapshot).count, _forgotten_by_rotation(snapshot)
         text = f"{forgotten:,} of its {count:,} URLs"

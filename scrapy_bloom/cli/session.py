@@ -21,6 +21,7 @@ from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
+from scrapy_bloom.bloom.options import KEEP
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
@@ -73,8 +74,10 @@ class Server:
         self, settings: BloomSettings, scrapy_settings: Settings, fingerprinter: str
     ) -> None:
         self._prefix = settings.key
-        #: The project's filters, with its settings: the first use of one applies the settings.
-        self.filters = connect_filters(settings, scrapy_settings, fingerprinter=fingerprinter)
+        #: The project's filters; those that do not exist are made by its settings.
+        self.filters = connect_filters(
+            settings, scrapy_settings, on_difference=KEEP, fingerprinter=fingerprinter
+        )
         self.client = self.filters.connection.client
         self.address = self.filters.connection.label
 

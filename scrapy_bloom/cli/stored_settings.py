@@ -1,7 +1,7 @@
 """How a project's settings differ from those of a stored filter, and what a crawl does about it."""
 
 from scrapy_bloom.bloom.errors import BloomError, in_words
-from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.options import EXTEND, FilterOptions
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
@@ -10,7 +10,8 @@ from scrapy_bloom.settings import WORDS, BloomSettings
 
 def options_of(settings: BloomSettings, window: str) -> FilterOptions:
     """Return what settings ask of the filter of a window."""
-    return FilterOptions(**settings.parameters(settings.windows.others.get(window)))
+    others = settings.windows.others
+    return FilterOptions(**settings.parameters(others.get(window)), on_difference=EXTEND)
 
 
 def compare(wanted: FilterOptions, key: str, snapshot: Snapshot) -> Finding | None:
@@ -24,7 +25,7 @@ def compare(wanted: FilterOptions, key: str, snapshot: Snapshot) -> Finding | No
     stored = next(iter(snapshot.rings.values())).config
     try:
         wanted.check(snapshot.header, key)
-        return advice.on_difference(stored, wanted.config(stored))
+        return advice.on_difference(stored, wanted.change(stored, key))
     except BloomError as error:
         return _refused(error)
 

@@ -10,13 +10,14 @@ from scrapy.settings import BaseSettings
 from scrapy_bloom.bloom.model.forecast import saved_by_capacity
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, Schedule
+from scrapy_bloom.bloom.model.schedule import MONTHS, SECONDS, Schedule
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.claims.queues import Queue
 
 #: Seconds of the shortest month.
 _MONTH_SECONDS = 28 * 86_400
+_HOUR_SECONDS = 3_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Finding:
 LEDGER_UNUSED = Finding(
     "BLOOM_LEDGER is set, and no filter has a window",
     "no page is ever forgotten, so none is due",
-    'Set BLOOM_RECRAWL_AFTER, as in "6 months", or remove BLOOM_LEDGER',
+    'Set BLOOM_RECRAWL_AFTER, as in "6 months", and run scrapy bloom settings --apply; or remove '
+    "BLOOM_LEDGER",
 )
 
 
@@ -239,9 +241,9 @@ def on_early_rotation(ring: Ring) -> str:
     )
 
 
-def changes(before: Config, after: Config | FilterInfo) -> list[tuple[str, object, object]]:
-    """Return the settings that differ, each with both values."""
-    both = (
+def pairs(before: Config, after: Config | FilterInfo) -> tuple[tuple[str, object, object], ...]:
+    """Return the settings that may change, each with both values."""
+    return (
         ("BLOOM_RECRAWL_AFTER", before.window, after.window),
         ("BLOOM_ROTATE_EVERY", before.period, after.period),
         ("BLOOM_CAPACITY", before.capacity, after.capacity),
@@ -249,7 +251,11 @@ def changes(before: Config, after: Config | FilterInfo) -> list[tuple[str, objec
         ("BLOOM_GROWTH", before.growth, after.growth),
         ("BLOOM_MAX_MEMORY", before.max_memory, after.max_memory),
     )
-    return [change for change in both if change[1] != change[2]]
+
+
+def changes(before: Config, after: Config | FilterInfo) -> list[tuple[str, object, object]]:
+    """Return the settings that differ, each with both values."""
+    return [pair for pair in pairs(before, after) if pair[1] != pair[2]]
 
 
 def changes_times(before: Config, after: Config | FilterInfo) -> bool:
@@ -262,20 +268,43 @@ def on_difference(stored: Config, wanted: Config) -> Finding | None:
     found = changes(stored, wanted)
     if not found:
         return None
-    texts = [f"{name} = {_set(new)} (stored: {_set(old)})" for name, old, new in found]
+    texts = [f"{name} = {said(name, new)} (stored: {said(name, old)})" for name, old, new in found]
     why = "the next crawl applies the settings to the filter, sizes to what it makes from then on"
     if changes_times(stored, wanted):
-        why += ", times at once: what is older than the new window is crawled again"
+        why += ", times at once: nothing is crawled again earlier than before"
+    keep = [f"{name} = {_written(name, old)}" for name, old, _ in found]
     return Finding(
         f"settings differ from those of the stored filter: {', '.join(texts)}",
         why,
-        "If that is not meant, remove the settings (then what is stored holds), or set them as "
-        "they are stored",
+        f"If that is not meant, set {', '.join(keep)}",
     )
 
 
-def _set(value: object) -> object:
-    return "never" if value is None else value
+def said(name: str, value: object) -> str:
+    """Return the value of a setting in words."""
+    if value is None:
+        return "none" if name == "BLOOM_MAX_MEMORY" else "never"
+    return f"{value:,}" if isinstance(value, int) else f"{value}"
+
+
+def _written(name: str, value: object) -> str:
+    """Return the value of a setting as it is set."""
+    if value is None:
+        return "0" if name == "BLOOM_MAX_MEMORY" else '"never"'
+    return f'"{value}"' if isinstance(value, str) else f"{value}"
+
+
+def on_short_window(schedule: Schedule | None) -> Finding | None:
+    """Advise on a window that is so short that it is probably a mistake."""
+    if schedule is None or schedule.window.unit != SECONDS:
+        return None
+    if schedule.window.count >= _HOUR_SECONDS:
+        return None
+    return Finding(
+        f"BLOOM_RECRAWL_AFTER = {schedule.window} is less than an hour",
+        f"everything is crawled again {schedule.age}",
+        'If that is not meant, stop the crawl and write the unit that is, as in "2 months"',
+    )
 
 
 def on_change(before: Config, after: FilterInfo, since: str) -> str:
@@ -286,7 +315,10 @@ def on_change(before: Config, after: FilterInfo, since: str) -> str:
         after: the filter as it is now.
         since: the day from which on it remembers what was seen.
     """
-    texts = [f"{name} = {new} (was {old})" for name, old, new in changes(before, after)]
+    texts = [
+        f"{name} = {said(name, new)} (was {said(name, old)})"
+        for name, old, new in changes(before, after)
+    ]
     text = (
         f"settings of the stored filter changed: {', '.join(texts)}. Times hold from now on, sizes "
         f"from the next {'generation' if after.window else 'layer'} on"
@@ -294,8 +326,9 @@ def on_change(before: Config, after: FilterInfo, since: str) -> str:
     if not changes_times(before, after):
         return text
     return (
-        f"{text}. The new times hold for all URLs in the filter: it remembers those seen since "
-        f"{since}, and earlier ones are crawled again. If another spider uses this BLOOM_KEY with "
-        "other times, each start of either changes them again: give each spider a BLOOM_KEY of its "
-        "own, or both the same BLOOM_RECRAWL_AFTER and BLOOM_ROTATE_EVERY"
+        f"{text}. The new times hold for all URLs in the filter (those seen since {since}), and "
+        "nothing is crawled again earlier than before. A run with the times of before is refused "
+        "from now on: if another spider uses this BLOOM_KEY with other times, give each a "
+        "BLOOM_KEY of its own, or both the same BLOOM_RECRAWL_AFTER and BLOOM_ROTATE_EVERY; to go "
+        "back to the times of before, run scrapy bloom settings --apply with them"
     )

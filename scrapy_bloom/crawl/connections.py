@@ -6,8 +6,9 @@ from functools import partial
 
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import forgotten_before
+from scrapy_bloom.bloom.options import EXTEND, KEEP
+from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, newest_rings
 from scrapy_bloom.crawl.identity import Key
@@ -15,7 +16,6 @@ from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
 from scrapy_bloom.crawl.opening import (
     Opening,
-    check_never,
     claims_left,
     count_claims,
     open_filters,
@@ -64,14 +64,10 @@ class Connections:
         Raises:
             BloomError: a setting cannot work, or the server cannot be used.
         """
-        run = self._settings.run
+        if finding := advice.on_short_window(self._settings.schedule):
+            self._report.warn_once("short-window", f"Bloom filter: {finding}")
         # Clients for clusters connect at once.
-        filters = open_filters(opening.run(self._connect), opening, run)
-        try:
-            check_never(filters, self._settings)
-        except ConfigurationError:
-            filters.close()
-            raise
+        filters = open_filters(opening.run(self._connect), opening)
         left = claims_left(
             filters, lambda windows: opening.run(partial(self._connect, left=windows)), opening
         )
@@ -83,7 +79,7 @@ class Connections:
             filters.close()
             self._left = left.keys()
             connect = partial(self._connect, left=self._left)
-            filters = open_filters(opening.run(connect), opening, run)
+            filters = open_filters(opening.run(connect), opening)
         self.filters = filters
         return filters
 
@@ -153,7 +149,8 @@ class Connections:
             in_main: schedules a function in this thread.
         """
         notify: Notify = lambda *what: in_main(partial(self._report.happened, *what))  # noqa: E731
-        return lambda: self._connect(notify, left=self._left)
+        # The settings of a run count when it begins: they do not undo what was changed since.
+        return lambda: self._connect(notify, left=self._left, on_difference=KEEP)
 
     async def close_lookups(self) -> None:
         """Wait for the round that is under way, and close the connections that do not block."""
@@ -184,10 +181,17 @@ class Connections:
         """Times that the crawl sent commands and went on while the replies were on their way."""
         return self._async_round_trips + (self.lookups.round_trips if self.lookups else 0)
 
-    def _connect(self, notify: Notify | None = None, *, left: Collection[str] = ()) -> Filters:
+    def _connect(
+        self,
+        notify: Notify | None = None,
+        *,
+        left: Collection[str] = (),
+        on_difference: str = EXTEND,
+    ) -> Filters:
         return connect_filters(
             self._settings,
             self._scrapy_settings,
+            on_difference=on_difference,
             left=left,
             fingerprinter=self._fingerprinter,
             notify=notify or self._report.happened,

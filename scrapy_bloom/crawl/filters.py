@@ -12,6 +12,7 @@ from scrapy.utils.project import data_path
 from scrapy_bloom.bloom.client.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.options import EXTEND
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
 from scrapy_bloom.bloom.protocol.session import FilterSession
@@ -93,6 +94,7 @@ def connect_filters(
     settings: BloomSettings,
     scrapy_settings: BaseSettings,
     *,
+    on_difference: str = EXTEND,
     left: Collection[str] = (),
     fingerprinter: str = "",
     notify: Notify | None = None,
@@ -102,6 +104,8 @@ def connect_filters(
     Args:
         settings: ours.
         scrapy_settings: Scrapy's.
+        on_difference: what happens to filters that are stored with other settings; see
+            ``BloomFilter``.
         left: windows that the settings no longer have; their filters stay as they are stored.
         fingerprinter: import path of the class that makes the fingerprints.
         notify: is called with what happens to the filters.
@@ -123,6 +127,7 @@ def connect_filters(
             connection.client,
             key,
             **given,
+            on_difference=on_difference,
             notify=notify and partial(notify, key, name),
             fingerprinter=fingerprinter,
             label=connection.address,

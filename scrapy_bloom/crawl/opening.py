@@ -5,15 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from scrapy_bloom.bloom.errors import ConfigurationError, NotReadyError
-from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.schedule import NEVER
+from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
 from scrapy_bloom.messages import tagged
-from scrapy_bloom.recrawl_rules import WINDOW_NAME, RecrawlWindow
-from scrapy_bloom.settings import LASTING, BloomSettings, need_run
+from scrapy_bloom.recrawl_rules import WINDOW_NAME
+from scrapy_bloom.settings import LASTING
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -70,13 +68,12 @@ class Opening:
             self._runtime.sleep(ATTEMPT_SECONDS)
 
 
-def open_filters(filters: Filters, opening: Opening, run: str | None) -> Filters:
+def open_filters(filters: Filters, opening: Opening) -> Filters:
     """Open all filters, or close their connection.
 
     Args:
         filters: not opened yet.
         opening: repeats what may be repeated.
-        run: id of this run, for windows in runs.
 
     Raises:
         BloomError: a setting cannot work, or the server cannot be used.
@@ -84,41 +81,10 @@ def open_filters(filters: Filters, opening: Opening, run: str | None) -> Filters
     try:
         for bloom in filters.by_window.values():
             opening.run(bloom.open)
-            _check_run(bloom, run)
     except BaseException:
         filters.close()
         raise
     return filters
-
-
-def _check_run(bloom: BloomFilter, run: str | None) -> None:
-    schedule = bloom.config.schedule if bloom.config else None
-    if schedule is not None and schedule.counts_runs and run is None:
-        raise need_run(f"the stored window of {bloom!r}, {schedule.window},")
-
-
-def check_never(filters: Filters, settings: BloomSettings) -> None:
-    """Refuse a rule that remembers for ever in a main filter that forgets.
-
-    An unset BLOOM_RECRAWL_AFTER counts as "never", but the filter may be stored with a window.
-
-    Raises:
-        ConfigurationError: it is so.
-    """
-    config = filters.lasting.config
-    after = (settings.start_recrawl_after, *(rule.after for rule in settings.recrawl_rules))
-    if (
-        settings.recrawl_after is None
-        and config
-        and config.schedule
-        and RecrawlWindow(NEVER) in after
-    ):
-        window = config.schedule.window
-        raise ConfigurationError(
-            f'a rule of BLOOM_RECRAWL_RULES is "{NEVER}", as BLOOM_RECRAWL_AFTER counts because it '
-            f'is unset, but the stored filter re-crawls after "{window}": set '
-            f'BLOOM_RECRAWL_AFTER = "{window}" to keep that, or "{NEVER}"'
-        )
 
 
 def count_claims(filters: Filters) -> dict[str, int]:

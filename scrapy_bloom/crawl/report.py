@@ -304,13 +304,20 @@ class RingEvents:
 
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
     size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks"
+    made_for = f"made for {info.capacity:,}"
+    if not info.has_configured_sizes:
+        made_for = f"room for {info.generations[0].capacity:,} before the next"
+        made_for += " generation" if schedule else " layer"
+    elif schedule:
+        made_for = (
+            f"made for {info.capacity_in_all:,} URLs in all, {info.capacity:,} a period of "
+            f"{info.period}"
+        )
     if schedule is None:
-        made_for = f"made for {info.capacity:,}"
         return f"remembers {info.count:,} URLs, which are not crawled again ({size}, {made_for})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
     return (
         f"remembers {info.count:,} URLs, which are crawled again {schedule.age}{since} "
-        f"({size}, made for {info.capacity_in_all:,} URLs in all, {info.capacity:,} a period of "
-        f"{info.period})"
+        f"({size}, {made_for})"
     )

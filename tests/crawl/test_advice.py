@@ -7,6 +7,9 @@ import redis
 from scrapy import Request
 from support.dupefilters import Make, UrlFingerprinter, stats
 
+from scrapy_bloom import FilterMismatchError
+from scrapy_bloom.bloom.model.generations import Config
+
 
 def test_eviction_is_warned_about(
     make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
@@ -48,7 +51,7 @@ def test_another_fingerprinter_than_the_filters_is_warned_about(
 def test_changed_settings_are_applied_once_and_said_in_a_line(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make()
+    make(BLOOM_RECRAWL_AFTER="2 months")
     changed = {
         "BLOOM_CAPACITY": 20_000,
         "BLOOM_ERROR_RATE": "1e-3",
@@ -59,9 +62,9 @@ def test_changed_settings_are_applied_once_and_said_in_a_line(
         (line,) = [r.getMessage() for r in caplog.records if "settings of the" in r.getMessage()]
         caplog.clear()
         make(**changed)
-    assert "BLOOM_CAPACITY = 20000 (was 10000)" in line
+    assert "BLOOM_CAPACITY = 20,000 (was 10,000)" in line
     assert "BLOOM_ERROR_RATE = 0.001 (was 1e-05)" in line
-    assert "BLOOM_RECRAWL_AFTER = 1 year (was None)" in line
+    assert "BLOOM_RECRAWL_AFTER = 1 year (was 2 months)" in line
     assert "from the next generation on" in line
     assert "settings of the" not in caplog.text
 
@@ -86,22 +89,77 @@ def test_pages_in_the_cache_for_longer_than_the_filter_remembers_them(
     assert "Set HTTPCACHE_EXPIRATION_SECS to 36000 at most" in caplog.text
 
 
-def test_spiders_that_change_each_others_window_are_warned(
+def test_a_longer_window_is_warned_about_and_a_shorter_one_refused(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def change(window: str) -> str:
+    """So spiders that share a filter cannot change each other's window at each start."""
+
+    def change(window: str | None) -> str:
         """Open under a window; return the warning about the change, if there is one."""
         caplog.clear()
         make(BLOOM_KEY="all", BLOOM_RECRAWL_AFTER=window)
         return "".join(r.getMessage() for r in caplog.records if "settings of" in r.getMessage())
 
     assert not change("2 months")
-    for new, old in (("1 week", "2 months"), ("2 months", "1 week")):
+    for new, old in (("6 months", "2 months"), (None, "6 months")):
         text = change(new)
-        assert f"BLOOM_RECRAWL_AFTER = {new} (was {old})" in text
-        assert "remembers those seen since 20" in text
-        assert "give each spider a BLOOM_KEY of its own" in text
+        assert f"BLOOM_RECRAWL_AFTER = {new or 'never'} (was {old})" in text
+        assert "give each a BLOOM_KEY of its own" in text
         assert not change(new)
+        for shorter in (old, "2 days"):
+            with pytest.raises(FilterMismatchError) as caught:
+                change(shorter)
+            for part in (
+                f'is stored with BLOOM_RECRAWL_AFTER = "{new or "never"}"',
+                f'and BLOOM_RECRAWL_AFTER = "{shorter}" and BLOOM_ROTATE_EVERY = "',
+                f'earlier: set BLOOM_RECRAWL_AFTER = "{new or "never"}"',
+                "or set another BLOOM_KEY for a new one, or run scrapy bloom settings --apply",
+            ):
+                assert part in str(caught.value)
+        assert not change(new)
+
+
+def test_what_an_earlier_run_was_given_does_not_count(make: Make) -> None:
+    def config(**settings: object) -> Config:
+        filters = make(**settings).filters
+        assert filters
+        assert filters.lasting.config
+        return filters.lasting.config
+
+    usual = config()
+    once = config(BLOOM_ERROR_RATE="50%", BLOOM_GROWTH=3, BLOOM_MAX_MEMORY="1 GiB")
+    assert (once.error_rate, once.growth, once.max_memory) == (0.5, 3, 1 << 30)
+    assert config() == usual
+    assert config(BLOOM_RECRAWL_AFTER=None) == usual
+
+
+def test_a_worker_that_connects_again_undoes_no_settings(make: Make, client: redis.Redis) -> None:
+    """Those of a run count when it begins; a filter that is lost is made by them."""
+    worker = make(BLOOM_RECRAWL_AFTER="2 months", BLOOM_CAPACITY=500)
+    connect = worker._crawl.connections.connector(lambda call: call)
+    make(BLOOM_RECRAWL_AFTER="6 months")
+
+    def reconnected() -> Config:
+        filters = connect()
+        filters.lasting.open()
+        config = filters.lasting.config
+        filters.close()
+        assert config
+        return config
+
+    assert (reconnected().window, reconnected().capacity) == ("6 months", 10_000)
+    client.flushall()
+    assert (reconnected().window, reconnected().capacity) == ("2 months", 500)
+
+
+def test_a_window_of_seconds_is_warned_about_before_it_forgets(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(BLOOM_RECRAWL_AFTER="2 seconds")
+    assert "BLOOM_RECRAWL_AFTER = 2 seconds is less than an hour" in caplog.records[0].getMessage()
+    caplog.clear()
+    make(BLOOM_KEY="other", BLOOM_RECRAWL_AFTER="1 hour")
+    assert "less than an hour" not in caplog.text
 
 
 def test_a_change_of_sizes_is_no_reason_to_warn(

@@ -9,7 +9,7 @@ from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
 from support.dupefilters import URL, Make, spider_of, stats
 
-from scrapy_bloom import ConfigurationError
+from scrapy_bloom import FilterMismatchError
 
 # -- the run --
 
@@ -171,7 +171,9 @@ def test_a_window_in_runs_is_rotated_by_the_first_worker_of_a_run(make: Make) ->
     assert make(**options, BLOOM_RUN="monday").request_seen(Request(URL))
 
 
-def test_a_stored_window_in_runs_needs_the_id_of_the_run(make: Make) -> None:
-    make(BLOOM_RECRAWL_AFTER="2 runs", BLOOM_RUN="a")
-    with pytest.raises(ConfigurationError, match="2 runs, counts runs, and BLOOM_RUN is not set"):
-        make()
+def test_a_window_in_runs_that_is_not_set_any_more_forgets_nothing(make: Make) -> None:
+    runs = {"BLOOM_RECRAWL_AFTER": "1 run"}
+    assert not make(**runs, BLOOM_RUN="a").request_seen(Request(URL))
+    assert make().request_seen(Request(URL))
+    with pytest.raises(FilterMismatchError, match="settings --apply"):
+        make(**runs, BLOOM_RUN="b")

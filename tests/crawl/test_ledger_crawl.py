@@ -153,7 +153,7 @@ def test_a_page_that_is_gone_and_linked_again_is_in_the_ledger_again(
 def test_a_page_that_fails_each_time_is_tried_five_times_a_window_and_gone_after_two(
     lab: Lab, moved: MovedServer
 ) -> None:
-    settings = {"RETRY_ENABLED": False, "BLOOM_RETRY_AFTER": 60}
+    settings = {"RETRY_ENABLED": False, "BLOOM_RETRY_AFTER": "1 minute"}
     crawl(lab)
     unlink(lab.site)
     lab.site.pages["/1"] = ERROR
@@ -172,7 +172,11 @@ def test_a_page_that_is_linked_and_fails_for_two_windows_is_gone(
     lab: Lab, moved: MovedServer
 ) -> None:
     """Runs come more often than windows pass: it is counted, and kept, once in each."""
-    settings = {"RETRY_ENABLED": False, "BLOOM_RETRY_AFTER": 60, "BLOOM_RECRAWL_AFTER": "2 months"}
+    settings = {
+        "RETRY_ENABLED": False,
+        "BLOOM_RETRY_AFTER": "1 minute",
+        "BLOOM_RECRAWL_AFTER": "2 months",
+    }
     unlink(lab.site, "/1")
     lab.site.pages["/1"] = ERROR
     keys, times = Keys("odd:bloom"), []

@@ -130,6 +130,27 @@ def test_staggered_blocks_are_crawled_again_one_after_the_other(site: Site, craw
     assert truth.stories <= again.keys() <= truth.lasting
 
 
+def test_a_window_that_one_run_is_given_does_not_wipe_the_filter(
+    site: Site, crawls: Crawls
+) -> None:
+    """A forgotten unit, or an experiment: no page is fetched again, then or later."""
+    truth = site.truth()
+    assert crawls.at(day(0)) == fetches(truth, truth.lasting)
+    for window, told in (("2", "it has no unit: write"), ("2 days", "forgets URLs earlier: set")):
+        before = crawls.web.hits()
+        given = crawls.settings | {"BLOOM_RECRAWL_AFTER": window}
+        done = run_scrapy("crawl", "links", *options(crawls.web, given))
+        assert told in done.stderr
+        assert crawls.web.hits() == before
+    # A longer one, and then none: the filter forgets nothing any more.
+    assert crawls.at(day(1)) == fetches(truth)
+    crawls.use(BLOOM_KEY="of months", BLOOM_RECRAWL_AFTER="2 months")
+    assert crawls.now() == fetches(truth, truth.lasting)
+    crawls.settings.pop("BLOOM_RECRAWL_AFTER")
+    assert crawls.at(day(2)) == fetches(truth)
+    assert crawls.at(day(40)) == fetches(truth)
+
+
 # -- runs instead of months --
 
 

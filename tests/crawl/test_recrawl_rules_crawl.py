@@ -23,7 +23,7 @@ from support.slots import slots_on
 from support.workers import Worker
 from support.workers import page as page_request
 
-from scrapy_bloom import BloomDupeFilter, ConfigurationError
+from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 
@@ -296,12 +296,10 @@ async def test_a_batch_whose_question_fails_is_new(server: Server) -> None:
 # -- settings --
 
 
-def test_never_as_a_rule_needs_to_know_how_long_the_main_window_is(make: Make) -> None:
+def test_never_as_a_rule_is_the_main_window_that_is_unset(make: Make) -> None:
     assert not make(BLOOM_RECRAWL_AFTER="6 months").request_seen(Request(URL))
-    with pytest.raises(ConfigurationError, match='set BLOOM_RECRAWL_AFTER = "6 months" to keep'):
-        make(**rule("never"))
-    assert make(**rule("never"), BLOOM_RECRAWL_AFTER="never").request_seen(Request(URL))
     assert make(**rule("never")).request_seen(Request(URL))
+    assert make(**rule("never"), BLOOM_RECRAWL_AFTER="never").request_seen(Request(URL))
 
 
 # -- crawls --

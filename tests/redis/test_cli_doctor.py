@@ -122,10 +122,16 @@ def test_it_changes_nothing(doctor: Call, client: redis.Redis) -> None:
 def test_stored_and_set_differ(doctor: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", fingerprinter="other.Class")
     bloom.extend(fingerprints(URLS))
-    (difference, fingerprinter) = problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))[f"filter {KEY}"]
-    assert "BLOOM_RECRAWL_AFTER = 1 day (stored: 3 months)" in difference
+    (difference, fingerprinter) = problems(doctor())[f"filter {KEY}"]
+    assert "BLOOM_RECRAWL_AFTER = never (stored: 3 months)" in difference
+    assert "BLOOM_CAPACITY = 1,000,000 (stored: 1,000)" in difference
     assert "the next crawl applies" in difference
+    assert 'set BLOOM_RECRAWL_AFTER = "3 months", BLOOM_ROTATE_EVERY = "1 month"' in difference
     assert "fingerprints of 'other.Class'" in fingerprinter
+    (refused, _) = problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))[f"filter {KEY}"]
+    assert 'BLOOM_RECRAWL_AFTER = "1 day"' in refused
+    assert "a crawl refuses to open the filter | Set BLOOM_RECRAWL_AFTER = " in refused
+    assert "or run scrapy bloom settings --apply" in refused
     (mismatch, _) = problems(doctor(BLOOM_BLOCKS=5))[f"filter {KEY}"]
     assert "BLOOM_BLOCKS = 16, but BLOOM_BLOCKS is 5 | a crawl refuses" in mismatch
     client.delete(f"{{{KEY}:2}}:ring")

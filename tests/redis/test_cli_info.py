@@ -17,7 +17,7 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
     expected = asdict(bloom.info())
     before = everything(client)
     # Settings that differ from the stored ones are for crawls to apply.
-    settings = {"BLOOM_CAPACITY": 77, "BLOOM_RECRAWL_AFTER": "1 day", "BLOOM_BLOCKS": 5}
+    settings = {"BLOOM_CAPACITY": 77, "BLOOM_RECRAWL_AFTER": "1 year", "BLOOM_BLOCKS": 5}
     done = shop("info", "--json", **settings)
     text = shop("info", **settings)
     assert everything(client) == before
@@ -41,7 +41,8 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
 def test_info_says_how_settings_differ_and_what_a_crawl_does(
     shop: Call, client: redis.Redis
 ) -> None:
-    def differs(**settings: Any) -> Any:
+    def differs(**given: Any) -> Any:
+        settings = {"BLOOM_RECRAWL_AFTER": "3 months", "BLOOM_CAPACITY": "1K"} | given
         (document,) = shop("info", "--json", **settings).json["filters"]
         found = document["differs"]
         text = " ".join(shop("info", **settings).out.split())
@@ -50,22 +51,73 @@ def test_info_says_how_settings_differ_and_what_a_crawl_does(
 
     BloomFilter(client, KEY, capacity=1000, window="3 months").open()
     assert differs() is None
-    assert differs(BLOOM_RECRAWL_AFTER="3 months", BLOOM_CAPACITY="1K") is None
-    times = differs(BLOOM_RECRAWL_AFTER="1 day")
-    assert "BLOOM_RECRAWL_AFTER = 1 day (stored: 3 months)" in times["problem"]
-    assert "BLOOM_ROTATE_EVERY = 1 day (stored: 1 month)" in times["problem"]
-    assert "what is older than the new window is crawled again" in times["why"]
-    assert "(then what is stored holds)" in times["remedy"]
-    sizes = differs(BLOOM_CAPACITY=77)
-    assert "BLOOM_CAPACITY = 77 (stored: 1000)" in sizes["problem"]
+    times = differs(BLOOM_RECRAWL_AFTER="1 year")
+    assert "BLOOM_RECRAWL_AFTER = 1 year (stored: 3 months)" in times["problem"]
+    assert "nothing is crawled again earlier than before" in times["why"]
+    assert times["remedy"] == 'If that is not meant, set BLOOM_RECRAWL_AFTER = "3 months"'
+    sizes = differs(BLOOM_CAPACITY=77, BLOOM_MAX_MEMORY="1 GiB")
+    assert "BLOOM_CAPACITY = 77 (stored: 1,000)" in sizes["problem"]
     assert "times" not in sizes["why"]
+    assert sizes["remedy"].endswith("set BLOOM_CAPACITY = 1000, BLOOM_MAX_MEMORY = 0")
     never = differs(BLOOM_RECRAWL_AFTER="never")
     assert "BLOOM_RECRAWL_AFTER = never (stored: 3 months)" in never["problem"]
+    # What is unset has its default, as in a crawl.
+    assert differs(BLOOM_RECRAWL_AFTER=None, BLOOM_CAPACITY=None)["problem"] == (
+        "settings differ from those of the stored filter: BLOOM_RECRAWL_AFTER = never (stored: 3 "
+        "months), BLOOM_ROTATE_EVERY = never (stored: 1 month), BLOOM_CAPACITY = 1,000,000 "
+        "(stored: 1,000)"
+    )
+    for shorter in ("1 day", "2 months", "3 runs"):
+        refused = differs(BLOOM_RECRAWL_AFTER=shorter)
+        assert f'BLOOM_RECRAWL_AFTER = "{shorter}"' in refused["problem"]
+        assert refused["why"] == "a crawl refuses to open the filter"
+        assert refused["remedy"] == (
+            'Set BLOOM_RECRAWL_AFTER = "3 months" and BLOOM_ROTATE_EVERY = "1 month" to use the '
+            "filter as it is, or set another BLOOM_KEY for a new one, or run scrapy bloom settings "
+            "--apply with these settings to forget earlier"
+        )
     fixed = differs(BLOOM_BLOCKS=5, BLOOM_CAPACITY=77)
     assert fixed["why"] == "a crawl refuses to open the filter"
     assert fixed["remedy"].startswith("Remove BLOOM_BLOCKS to use the filter as it is")
-    orphan = differs(BLOOM_ROTATE_EVERY="2 months")
-    assert orphan["why"] == "a crawl refuses to open the filter"
+
+
+@pytest.mark.parametrize("window", ["3 months", "never", "2 runs"])
+def test_info_says_from_when_new_sizes_hold(shop: Call, client: redis.Redis, window: str) -> None:
+    """And what the layers are that are there, which new sizes do not change."""
+    settings: dict[str, Any] = {"window": window, "run": "1"}
+    bloom = BloomFilter(client, KEY, capacity=1000, **settings)
+    bloom.extend(fingerprints(URLS))
+    before = bloom.info()
+    told: list[str] = []
+    BloomFilter(
+        client,
+        KEY,
+        capacity=10_000_000,
+        error_rate=1e-9,
+        notify=lambda event, _: told.append(event),
+        **settings,
+    ).open()
+    assert told == ["changed"]
+    after = bloom.info()
+    assert (before.has_configured_sizes, after.has_configured_sizes) == (True, False)
+    assert after.bits_per_url > 20 > 8 * after.memory / after.capacity
+    text = " ".join(shop("info").out.split())
+    assert f"room for {after.generations[0].capacity:,} in the active generation" in text
+    closes = shop("info", "--json").json["filters"][0]["generations"][0]["closes_utc"]
+    since = {
+        "3 months": f"generation on ({(closes or '')[:10]} 00:00)",
+        "2 runs": "generation on (with the next run)",
+        "never": "layer on, when those there are full",
+    }
+    assert (
+        "new sizes 10,000,000 URLs a generation, an error rate of 1e-09: from the next "
+        f"{since[window]}"
+    ) in text
+    assert "asked for" not in text
+    if window != "never":
+        bloom.rotate()
+        assert bloom.info().has_configured_sizes
+        assert "made for 10,000,000 a generation" in " ".join(shop("info").out.split())
 
 
 def test_info_measures(shop: Call, client: redis.Redis) -> None:

@@ -1,7 +1,10 @@
 """Windows that are changed in a filter in use: what is forgotten at once, later, or never."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
+from threading import Barrier
 
 import pytest
 import redis
@@ -17,10 +20,12 @@ from support.rotation import (
     connect,
     first_of,
     layer_names,
+    stored_rings,
     unix,
 )
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, FilterMismatchError
+from scrapy_bloom.bloom.options import EXTEND
 
 pytestmark = pytest.mark.each_server
 
@@ -134,6 +139,26 @@ def test_a_window_taken_away_forgets_nothing_any_more(
     moved.set_time(at(2031, 1, 1))
     assert stale.add_many([*"01234", "new"]) == [False] * 6
     assert len(bloom) == 6
+
+
+def test_of_clients_that_only_extend_at_once_the_longest_window_holds(
+    moved: MovedServer, client: redis.Redis
+) -> None:
+    """Those with a shorter one came first, or are refused; no ring is shortened again."""
+    windows = ["1 month", "6 months", "2 months", "3 months"]
+
+    def open_one(window: str) -> None:
+        with moved.client() as own, suppress(FilterMismatchError):
+            start.wait()
+            connect(own, window, blocks=16, on_difference=EXTEND).open()
+
+    for _ in range(20):
+        client.flushall()
+        start = Barrier(len(windows))
+        with ThreadPoolExecutor(len(windows)) as pool:
+            list(pool.map(open_one, windows))
+        rings = stored_rings(client)
+        assert {ring.config.window for ring in rings.values()} == {"6 months"}
 
 
 @pytest.mark.parametrize("order", ORDERS)

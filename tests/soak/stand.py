@@ -189,9 +189,9 @@ class Stand:
         settings = {
             "BLOOM_REDIS_URL": self.proxy.url,
             "BLOOM_CAPACITY": max(100, options.pages // 2),
-            "BLOOM_RECRAWL_AFTER": options.period * GENERATIONS,
-            "BLOOM_ROTATE_EVERY": options.period,
-            "BLOOM_RETRY_AFTER": options.period,
+            "BLOOM_RECRAWL_AFTER": f"{options.period * GENERATIONS} seconds",
+            "BLOOM_ROTATE_EVERY": f"{options.period} seconds",
+            "BLOOM_RETRY_AFTER": f"{options.period} seconds",
             "SOAK_PAGES": options.pages,
             "SOAK_PERIOD": options.period,
             "SOAK_SAMPLE_SECONDS": options.sample_every,

@@ -19,6 +19,7 @@ INFO = FilterInfo(
     capacity=1_000,
     capacity_in_all=2_000,
     error_rate=1e-5,
+    has_configured_sizes=True,
     window="2 months",
     period="1 month",
     ring="write-newest",

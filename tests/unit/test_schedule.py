@@ -117,14 +117,13 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
         ("1_000 s", Span(1000, SECONDS)),
         ("7 sec", Span(7, SECONDS)),
         ("1 second", Span(1, SECONDS)),
-        ("90", Span(90, SECONDS)),
-        ("90.0", Span(90, SECONDS)),
-        ("0090", Span(90, SECONDS)),
+        (60, Span(60, SECONDS)),
+        (90.0, Span(90, SECONDS)),
+        ("0090 s", Span(90, SECONDS)),
         ("2 runs", Span(2, RUNS)),
         ("1run", Span(1, RUNS)),
         ("1_000_000 runs", Span(1_000_000, RUNS)),
         (90, Span(90, SECONDS)),
-        (9e1, Span(90, SECONDS)),
         (CENTURY, Span(CENTURY, SECONDS)),
         (timedelta(weeks=6), Span(6 * WEEK, SECONDS)),
         (timedelta(milliseconds=2000), Span(2, SECONDS)),
@@ -208,6 +207,52 @@ def test_a_number_is_whole_seconds(value: object) -> None:
     assert refusal(value) == f"{value!r}: it should come to whole seconds"
 
 
+@pytest.mark.parametrize("text", ["2", " 90 ", "3600", "1_0", "0", "9" * 40])
+def test_text_without_a_unit_is_refused_with_the_units(text: str) -> None:
+    """Months may be meant, and everything would be forgotten after seconds."""
+    number = text.strip()
+    assert refusal(text) == (
+        f'{text!r}: it has no unit: write "{number} months", "{number} days" or "{number} '
+        'seconds", whichever is meant'
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2, 59, 30.0])
+def test_a_number_alone_comes_to_a_minute(number: float) -> None:
+    assert f'it would be seconds: write "{number:g} months"' in refusal(number)
+    assert parse_span(NAME, timedelta(seconds=number)) == Span(int(number), SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "earlier"),
+    [
+        (("6 months", None), ("6 months", None), False),
+        (("6 months", None), ("5 months", None), False),
+        (("5 months", None), ("6 months", None), True),
+        (("5 months", None), None, True),
+        # Up to 3 months after it was seen, and not 5 at least.
+        (("6 months", "3 months"), ("6 months", "1 month"), True),
+        (("6 months", "1 month"), ("6 months", "3 months"), False),
+        (("12 hours", "6 hours"), ("1 day", "1 day"), True),
+        (("1 year", None), ("300 days", "10 days"), False),
+        (("60 days", "30 days"), ("2 months", None), True),
+        (("62 days", "31 days"), ("2 months", None), False),
+        (("3 runs", None), ("2 runs", None), False),
+        (("2 runs", None), ("3 runs", None), True),
+        (("64 runs", None), ("1 day", None), True),
+        (("1 year", None), ("1 run", None), True),
+    ],
+)
+def test_which_schedules_forget_earlier(
+    new: tuple[str, str | None], old: tuple[str, str | None] | None, earlier: bool
+) -> None:
+    def schedule(window: str, period: str | None) -> Schedule:
+        every = None if period is None else parse_span("p", period)
+        return Schedule.of(parse_span("w", window), every)
+
+    assert schedule(*new).forgets_earlier(old and schedule(*old)) is earlier
+
+
 @pytest.mark.parametrize("text", ["1.5 months", "1.5 years", "0.5 runs", "0.5 s", "1.0001 days"])
 def test_fractions_come_to_whole_seconds(text: str) -> None:
     message = "it should come to whole seconds, months, years or runs"
@@ -217,8 +262,11 @@ def test_fractions_come_to_whole_seconds(text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "unit"),
     [
-        *((value, SECONDS) for value in (0, -1, -0.0, 1e300, CENTURY + 1, "0", "0 days", 2**70)),
-        *((value, SECONDS) for value in ("5218 weeks", "9" * 40, timedelta(0), timedelta.max)),
+        *((value, SECONDS) for value in (0, -1, -0.0, 1e300, CENTURY + 1, "0 days", 2**70)),
+        *(
+            (value, SECONDS)
+            for value in ("5218 weeks", "9" * 40 + "s", timedelta(0), timedelta.max)
+        ),
         *((value, SECONDS) for value in (timedelta(days=-1), f"{CENTURY + 1} s")),
         *((value, MONTHS) for value in ("0 months", "0 years", "1201 months", "101 years")),
         *((value, RUNS) for value in ("0 runs", "1000001 runs")),

@@ -90,7 +90,6 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
         ("BLOOM_RECRAWL_AFTER", "never", "recrawl_after", "never"),
         ("BLOOM_RECRAWL_AFTER", False, "recrawl_after", "never"),
-        ("BLOOM_ROTATE_EVERY", "1 month", "rotate_every", Span(1, MONTHS)),
         ("BLOOM_RUN", "2027-01-31", "run", "2027-01-31"),
         ("BLOOM_RUN", 7, "run", "7"),
         ("BLOOM_RING", "write-all", "ring", "write-all"),
@@ -271,6 +270,16 @@ def test_garbage_is_refused_or_taken_and_never_another_error(name: str, garbage:
         (
             {"BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_ROTATE_EVERY": "2 months"},
             'set BLOOM_ROTATE_EVERY to "1 month" or "5 months"',
+        ),
+        ({"BLOOM_ROTATE_EVERY": "1 month"}, "set BLOOM_RECRAWL_AFTER too, or remove it"),
+        (
+            {"BLOOM_RECRAWL_AFTER": "2"},
+            'BLOOM_RECRAWL_AFTER is a length .*: it has no unit: write "2 months", "2 days" or',
+        ),
+        ({"BLOOM_RECRAWL_AFTER": 2}, 'it would be seconds: write "2 months", "2 days" or'),
+        (
+            {"BLOOM_RECRAWL_RULES": [("a", "7")]},
+            r'BLOOM_RECRAWL_RULES\[0\] is a .* it has no unit: write "7 months"',
         ),
         ({"BLOOM_RECRAWL_AFTER": "1 run"}, '"1 run" counts runs, and BLOOM_RUN is not set'),
         (

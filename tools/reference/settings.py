@@ -17,8 +17,10 @@ on the command line (`-s NAME=VALUE`), where values are text. Numbers may be wri
 memory as `"2 GB"` or `"2 GiB"`, rates as `"0.001%"`, times as `"30 seconds"`. A `BLOOM_`
 setting that does not exist is an error.
 
-A setting of the filter that is unset is taken from the filter as it is stored; the default
-below is that of a new filter. Those that are *fixed* cannot change while the filter lives."""
+What is unset has its default, whatever an earlier run was given. Settings of the filter that are
+*fixed* cannot change while it lives: unset, they are as stored, and the default is that of a new
+filter. A window that forgets earlier than the stored one is refused until it is
+[applied](../how-to/choose-a-window.md#change-it-later)."""
 
 #: Headings, and the attributes of ``BloomSettings`` under each.
 GROUPS: Mapping[str, tuple[str, ...]] = {

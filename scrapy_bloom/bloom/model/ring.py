@@ -163,6 +163,12 @@ class Ring(RingState):
         generations = (self._new_generation(self.active.number + 1, now),)
         return replace(self, generations=generations, changed=now)
 
+    @property
+    def has_configured_sizes(self) -> bool:
+        """Whether the active generation begins as a new one would under the settings of now."""
+        first = self._geometry.first_in((), self.active.number, 0)
+        return self.active.layers[0] == replace(first, index=self.active.layers[0].index)
+
     # -- steps --
 
     def _open(self, current: int, now: int, counts: Counts) -> "Ring":

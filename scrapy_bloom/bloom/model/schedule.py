@@ -33,7 +33,7 @@ _DAY = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 #: The largest count of each unit; a year of seconds has 365.25 days.
 _MOST = {MONTHS: MAX_YEARS * 12, SECONDS: MAX_YEARS * 1461 * _DAY // 4, RUNS: 1_000_000}
-#: Name, unit, size in that unit and short forms, from long to short. A bare number is seconds.
+#: Name, unit, size in that unit and short forms, from long to short.
 _WORDS: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
     ("year", MONTHS, 12, ("y", "yr")),
     ("month", MONTHS, 1, ()),
@@ -41,7 +41,7 @@ _WORDS: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
     ("day", SECONDS, _DAY, ("d",)),
     ("hour", SECONDS, 3600, ("h",)),
     ("minute", SECONDS, 60, ("min",)),
-    ("second", SECONDS, 1, ("s", "sec", "")),
+    ("second", SECONDS, 1, ("s", "sec")),
     ("run", RUNS, 1, ()),
 )
 _SPELLINGS = {
@@ -50,6 +50,10 @@ _SPELLINGS = {
     for spelling in (name, f"{name}s", *short)
 }
 _TEXT = re.compile(r"(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+#: The least of a number without a unit, which is seconds: fewer are likely to be other units.
+_LEAST_BARE = 60
+#: Seconds of a month, on average, to compare schedules.
+_MONTH_SECONDS = 1461 * _DAY // 48
 #: Characters of a number in text; more is a mistake, and Python refuses to read 4,300 digits.
 _MAX_DIGITS = 40
 
@@ -91,12 +95,13 @@ def parse_span(name: str, value: object) -> Span:
 
     Args:
         name: the setting or parameter, for the error.
-        value: text such as ``"5 months"``, ``"36h"`` or ``"2 runs"``; a number (also as text) of
-            whole seconds; a ``timedelta`` of whole seconds; a ``Span``.
+        value: text such as ``"5 months"``, ``"36h"`` or ``"2 runs"``; a ``timedelta`` of whole
+            seconds; a ``Span``; a number of whole seconds that come to a minute at least.
 
     Raises:
         ConfigurationError: it is none of these, has a fraction that does not come to whole seconds,
-            or is not from 1 second to 100 years or from 1 to 1,000,000 runs.
+            or is not from 1 second to 100 years or from 1 to 1,000,000 runs. Text has a unit:
+            a number alone would be seconds where months were meant.
     """
     try:
         return _convert(value)
@@ -183,6 +188,23 @@ class Schedule:
         start, end = (self._boundary(number) for number in (index, index + 1))
         return start + (end - start) * part // parts
 
+    def forgets_earlier(self, other: "Schedule | None") -> bool:
+        """Whether URLs may be new again earlier than under another schedule; None never forgets.
+
+        How long runs last is not known, so a schedule in runs and one of time both may.
+        """
+        if self == other:
+            return False
+        if other is None or self.counts_runs != other.counts_runs:
+            return True
+        return any(age < others for age, others in zip(self.ages, other.ages, strict=True))
+
+    @property
+    def ages(self) -> tuple[int, int]:
+        """When a URL is new again after it was seen: between these average seconds, or runs."""
+        unit = _MONTH_SECONDS if self.period.unit == MONTHS else 1
+        return (self.window.count - self.period.count) * unit, self.window.count * unit
+
     @property
     def age(self) -> str:
         """When a URL is new again after it was seen, in words: ``between 1 and 2 months later``."""
@@ -223,15 +245,15 @@ def _convert(value: object) -> Span:
         return value
     if isinstance(value, str):
         return _read(value)
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = value.total_seconds() if isinstance(value, timedelta) else plain(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise ConfigurationError("it should be text, a number of seconds or a timedelta")
     # Neither infinity nor NaN is an integer.
-    if isinstance(value, float) and not value.is_integer():
+    if isinstance(number, float) and not number.is_integer():
         raise ConfigurationError("it should come to whole seconds")
-    return Span(int(value), SECONDS)
+    if not isinstance(value, timedelta) and 0 < number < _LEAST_BARE:
+        raise ConfigurationError(f"it would be seconds: {_write_unit(f'{int(number)}')}")
+    return Span(int(number), SECONDS)
 
 
 def _read(text: str) -> Span:
@@ -239,6 +261,8 @@ def _read(text: str) -> Span:
     number, word = match.groups() if match else ("", "")
     if word in ("m", "mo"):
         raise ConfigurationError(f'does "{word}" mean minutes or months? Write the whole word')
+    if 1 <= len(number) <= _MAX_DIGITS and not word:
+        raise ConfigurationError(f"it has no unit: {_write_unit(number)}")
     if not 1 <= len(number) <= _MAX_DIGITS or word not in _SPELLINGS:
         words = _any_of([f"{name}s" for name, *_ in _WORDS])
         raise ConfigurationError(f"it should be a number in digits and then {words}")
@@ -249,6 +273,10 @@ def _read(text: str) -> Span:
     if count.denominator > 1:
         raise ConfigurationError("it should come to whole seconds, months, years or runs")
     return Span(int(count) if unit == SECONDS else int(count) * size, unit)
+
+
+def _write_unit(number: str) -> str:
+    return f'write "{number} months", "{number} days" or "{number} seconds", whichever is meant'
 
 
 def _periods(window: Span, wanted: Span) -> list[Span]:

@@ -256,8 +256,9 @@ def _refuse_waste(capacity: int, layer_rate: float, num_hashes: int, best: int) 
         raise ConfigurationError(
             f"{num_hashes} `seeds` and an error rate of {layer_rate:g} a layer "
             f"(`error_rate`) contradict each other: together they need {bits:,.0f} bits a URL, "
-            f"and about {best} seeds would need {least:,.0f}. Take another error rate or, in a new "
-            f"filter (another `key`), leave `seeds` unset or take about {best}"
+            f"and about {best} seeds would need {least:,.0f}. Take another error rate (for "
+            "a filter that exists, that which it was made with) or, in a new one (another `key`), "
+            f"leave `seeds` unset or take about {best}"
         )
 
 

@@ -55,9 +55,12 @@ class FilterInfo:
 
     Args:
         key: its key prefix in Redis.
-        capacity: items a generation takes before it grows.
-        capacity_in_all: items that all generations of the window take together before one grows.
+        capacity: items a new generation takes before it grows.
+        capacity_in_all: items that all generations of the window take together before one grows, if
+            all of them are made so.
         error_rate: the bound on its false-positive rate that was asked for.
+        has_configured_sizes: whether the active generations were made for that capacity and error
+            rate. Else these hold from the next generation on, without a window the next layer.
         window: how long items are remembered; None for ever.
         period: how often it rotates; None for never.
         ring: order of its ring.
@@ -86,6 +89,7 @@ class FilterInfo:
     capacity: int
     capacity_in_all: int
     error_rate: float
+    has_configured_sizes: bool
     window: str | None
     period: str | None
     ring: str
@@ -110,7 +114,8 @@ class FilterInfo:
     @property
     def bits_per_url(self) -> float:
         """Bits of bitmap per item, at this count or at capacity, whichever is more."""
-        return self.memory * 8 / max(self.count, self.capacity)
+        room = self.capacity if self.has_configured_sizes else self.generations[0].capacity
+        return self.memory * 8 / max(self.count, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ def describe(
         capacity=config.capacity,
         capacity_in_all=config.capacity_in_all(header.order),
         error_rate=config.error_rate,
+        has_configured_sizes=all(ring.has_configured_sizes for ring, _ in rings),
         window=config.window,
         period=config.period,
         ring=header.order,

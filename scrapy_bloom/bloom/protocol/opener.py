@@ -17,6 +17,7 @@ from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.ring_store import (
+    CHANGED,
     MAX_RACES,
     MAX_ROUNDS,
     Notify,
@@ -89,6 +90,11 @@ class FilterOpener(RingStore):
         """Open the filter, unless the header and all rings are held."""
         if not self.complete:
             yield from self.open()
+
+    def apply(self, wanted: FilterOptions) -> Operation[Header]:
+        """Open the filter with other options. Raises as ``open`` does."""
+        self.wanted, self._is_applied, self._is_configured = wanted, False, False
+        return (yield from self.open(writable=True))
 
     def forget(self) -> None:
         """Forget what is known of the filter, because it was deleted."""
@@ -198,15 +204,22 @@ class FilterOpener(RingStore):
     def _configure(self) -> Operation[bool]:
         """Apply the user's settings to block 0, once; another client may replace them."""
         stored = self.held[0].ring.config
-        wanted = stored if self._is_applied else self.wanted.config(stored)
-        decide = partial(self._follow, wanted)
+        decide = self._keep if self._is_applied else self._apply
         if decide(self.held[0].ring, self.now, NO_COUNTS) is not self.held[0].ring:
             if (yield from self.change([Change(0, decide)])):
                 return False
-            if wanted != stored:
+            if self.held[0].ring.config != stored:
                 self.replaced_config = stored
+                self.notify(CHANGED, self.held[0].ring)
         self._is_applied = True
         return True
+
+    def _apply(self, ring: Ring, now: int, counts: Counts) -> Ring:
+        """Return a ring under the user's settings, which may refuse those that it has."""
+        return self._follow(self.wanted.change(ring.config, self.keys.prefix), ring, now, counts)
+
+    def _keep(self, ring: Ring, now: int, counts: Counts) -> Ring:
+        return self._follow(ring.config, ring, now, counts)
 
     def _follow(self, config: Config, ring: Ring, now: int, counts: Counts) -> Ring:
         """Return a ring under a configuration, and in this run."""

@@ -35,7 +35,8 @@ _SCRIPTS = {
 }
 #: What each use is, for people.
 USES = {
-    CRAWL: "crawls, and most of the library; rotate, clear, pending --release, recrawl, migrate",
+    CRAWL: "crawls, and most of the library; rotate, clear, settings, pending --release, recrawl, "
+    "migrate",
     LEDGER: "crawls with a ledger, together with crawl",
     READ: "info, check, failed, gone, and the list of pending",
     LIST: "list; it sees the names of all keys",

@@ -29,8 +29,10 @@ T = TypeVar("T")
 Operation = Generator[list[Call], list[Reply], T]
 
 #: Events of a block: a part of it was gone; a generation was opened; a full one got a further
-#: layer; one is full and cannot grow; one is filled to 80%.
+#: layer; one is full and cannot grow; one is filled to 80%. Of block 0: this client has changed the
+#: configuration of the filter.
 LOST, ROTATED, GROWN, FULL, FILLING = "lost", "rotated", "grown", "full", "filling"
+CHANGED = "changed"
 #: Called with an event and the ring (the new one; of a lost block, the old one).
 Notify = Callable[[str, Ring], object]
 

@@ -139,7 +139,7 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_BLOCKS": [16],
     "BLOOM_SEEDS": [[1, 2, 3, 4, 5], "[5, 6]", 7],
     "BLOOM_RECRAWL_AFTER": ["5 months", "36h", "3 runs", "never", 90.0],
-    "BLOOM_ROTATE_EVERY": ["1 month", 30],
+    "BLOOM_ROTATE_EVERY": ["1 month", 90],
     "BLOOM_RUN": ["2027-01-31", 7],
     "BLOOM_RECRAWL_RULES": [
         [

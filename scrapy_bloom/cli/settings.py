@@ -1,0 +1,89 @@
+"""``scrapy bloom settings``: a filter's stored settings beside the project's, and apply these."""
+
+import argparse
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from scrapy_bloom.bloom.errors import in_words
+from scrapy_bloom.bloom.options import REPLACE
+from scrapy_bloom.bloom.protocol.ring_store import Snapshot
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.cli import render
+from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options
+from scrapy_bloom.cli.stored_settings import compare, options_of
+from scrapy_bloom.crawl import advice
+from scrapy_bloom.settings import WORDS
+
+HELP = "show the stored settings of filters beside the project's; --apply writes the project's"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_change_options(parser)
+    parser.add_argument(
+        "--apply", action="store_true", help="store the project's, also if that forgets URLs"
+    )
+
+
+def run(session: CommandSession) -> ExitCode:
+    """Print the settings of the chosen filters, or apply the project's.
+
+    Raises:
+        NothingThereError: there is no filter.
+        ConfigurationError: a filter is impossible, or there is no terminal to ask at.
+        FilterMismatchError: what differs is fixed.
+        StorageError: the server did not answer; some filters may be changed already.
+    """
+    documents, texts = [], []
+    with session.connect() as server:
+        for name in session.stored_blocks(server):
+            snapshot = server.read(name)
+            if session.opts.apply and not _apply(session, server, name, snapshot):
+                return ExitCode.NO
+            document, text = _describe(session, server, name)
+            documents.append(document)
+            texts.append(text)
+        session.report({"address": server.address, "filters": documents}, "\n\n".join(texts))
+    return ExitCode.FINE
+
+
+def _apply(session: CommandSession, server: Server, name: str, snapshot: Snapshot) -> bool:
+    """Apply the project's settings to a filter; whether the user agrees."""
+    # An id of a run would count as one.
+    wanted = replace(options_of(session.settings, name), on_difference=REPLACE, run=None)
+    stored = next(iter(snapshot.rings.values())).config
+    config = wanted.config(stored)
+    if config == stored:
+        return True
+    forgotten = 0
+    for block, ring in snapshot.rings.items():
+        counts = snapshot.counts[block]
+        after = ring.reconfigure(config, snapshot.now).advance(snapshot.now, counts)
+        forgotten += ring.count(counts) - after.count(counts)
+    names = ", ".join(
+        f"{name} = {advice.said(name, new)}" for name, _, new in advice.changes(stored, config)
+    )
+    question = f"Set {names} in {server.key(name)!r} on {server.address}, which forgets "
+    if not session.confirm(f"{question}{forgotten:,} of its URLs at once"):
+        return False
+    server.filter(name).run(partial(FilterSession.apply, wanted=wanted), on_all_blocks=True)
+    return True
+
+
+def _describe(session: CommandSession, server: Server, name: str) -> tuple[dict[str, Any], str]:
+    """Return the stored settings of a filter and the project's, as JSON and as text."""
+    key, snapshot = server.key(name), server.read(name)
+    wanted = options_of(session.settings, name)
+    stored = next(iter(snapshot.rings.values())).config
+    pairs = advice.pairs(stored, wanted.config(stored))
+    document: dict[str, Any] = {
+        "name": name,
+        "key": key,
+        "settings": {setting: {"stored": old, "project": new} for setting, old, new in pairs},
+    }
+    rows = [[setting, *(advice.said(setting, v) for v in both)] for setting, *both in pairs]
+    text = render.stored_settings(f"{key} on {server.address} (window {name!r})", rows)
+    if finding := compare(wanted, key, snapshot):
+        text += f"\n\n{render.finding(finding)}"
+    return document, in_words(text, WORDS)

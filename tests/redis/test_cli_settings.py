@@ -1,0 +1,140 @@
+"""``scrapy bloom settings``: what is stored beside what the project asks for, and ``--apply``."""
+
+from typing import Any
+
+import pytest
+import redis
+from support.cli import KEY, URLS, Call, everything, fingerprints
+
+from scrapy_bloom import BloomFilter, FilterMismatchError
+from scrapy_bloom.bloom.options import EXTEND, KEEP
+
+
+@pytest.fixture
+def stored(client: redis.Redis) -> BloomFilter:
+    bloom = BloomFilter(client, KEY, capacity=1000, window="6 months")
+    bloom.extend(fingerprints(URLS))
+    return bloom
+
+
+def test_what_is_stored_is_shown_beside_the_projects(
+    shop: Call, client: redis.Redis, stored: BloomFilter
+) -> None:
+    before = everything(client)
+    settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_MAX_MEMORY": "1 GiB"}
+    (document,) = shop("settings", "--json", **settings).json["filters"]
+    assert document["settings"]["BLOOM_RECRAWL_AFTER"] == {
+        "stored": "6 months",
+        "project": "2 days",
+    }
+    assert document["settings"]["BLOOM_CAPACITY"] == {"stored": 1000, "project": 1_000_000}
+    assert document["settings"]["BLOOM_MAX_MEMORY"] == {"stored": None, "project": 1 << 30}
+    text = " ".join(shop("settings", **settings).out.split())
+    for part in (
+        "BLOOM_RECRAWL_AFTER 6 months 2 days",
+        "BLOOM_CAPACITY 1,000 1,000,000",
+        "BLOOM_MAX_MEMORY none 1,073,741,824",
+        "BLOOM_ERROR_RATE 1e-05 1e-05",
+        "a crawl refuses to open the filter",
+        'Set BLOOM_RECRAWL_AFTER = "6 months" and BLOOM_ROTATE_EVERY = "1 month"',
+        "scrapy bloom settings --apply",
+    ):
+        assert part in text
+    assert everything(client) == before
+
+
+def test_a_shorter_window_is_applied_if_the_user_agrees(
+    shop: Call, client: redis.Redis, stored: BloomFilter
+) -> None:
+    settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_CAPACITY": 1000}
+    before = everything(client)
+    done = shop("settings", "--apply", **settings)
+    assert done.code == 2
+    assert "BLOOM_RECRAWL_AFTER = 2 days" in done.err
+    assert "which forgets 0 of its URLs at once" in done.err
+    assert everything(client) == before
+    done = shop("settings", "--apply", "--yes", **settings)
+    assert done.code == 0
+    assert "refuses" not in done.out
+    info = stored.info()
+    assert (info.window, info.capacity) == ("2 days", 1000)
+    again = everything(client)
+    assert shop("settings", "--apply", **settings).code == 0  # there is nothing to ask
+    assert everything(client) == again
+
+
+def test_what_is_applied_is_no_run(shop: Call, client: redis.Redis) -> None:
+    for run in "ab":
+        BloomFilter(client, KEY, window="3 runs", run=run).add(run)
+    settings = {"BLOOM_RECRAWL_AFTER": "2 runs", "BLOOM_RUN": "c"}
+    assert shop("settings", "--apply", "--yes", **settings).code == 0
+    info = BloomFilter(client, KEY).info()
+    assert (info.window, info.count) == ("2 runs", 2)
+    assert [generation.run for generation in info.generations] == [1, 0]
+
+
+def test_fixed_settings_are_not_applied(
+    shop: Call, client: redis.Redis, stored: BloomFilter
+) -> None:
+    before = everything(client)
+    done = shop("settings", "--apply", "--yes", BLOOM_BLOCKS=5)
+    assert done.code == 2
+    assert "remove BLOOM_BLOCKS to use the filter as it is" in done.err
+    assert everything(client) == before
+
+
+def test_without_a_filter_there_is_nothing_to_show(shop: Call, client: redis.Redis) -> None:
+    assert shop("settings").code == 1
+    assert shop("settings", "--apply").code == 1
+    assert client.dbsize() == 0
+
+
+# -- the rule, in the library --
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": "5 months"},
+        {"window": "6 months", "period": "2 months"},
+        {"window": "2 days"},
+        {"window": "6 runs", "run": "1"},
+    ],
+)
+def test_to_forget_earlier_is_refused(
+    client: redis.Redis, stored: BloomFilter, options: dict[str, Any]
+) -> None:
+    before = everything(client)
+    message = r'is stored with `window` = "6 months" and `period` = "1 month", and .* earlier: set'
+    with pytest.raises(FilterMismatchError, match=message):
+        BloomFilter(client, KEY, on_difference=EXTEND, **options).open()
+    assert everything(client) == before
+
+
+@pytest.mark.parametrize(
+    "options", [{"window": "7 months"}, {"window": "never"}, {"capacity": 5}, {"error_rate": 0.5}]
+)
+def test_what_forgets_nothing_earlier_is_applied(
+    client: redis.Redis, stored: BloomFilter, options: dict[str, Any]
+) -> None:
+    told: list[str] = []
+    bloom = BloomFilter(
+        client, KEY, on_difference=EXTEND, notify=lambda event, _: told.append(event), **options
+    )
+    bloom.open()
+    assert bloom.contains(fingerprints(URLS)) == [True] * len(URLS)
+    assert told == ["changed"]
+    info = stored.info()
+    expected = {name: None if value == "never" else value for name, value in options.items()}
+    assert {name: getattr(info, name) for name in options} == expected
+    if "window" in options:
+        with pytest.raises(FilterMismatchError):
+            BloomFilter(client, KEY, on_difference=EXTEND, window="6 months").open()
+
+
+def test_what_is_kept_is_as_stored(client: redis.Redis, stored: BloomFilter) -> None:
+    BloomFilter(client, KEY, on_difference=KEEP, window="1 day", capacity=5).open()
+    info = stored.info()
+    assert (info.window, info.capacity) == ("6 months", 1000)
+    other = BloomFilter(client, "new", on_difference=KEEP, window="1 day", capacity=5)
+    assert (other.info().window, other.info().capacity) == ("1 day", 5)
