@@ -14,7 +14,7 @@ from support.clock import MovedServer
 from support.counting import COUNTING, REMEMBER, assert_ended_well
 from support.dupefilters import URL, Make, stats
 from support.loops import in_loop
-from support.odd_site import TREE, Lab, LabOf, page, tree
+from support.odd_site import ERROR, TREE, Lab, LabOf, Reply, moved, page, tree
 from support.servers import Server
 from support.workers import Worker
 
@@ -273,6 +273,110 @@ def test_workers_with_one_queue_fetch_every_page_once_before_and_after_a_rule_ch
     changed = {path for path in lab.site.pages if path.endswith(("1", "2", "3"))}
     assert lab.site.hits() == Counter(changed | {"/start"})
     assert not lab.claims()
+
+
+# -- start requests --
+
+#: Start pages that have ``dont_filter``, as those for ``start_urls``.
+START_URLS = """
+from support.odd_site import OddSpider
+
+class StartSpider(OddSpider):
+    custom_settings = {"RETRY_TIMES": 1, "CLOSESPIDER_TIMEOUT": 60}
+
+    async def start(self):
+        self.start_urls = [self.settings["SITE_URL"] + "/"]
+        async for request in super(OddSpider, self).start():
+            yield request
+"""
+DAILY = {"BLOOM_START_RECRAWL_AFTER": "1 day"}
+SCHEDULERS = pytest.mark.parametrize(
+    "scheduler",
+    [{}, {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}],
+    ids=["scrapy", "scrapy-redis"],
+)
+
+
+@REMEMBER
+@SCHEDULERS
+def test_a_window_of_start_requests_holds_for_start_urls(
+    lab_of: LabOf, remember: str, scheduler: dict[str, Any]
+) -> None:
+    lab = lab_of({"/": page("/a", "/"), "/a": page()})
+    settings = {**scheduler, **DAILY, "REDIS_URL": lab.redis_url, "BLOOM_REMEMBER": remember}
+    first = lab.crawl(START_URLS, **settings)
+    assert first.stats["bloom/1-day/new"] == 1
+    assert lab.recorded("odd:bloom:1-day") == {"/"}
+    done = lab.crawl(START_URLS, **settings)
+    assert not done.hits
+    assert done.stats["bloom/1-day/seen"] == done.stats["dupefilter/filtered"] == 1
+    assert "Filtered duplicate request: <GET http" in done.log
+    assert "'odd:bloom:1-day': nothing was new: each link that was found (1) is" in done.log
+    assert_ended_well(done)
+
+
+@pytest.mark.parametrize("window", [None, "run", "default"])
+def test_each_run_fetches_start_urls_unless_they_have_a_window(
+    lab_of: LabOf, window: str | None
+) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    settings = {"BLOOM_START_RECRAWL_AFTER": window} if window else {}
+    assert lab.crawl(START_URLS, **settings).hits == Counter(["/", "/a"])
+    assert lab.crawl(START_URLS, **settings).hits == Counter(["/"])
+
+
+def test_a_start_page_that_was_not_crawled_is_not_hidden(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    assert lab.kill_midway(0, START_URLS, **DAILY) == Counter(["/"])
+    done = lab.crawl(START_URLS, **DAILY)
+    assert done.hits == Counter(["/", "/a"])
+    assert_ended_well(done)
+    assert not lab.crawl(START_URLS, **DAILY).hits
+
+
+@REMEMBER
+@pytest.mark.parametrize(
+    "replies",
+    [[ERROR, page("/a")], [moved("/", cookie="is=here"), page("/a")], [moved("/en"), page()]],
+    ids=["retried", "redirected to itself", "redirected"],
+)
+def test_what_a_start_request_turns_into_is_fetched(
+    lab_of: LabOf, remember: str, replies: list[Reply]
+) -> None:
+    lab = lab_of({"/": replies, "/en": page("/a"), "/a": page()})
+    settings = {**DAILY, "BLOOM_REMEMBER": remember, "ROBOTSTXT_OBEY": False}
+    done = lab.crawl(START_URLS, **settings)
+    assert "/a" in done.hits
+    assert_ended_well(done)
+    assert not lab.crawl(START_URLS, **settings).hits
+
+
+def test_a_start_page_may_be_offsite(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    code = START_URLS.replace("    custom", "    allowed_domains = ('other.example',)\n    custom")
+    assert lab.crawl(code, **DAILY).hits == Counter(["/"])
+    assert lab.recorded("odd:bloom:1-day") == {"/"}
+    assert not lab.crawl(code, **DAILY).hits
+
+
+FROM_A_LIST = """
+from scrapy_redis.spiders import RedisSpider
+
+class StartSpider(RedisSpider):
+    name, redis_key = "odd", "start"
+    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
+
+
+def test_what_is_taken_from_a_list_is_fetched_each_time(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    scheduler = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "REDIS_URL": lab.redis_url}
+    for hits in (["/", "/a"], ["/"]):
+        lab.client.rpush("start", f'{{"url": "{lab.site.url}/"}}')
+        assert lab.crawl(FROM_A_LIST, **scheduler, **DAILY).hits == Counter(hits)
 
 
 # -- windows that earlier versions have stored by their names --
