@@ -15,11 +15,11 @@ from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError, rewording, shown
 from scrapy_bloom.bloom.model.schedule import (
     NEVER,
-    SECONDS,
     Schedule,
     Span,
     parse_span,
     plain,
+    usual_period,
 )
 
 #: Names of filters: of URLs that this process remembers for this run only, which have none, and of
@@ -28,7 +28,7 @@ RUN, LASTING = "run", "lasting"
 #: In rules and ``meta``: the window of BLOOM_RECRAWL_AFTER.
 DEFAULT = "default"
 #: Names of further windows, also of those that earlier versions have stored.
-WINDOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+WINDOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 #: Depth of the deepest request that a condition may name.
 MAX_DEPTH = 1_000_000
 #: What error messages call the parameters of a schedule.
@@ -54,14 +54,9 @@ class RecrawlWindow:
     def name(self) -> str:
         """Name of its filter: equal windows have equal names, and ``24 hours`` is ``1 day``."""
         after, period = self.recrawl_after, self.rotate_every
-        if isinstance(after, Span) and period is not None and period != _usual_period(after):
+        if isinstance(after, Span) and period is not None and period != usual_period(after):
             return f"{after} by {period}".replace(" ", "-")
         return f"{after}".replace(" ", "-")
-
-
-def _usual_period(window: Span) -> Span:
-    """Return the period of a schedule that names none."""
-    return window if window.unit == SECONDS else Span(1, window.unit)
 
 
 #: A window, RUN or DEFAULT.

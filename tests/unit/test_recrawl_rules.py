@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import (
+    HALF_MONTHS,
+    MAX_GENERATIONS,
+    RUNS,
+    SECONDS,
+    Schedule,
+    Span,
+)
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
     LASTING,
@@ -60,7 +67,7 @@ def windows(
         ("1 run", RecrawlWindow(Span(1, RUNS))),
         (
             {"recrawl_after": "6 months", "rotate_every": "3 months", "capacity": "50k"},
-            RecrawlWindow(Span(6, MONTHS), Span(3, MONTHS), 50_000),
+            RecrawlWindow(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS), 50_000),
         ),
         ({"recrawl_after": "never", "capacity": 9}, RecrawlWindow("never", None, 9)),
     ],
@@ -204,7 +211,7 @@ def test_the_first_rule_that_matches_counts(
 # -- filters and their names --
 
 lengths = st.one_of(
-    st.builds(Span, st.integers(1, 1_200), st.just(MONTHS)),
+    st.builds(Span, st.integers(1, 2_400), st.just(HALF_MONTHS)),
     st.builds(Span, st.integers(1, 3_000_000_000), st.just(SECONDS)),
     st.builds(Span, st.integers(1, 1_000_000), st.just(RUNS)),
 )
@@ -227,9 +234,11 @@ schedules = st.builds(
         ("12 months", "1-year"),
         ("24 runs", "24-runs"),
         ("never", "never"),
-        ({"recrawl_after": "1 day", "rotate_every": "24 hours", "capacity": 5}, "1-day"),
+        ({"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}, "1-day"),
         ({"recrawl_after": "6 months", "rotate_every": "1 month"}, "6-months"),
         ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "6-months-by-3-months"),
+        ({"recrawl_after": "10 years", "rotate_every": "1 year"}, "10-years-by-1-year"),
+        ({"recrawl_after": "2 months", "rotate_every": "0.5 months"}, "2-months-by-0.5-months"),
     ],
 )
 def test_the_name_of_a_filter_is_made_of_its_window(value: object, name: str) -> None:
