@@ -53,7 +53,7 @@ def test_info_says_how_settings_differ_and_what_a_crawl_does(
     assert differs(BLOOM_RECRAWL_AFTER="3 months", BLOOM_CAPACITY="1K") is None
     times = differs(BLOOM_RECRAWL_AFTER="1 day")
     assert "BLOOM_RECRAWL_AFTER = 1 day (stored: 3 months)" in times["problem"]
-    assert "BLOOM_ROTATE_EVERY = 1 day (stored: 1 month)" in times["problem"]
+    assert "BLOOM_ROTATE_EVERY = 12 hours (stored: 1 month)" in times["problem"]
     assert "what is older than the new window is crawled again" in times["why"]
     assert "(then what is stored holds)" in times["remedy"]
     sizes = differs(BLOOM_CAPACITY=77)

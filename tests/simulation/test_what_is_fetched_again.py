@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 HOUR = 3_600
 RUN, MAIN, SHORT = "run", "default", "2 hours"
 #: Window -> its length and period in hours.
-WINDOWS = {MAIN: (6, 1), SHORT: (2, 2)}
+WINDOWS = {MAIN: (6, 1), SHORT: (2, 1)}
 
 
 @dataclass(frozen=True)
