@@ -82,7 +82,7 @@ def test_months_are_forgotten_one_by_one_on_the_first(
     moved: MovedServer, client: redis.Redis, window: int, order: str
 ) -> None:
     """From January 2027 to April 2028, at the start, in the middle and at the end of each month."""
-    bloom = connect(client, f"{window} months", ring=order, capacity=2_000)
+    bloom = connect(client, f"{window} months", period="1 month", ring=order, capacity=2_000)
     model, randoms = Periods(window), random.Random(window)
     for month in range(16):
         model.period = month
