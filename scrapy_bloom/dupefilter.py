@@ -26,10 +26,13 @@ from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.crawl.windows import is_start, pops_start_urls
 from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 
+#: The key of ``meta`` of start requests that were looked up though they have ``dont_filter``.
+FILTERED_START = "bloom_filtered_start"
 #: Characters of a request in the log: a site may link URLs of any length.
 MAX_LOGGED = 1_000
 
@@ -83,6 +86,10 @@ class BloomDupeFilter(BaseDupeFilter):
         self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)
         self._spider_name = name
         self._metrics = MetricsServer(self.settings.metrics_port, self._read_metrics)
+        #: The start request that the scheduler is offered next, to be looked up like any other.
+        self._start: Request | None = None
+        if self.settings.filters_start_requests and not pops_start_urls(spider):
+            crawler.signals.connect(self._on_request_scheduled, signals.request_scheduled)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
@@ -139,6 +146,9 @@ class BloomDupeFilter(BaseDupeFilter):
         Raises:
             Exception: what the project's own fingerprinter raises, as from Scrapy's own filter.
         """
+        if request is self._start:
+            # Offsite pages, redirects and retries go by it, as without this filter.
+            request.dont_filter, self._start = True, None
         if self._closed:
             return self._is_local and self._was_scheduled(request)
         if not self._is_open:
@@ -217,6 +227,14 @@ class BloomDupeFilter(BaseDupeFilter):
         return self._crawl.connections.filters
 
     # -- signals, stats, log --
+
+    def _on_request_scheduled(self, request: Request) -> None:
+        """Have the scheduler ask about a start request: Scrapy's own have ``dont_filter``."""
+        is_new = request.dont_filter and not request.meta.get(FILTERED_START)
+        if is_new and is_start(request) and not self._closed:
+            # Redirects and retries copy it: they belong to a page that was looked up.
+            request.meta[FILTERED_START] = True
+            request.dont_filter, self._start = False, request
 
     def _on_spider_opened(self) -> None:
         self._spider_opened = True

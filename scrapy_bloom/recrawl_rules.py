@@ -1,8 +1,7 @@
 """Re-crawl rules: which URLs are crawled again after how long, and which filter has them. Pure.
 
 A rule is a condition and a window. Equal windows share a filter, whose name is made of the window
-(``1-day``). A URL that moves from one rule to another is looked up in the filters of windows that
-may last longer, too.
+(``1-day``). A URL is looked up in the filter of the window that it has now, and in no other one.
 """
 
 import json
@@ -15,14 +14,12 @@ from urllib.parse import urlsplit
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError, rewording, shown
 from scrapy_bloom.bloom.model.schedule import (
-    MONTHS,
     NEVER,
-    RUNS,
-    SECONDS,
     Schedule,
     Span,
     parse_span,
     plain,
+    usual_period,
 )
 
 #: Names of filters: of URLs that this process remembers for this run only, which have none, and of
@@ -31,11 +28,9 @@ RUN, LASTING = "run", "lasting"
 #: In rules and ``meta``: the window of BLOOM_RECRAWL_AFTER.
 DEFAULT = "default"
 #: Names of further windows, also of those that earlier versions have stored.
-WINDOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+WINDOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 #: Depth of the deepest request that a condition may name.
 MAX_DEPTH = 1_000_000
-#: Seconds of a month, on average, to compare windows.
-_MONTH_SECONDS = 1461 * 86_400 // 48
 #: What error messages call the parameters of a schedule.
 _WORDS = {"window": "recrawl_after", "period": "rotate_every"}
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*|\[[0-9a-f:.]{2,45}\]")
@@ -59,31 +54,9 @@ class RecrawlWindow:
     def name(self) -> str:
         """Name of its filter: equal windows have equal names, and ``24 hours`` is ``1 day``."""
         after, period = self.recrawl_after, self.rotate_every
-        if isinstance(after, Span) and period is not None and period != _usual_period(after):
+        if isinstance(after, Span) and period is not None and period != usual_period(after):
             return f"{after} by {period}".replace(" ", "-")
         return f"{after}".replace(" ", "-")
-
-    def may_outlast(self, other: "RecrawlWindow") -> bool:
-        """Whether it remembers URLs as long as another window, or longer.
-
-        ``"never"`` outlasts all. Nobody knows how long runs last, so a window in runs and one of
-        time may outlast each other. A month counts as 30.4375 days.
-        """
-        one, two = self.recrawl_after, other.recrawl_after
-        if isinstance(one, str) or isinstance(two, str):
-            return isinstance(one, str)
-        if (one.unit == RUNS) != (two.unit == RUNS):
-            return True
-        return _length(one) >= _length(two)
-
-
-def _usual_period(window: Span) -> Span:
-    """Return the period of a schedule that names none."""
-    return window if window.unit == SECONDS else Span(1, window.unit)
-
-
-def _length(span: Span) -> int:
-    return span.count * _MONTH_SECONDS if span.unit == MONTHS else span.count
 
 
 #: A window, RUN or DEFAULT.
@@ -144,14 +117,12 @@ class RecrawlWindows:
         start: that of start requests and sitemaps.
         rules: the rules; the first that matches counts.
         others: windows that have a filter of their own.
-        longer: name -> names of other windows that may last longer; without those that have none.
     """
 
     main: RecrawlWindow
     start: str
     rules: tuple[tuple[Condition, str], ...]
     others: Mapping[str, RecrawlWindow]
-    longer: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(
@@ -169,7 +140,6 @@ class RecrawlWindows:
             named[0][1],
             tuple((condition, name) for condition, name in named if condition is not None),
             others,
-            _longer({LASTING: main, **others}),
         )
 
     def name(self, url: str, depth: int | None) -> str:
@@ -218,18 +188,6 @@ def _larger(window: RecrawlWindow, before: RecrawlWindow | None) -> RecrawlWindo
     """Return one of two equal windows, with the larger capacity."""
     capacities = [one.capacity for one in (window, before) if one is not None and one.capacity]
     return replace(window, capacity=max(capacities, default=None))
-
-
-def _longer(windows: Mapping[str, RecrawlWindow]) -> dict[str, tuple[str, ...]]:
-    found = {
-        name: tuple(
-            other
-            for other, others in windows.items()
-            if other != name and others.may_outlast(window)
-        )
-        for name, window in windows.items()
-    }
-    return {name: longer for name, longer in found.items() if longer}
 
 
 # -- parsers: see setting_parsers.py --

@@ -141,7 +141,10 @@ class BloomSettings:
         parse_after,
         'the window of start requests, as in a rule; "default" treats them like all others',
         "It holds for start requests and for the sitemaps of a `SitemapSpider`, whatever the rules "
-        'say. `"run"` remembers them for the run only, so that the next run finds what is new.',
+        'say. `"run"` remembers them for the run only, so that the next run finds what is new. A '
+        "window holds for start requests with `dont_filter`, too, as those for `start_urls` have "
+        'it; under `"run"` and `"default"`, each run fetches these. It does not hold for what a '
+        "`RedisSpider` takes from its list: that is always fetched.",
     )
     ring: str | None = _option("ring")
     stagger: bool | None = _option("stagger")
@@ -349,6 +352,11 @@ class BloomSettings:
         if self.recrawl_after is None:
             return RecrawlWindow(NEVER)
         return RecrawlWindow(self.recrawl_after, self.rotate_every)
+
+    @property
+    def filters_start_requests(self) -> bool:
+        """Whether start requests are looked up, also those with ``dont_filter``."""
+        return isinstance(self.start_recrawl_after, RecrawlWindow)
 
     @property
     def windows(self) -> RecrawlWindows:

@@ -52,7 +52,7 @@ class BloomFilter(CombinableFilter):
             An item seen at ``t`` becomes new again between ``t + window - period`` and
             ``t + window``, whether it is seen in between or not.
         period: how often a new generation is opened; it divides the window. None as stored with
-            that window, else 1 month for windows in months, 1 run for runs, else the window itself.
+            that window, else 1 month for windows of 2 months and more, 1 run, or half of it.
         ring: ``"write-newest"`` or ``"write-all"``, which takes more memory and tests less.
         stagger: whether the blocks rotate one after the other, spread over the period.
         counting: whether items can be discarded: counters of 4 bits take the place of bits, at four

@@ -92,8 +92,9 @@ OPTIONS = (
         "period",
         parse_span,
         "how often the filter rotates; it divides the window",
-        "1 month for windows of 2 months and more, 1 run for runs, else the window",
-        about="The window has 1 to 64 periods.",
+        "1 month for windows of 2 months and more, 1 run for runs, else half of the window",
+        about="The window has 1 to 64 periods. Half a month begins on the 1st and on the 16th. "
+        "With one period, all URLs are forgotten at one moment.",
     ),
     Option(
         "ring",

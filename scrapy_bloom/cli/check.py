@@ -60,10 +60,6 @@ class Identifier:
         rules = () if self._windows is None else self._windows.rules
         return {self.default, *(name for _, name in rules)} - {RUN}
 
-    def longer(self, window: str) -> Sequence[str]:
-        """Return the windows whose filters a crawl asks, too: see ``RecrawlWindows``."""
-        return () if self._windows is None else self._windows.longer.get(window, ())
-
     def identify(self, url: str) -> tuple[str, bytes]:
         """Return a URL's window and fingerprint. Rules that ask for a depth do not match.
 
@@ -173,9 +169,7 @@ def run(session: CommandSession) -> ExitCode:
     version = _version(opts.bloom_version)
     identifier, totals = Identifier(session), {"asked": 0, "seen": 0}
     with session.connect() as server:
-        longer = {longer for name in identifier.windows for longer in identifier.longer(name)}
-        names = identifier.windows | longer
-        for name in names:
+        for name in identifier.windows:
             stored = server.read(name).header.fingerprinter
             warning = advice.on_fingerprinter(stored, identifier.name)
             if warning and (opts.urls or opts.bloom_key):
@@ -183,8 +177,7 @@ def run(session: CommandSession) -> ExitCode:
         look_up = partial(
             _look_up,
             server=server,
-            filters={name: server.filter(name) for name in names},
-            longer=identifier.longer,
+            filters={name: server.filter(name) for name in identifier.windows},
         )
         queries = _with_version(_queries(opts, identifier), version)
         answers = _answer(queries, look_up, totals)
@@ -260,10 +253,7 @@ def _answer(
 
 
 def _look_up(
-    queries: Sequence[Query],
-    server: Server,
-    filters: Mapping[str, BloomFilter],
-    longer: Callable[[str], Sequence[str]],
+    queries: Sequence[Query], server: Server, filters: Mapping[str, BloomFilter]
 ) -> list[Answer]:
     by_window: dict[str, list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -277,12 +267,6 @@ def _look_up(
         found = _answers_of(server, filters[window], [queries[place].item for place in places])
         for place, answer in zip(places, found, strict=True):
             answers[place] = answer
-        for other in longer(window):
-            left = [place for place in places if not answers[place].info.seen]
-            infos = filters[other].find_all([queries[place].item for place in left])
-            for place, info in zip(left, infos, strict=True):
-                if info.seen:
-                    answers[place] = Answer(info)
     return answers
 
 

@@ -10,14 +10,14 @@ from scrapy.settings import BaseSettings
 from scrapy_bloom.bloom.model.forecast import saved_by_capacity
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, SECONDS, Schedule
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Schedule
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.claims.queues import Queue
 
-#: Seconds of the shortest month.
-_MONTH_SECONDS = 28 * 86_400
 _HOUR_SECONDS = 3_600
+#: Seconds of the shortest month, and of the shortest half of one.
+_MONTH_SECONDS, _HALF_MONTH_SECONDS = 28 * 86_400, 13 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,9 @@ def _shortest_age(schedule: Schedule | None) -> int:
         return 0
     window, period = schedule.window.count, schedule.period.count
     count = window - period if window > period else window
-    return count * (_MONTH_SECONDS if schedule.window.unit == MONTHS else 1)
+    if schedule.window.unit != HALF_MONTHS:
+        return count
+    return count // 2 * _MONTH_SECONDS + count % 2 * _HALF_MONTH_SECONDS
 
 
 def on_seeds(seeds: tuple[int, ...] | int | None) -> Finding | None:

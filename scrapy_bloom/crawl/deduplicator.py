@@ -141,15 +141,12 @@ class Deduplicator:
         bloom, sent = connections.filters.by_window[key[0]], self._clock()
         block = bloom.session.hasher.block(key[1])
         is_up = self._failover.is_up or self._crawl.serves(key)
-        longer = connections.filters.longer.get(key[0], ())
         max_age = FRESH_SECONDS if is_up else ANY_AGE
-        if self._local.get(key, block, max_age) or (longer and self._is_seen(key, max_age)):
+        if self._local.get(key, block, max_age):
             return self._judge(key, Verdict.SEEN)
+        if not is_up:
+            return self._record_alone(key, request, "offline")
         try:
-            if longer and self._is_recalled(key, request):
-                return self._judge(key, Verdict.SEEN)
-            if not is_up:
-                return self._record_alone(key, request, "offline")
             verdict = self._crawl.policy.look_up_one(bloom, key, request)
         except BloomError as error:
             # Do not retry: if the call succeeded, a retry would answer "seen" to the owner.
@@ -213,26 +210,7 @@ class Deduplicator:
         if filters is None:
             return False
         block = filters.by_window[key[0]].session.hasher.block(key[1])
-        if self._local.get(key, block, max_age):
-            return True
-        longer, item = filters.longer.get(key[0], ()), key[1]
-        return any(
-            self._local.get(
-                (name, item), filters.by_window[name].session.hasher.block(item), max_age
-            )
-            for name in longer
-        )
-
-    def _is_recalled(self, key: Key, request: Request) -> bool:
-        """Whether the filter of a longer window has a URL.
-
-        Raises:
-            StorageError: it is not known, so the URL counts as new.
-        """
-        lookup = Lookup(key, request)
-        assert self._connections.lookups is not None  # noqa: S101 - the filters are open
-        self._connections.lookups.recall([lookup])
-        return lookup.verdict is Verdict.SEEN
+        return self._local.get(key, block, max_age)
 
     # -- pages --
 

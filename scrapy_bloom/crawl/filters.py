@@ -1,7 +1,7 @@
 """The filters of a crawl: the lasting one and one for each other window, on one connection."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -29,12 +29,10 @@ class Filters:
     Attributes:
         by_window: the filter of each window, the lasting one first.
         connection: what they share.
-        longer: of a window, the others that may last longer: their filters know its URLs, too.
     """
 
     by_window: dict[str, BloomFilter]
     connection: Connection
-    longer: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def lasting(self) -> BloomFilter:
@@ -136,7 +134,7 @@ def connect_filters(
         )
     if len(blooms) == 1:
         blooms[LASTING].keep_connection()
-    return Filters(blooms, connection, windows.longer)
+    return Filters(blooms, connection)
 
 
 def newest_rings(first: FilterSession, second: FilterSession) -> list[Ring]:

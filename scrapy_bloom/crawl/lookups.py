@@ -4,11 +4,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.protocol.membership import PRESENT, contains
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
@@ -50,7 +48,7 @@ class LookupBatcher:
         self._local, self._policy = local, policy
         self._answered, self._serves, self._failed = answered, serves, failed
         self._clock = runtime.monotonic
-        self._blooms, self._longer = filters.by_window, filters.longer
+        self._blooms = filters.by_window
         #: By window; the rings that they hold are as of the last lookup.
         self.sessions = {window: bloom.new_session() for window, bloom in self._blooms.items()}
         client = filters.connection.open_async() if has_asyncio() else None
@@ -89,7 +87,6 @@ class LookupBatcher:
 
     def _look_up_blocking(self, lookups: Sequence[Lookup]) -> None:
         try:
-            self.recall(lookups)
             for window, same in self._by_window(lookups):
                 bloom, sent = self._blooms[window], self._clock()
                 try:
@@ -107,14 +104,6 @@ class LookupBatcher:
                 self.in_flight[lookup.key] = lookup
         lookups = list(self.in_flight.values())
         try:
-            for window, same in self._by_longer_window(lookups):
-                session, sent = self.sessions[window], self._clock()
-                items = [lookup.key[1] for lookup in same]
-                try:
-                    found = await driver.run(contains(session, items))
-                except StorageError as error:
-                    found = self._partly_found(error, window, items)
-                self._recalled(session, window, same, found, sent)
             for window, same in self._by_window(lookups):
                 session, sent = self.sessions[window], self._clock()
                 try:
@@ -183,65 +172,6 @@ class LookupBatcher:
                 is_certain = verdict in self._policy.certain
                 self._local.put(lookup.key, held, sent, is_certain=is_certain)
         self._policy.answered(lookups)
-
-    # -- filters of longer windows: a URL that has moved to another rule is not forgotten --
-
-    def recall(self, lookups: Sequence[Lookup]) -> None:
-        """Give URLs that filters of longer windows have the verdict SEEN. It blocks.
-
-        Raises:
-            StorageError: a filter did not answer.
-        """
-        for window, same in self._by_longer_window(lookups):
-            bloom, sent = self._blooms[window], self._clock()
-            items = [lookup.key[1] for lookup in same]
-            try:
-                found = bloom.run(partial(contains, items=items))
-            except StorageError as error:
-                found = self._partly_found(error, window, items)
-            self._recalled(bloom.session, window, same, found, sent)
-
-    def _by_longer_window(self, lookups: Sequence[Lookup]) -> Iterator[tuple[str, list[Lookup]]]:
-        """Yield each longer window with the lookups that are not known to be seen by then."""
-        if not self._longer:  # as in most crawls
-            return
-        left = [lookup for lookup in lookups if lookup.key[0] in self._longer]
-        for window in self._blooms if left else ():
-            same = [
-                lookup
-                for lookup in left
-                if lookup.verdict is None
-                and window in self._longer[lookup.key[0]]
-                and self._serves((window, lookup.key[1]))
-            ]
-            if same:
-                yield window, same
-
-    def _partly_found(self, error: StorageError, window: str, items: Sequence[bytes]) -> list[bool]:
-        """Return what a part of a cluster found; what is not known does not count as seen.
-
-        Raises:
-            StorageError: all may have failed.
-        """
-        if not error.slots:
-            raise error
-        pairs = zip(items, error.verdicts, strict=True)
-        self._failed(error, [(window, i) for i, code in pairs if code == Verdict.UNKNOWN.value])
-        return [code == PRESENT for code in error.verdicts]
-
-    def _recalled(
-        self,
-        session: FilterSession,
-        window: str,
-        lookups: Sequence[Lookup],
-        found: Sequence[bool],
-        sent: float,
-    ) -> None:
-        for lookup, is_found in zip(lookups, found, strict=True):
-            if is_found:
-                lookup.verdict, item = Verdict.SEEN, lookup.key[1]
-                held = session.held.get(session.hasher.block(item))
-                self._local.put((window, item), held, sent, is_certain=True)
 
     def _finish(self, lookups: Sequence[Lookup]) -> None:
         for lookup in lookups:

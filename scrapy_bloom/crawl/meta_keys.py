@@ -56,6 +56,12 @@ META_KEYS: Mapping[str, MetaKey] = {
         "`True`",
         "`False` neither tests nor records the request.",
     ),
+    "bloom_filtered_start": MetaKey(
+        "set by the crawl",
+        "none",
+        "Belongs to scrapy-bloom: a start request that was looked up though it has `dont_filter`. "
+        "Do not set or copy it.",
+    ),
     "bloom_claims": MetaKey(
         "set by the crawl",
         "none",

@@ -72,6 +72,11 @@ def is_start(request: Request) -> bool:
     return bool(request.meta.get("is_start_request")) and not request.meta.get("depth")
 
 
+def pops_start_urls(spider: Spider | None) -> bool:
+    """Whether it is a spider of scrapy-redis, which removes its start URLs from a list."""
+    return any(base.__module__.startswith("scrapy_redis.") for base in type(spider).__mro__)
+
+
 def _is_hub(request: Request, spider: Spider | None) -> bool:
     """Whether it is a start request or, reached from one, a further sitemap.
 

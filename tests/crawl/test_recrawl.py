@@ -270,6 +270,7 @@ def test_a_window_that_ends_during_a_crawl_fetches_pages_once_on_each_side_of_it
     # are taken when scheduled: how many have been settled by the month's end would be chance.
     crawls.use(
         BLOOM_RECRAWL_AFTER="1 month",
+        BLOOM_ROTATE_EVERY="1 month",
         BLOOM_REMEMBER="scheduled",
         BLOOM_CACHE_SIZE=0,
         BLOOM_BATCH=0,
@@ -316,7 +317,7 @@ def test_rules_give_listings_a_window_of_a_day(site: Site, crawls: Crawls, tmp_p
     new = truth.lasting - known.lasting  # the start page has them
     assert crawls.spider(spider) == Counter({"/", "/robots.txt"} | new)
 
-    crawls.moved.set_time(day(0, 16, 0))
+    crawls.moved.set_time(day(0, 16, 12))
     assert crawls.spider(spider) == fetches(truth)
 
     # After five months all is due, though the listings have been looked at every day.

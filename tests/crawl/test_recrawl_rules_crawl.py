@@ -1,6 +1,5 @@
 """Re-crawl rules in lookups alone, in batches and in crawls, and URLs that move between rules."""
 
-import asyncio
 import json
 from collections import Counter
 from contextlib import ExitStack
@@ -14,14 +13,10 @@ from scrapy import Request
 from support.clock import MovedServer
 from support.counting import COUNTING, REMEMBER, assert_ended_well
 from support.dupefilters import URL, Make, stats
-from support.lockstep import slots_of_pages, worker_on
 from support.loops import in_loop
-from support.odd_site import TREE, Lab, LabOf, page, tree
-from support.outages import killed
-from support.servers import LASTING, Server, start_cluster
-from support.slots import slots_on
+from support.odd_site import ERROR, TREE, Lab, LabOf, Reply, moved, page, tree
+from support.servers import Server
 from support.workers import Worker
-from support.workers import page as page_request
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
@@ -38,23 +33,17 @@ def rule(window: object, *others: tuple[object, object]) -> dict[str, Any]:
     return {"BLOOM_RECRAWL_RULES": [*others, (".", window)]}
 
 
-def round_trips(dupefilter: BloomDupeFilter) -> int:
-    connections = dupefilter._crawl.connections
-    return connections.round_trips + connections.async_round_trips
-
-
 # -- one URL alone --
 
 
 @pytest.mark.parametrize(("before", "after"), [*product(LENGTHS, LENGTHS)])
-def test_a_url_that_moves_is_seen_if_its_window_was_as_long_or_longer(
+def test_a_url_that_moves_to_another_window_is_new_there_once(
     make: Make, before: str, after: str
 ) -> None:
     settings = {"BLOOM_RECRAWL_AFTER": "6 months"}
     assert not make(**rule(before, *OTHERS), **settings).request_seen(Request(URL))
     moved = make(**rule(after, *OTHERS), **settings)
-    was_longer = LENGTHS.index(before) <= LENGTHS.index(after)
-    assert moved.request_seen(Request(URL)) is was_longer
+    assert moved.request_seen(Request(URL)) is (before == after)
     assert moved.request_seen(Request(URL))
     assert not moved.request_seen(Request(f"{URL}&other"))
 
@@ -62,19 +51,16 @@ def test_a_url_that_moves_is_seen_if_its_window_was_as_long_or_longer(
 @pytest.mark.parametrize(
     ("before", "after", "seen"),
     [
-        ("1 run", "6 months", True),
-        ("6 months", "1 run", True),
-        ("2 runs", "1 run", True),
-        ("1 run", "2 runs", False),
-        ("1 run", "never", False),
-        ("never", "1 run", True),
+        ("1 run", "6 months", False),
+        ("6 months", "1 run", False),
+        ("2 runs", "1 run", False),
+        ("never", "1 run", False),
         ("1 day", "run", False),
         ("default", "run", False),
-        ("default", "1 day", True),
-        ("1 day", "default", False),
-        ("9 months", "default", True),
-        ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "default", True),
-        ("default", {"recrawl_after": "6 months", "rotate_every": "3 months"}, True),
+        ("default", "1 day", False),
+        ("9 months", "default", False),
+        ("6 months", "default", True),
+        ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "default", False),
         ("24 hours", "1 day", True),
     ],
 )
@@ -87,9 +73,16 @@ def test_runs_times_and_the_main_window(
     assert make(**rule(after, *others), **settings).request_seen(Request(URL)) is seen
 
 
-def test_a_window_that_no_rule_has_any_more_is_not_asked(make: Make) -> None:
-    assert not make(**rule("2 weeks")).request_seen(Request(URL))
-    assert not make(**rule("1 day")).request_seen(Request(URL))
+@pytest.mark.parametrize("after", ["1 day", "never"])
+def test_each_window_that_links_name_knows_a_url_on_its_own(make: Make, after: str) -> None:
+    dupefilter = make(BLOOM_RECRAWL_AFTER="6 months", BLOOM_RECRAWL_RULES=[("^$", after)])
+    for name in (after, "default"):
+        link = Request(URL, meta={"bloom_recrawl_after": name})
+        assert not dupefilter.request_seen(link)
+        assert dupefilter.request_seen(link.copy())
+    assert dupefilter.request_seen(Request(URL))
+    assert not dupefilter.request_seen(Request(URL, meta={"bloom_recrawl_after": "run"}))
+    assert dupefilter.request_seen(Request(URL, meta={"bloom_recrawl_after": after}))
 
 
 def test_equal_windows_share_a_filter(make: Make, client: redis.Redis) -> None:
@@ -133,105 +126,17 @@ def test_what_a_request_names_goes_before_the_rules(make: Make) -> None:
         assert stats(dupefilter)[f"bloom/{name}new"] == before + 1
 
 
-def test_only_urls_of_shorter_windows_pay_for_the_question(make: Make) -> None:
-    plain = make(BLOOM_RECRAWL_AFTER="6 months")
-    dupefilter = make(BLOOM_RECRAWL_AFTER="6 months", BLOOM_RECRAWL_RULES=[("/x", "1 day")])
-    for one in (plain, dupefilter):
-        for number in range(200):  # the first one of a block computes what its calls have in common
-            one.request_seen(Request(f"https://example.com/{number}"))
-            one.request_seen(Request(f"https://example.com/x/{number}"))
-    before = round_trips(dupefilter)
-    assert not dupefilter.request_seen(Request("https://example.com/new"))
-    assert round_trips(dupefilter) == before + 1
-    assert not dupefilter.request_seen(Request("https://example.com/x/new"))
-    assert round_trips(dupefilter) == before + 3
-    # In the main filter only; then the answer is cached.
-    assert not plain.request_seen(Request("https://example.com/x/moved"))
-    assert dupefilter.request_seen(Request("https://example.com/x/moved"))
-    assert round_trips(dupefilter) == before + 4
-    assert dupefilter.request_seen(Request("https://example.com/x/moved"))
-    assert round_trips(dupefilter) == before + 4
-
-
-def test_a_moved_url_is_due_when_its_longer_window_has_passed(
+def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
     make: Make, moved: MovedServer
 ) -> None:
-    settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": "1 week"}
+    settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": "never"}
     assert not make(**settings).request_seen(Request(URL))
     after = settings | rule("1 day")
-    assert make(**after).request_seen(Request(URL))
-    for seconds in (86_400 * 7, 86_400, 86_400):  # then each day
-        moved.move(seconds)
+    for days in (0, 1, 1):  # at the change, then each day
+        moved.move(86_400 * days)
         dupefilter = make(**after)
         assert not dupefilter.request_seen(Request(URL))
         assert dupefilter.request_seen(Request(URL))
-
-
-# -- errors of the question hide no page --
-
-
-def test_a_filter_that_cannot_be_asked_hides_no_page(make: Make, client: redis.Redis) -> None:
-    dupefilter = make(BLOOM_RECRAWL_RULES=[("/x", "1 day")])
-    for key in client.keys("{shop:bloom:[0-9]*}:ring"):
-        client.delete(key)
-        client.set(key, "of another type")
-    numbers = range(50)
-    for number in numbers:
-        assert not dupefilter.request_seen(Request(f"https://example.com/x/{number}"))
-    for number in numbers:
-        assert dupefilter.request_seen(Request(f"https://example.com/x/{number}"))
-    assert stats(dupefilter)["bloom/outages"] == 1
-
-
-@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
-@in_loop
-async def test_what_moved_is_new_at_most_once_while_the_server_is_away(
-    remember: str, lasting_server: Server
-) -> None:
-    rules = [("1$", "1 day")]
-    settings: dict[str, Any] = {"BLOOM_REMEMBER": remember, "BLOOM_RECRAWL_RULES": rules}
-    with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        assert not any(worker.sees(number) for number in (11, 12))
-    with Worker(lasting_server.url, **settings) as worker:
-        assert worker.sees(11)
-        with killed(lasting_server):
-            assert worker.sees(11), "the answer of the longer window is cached"
-            assert not worker.sees(21)
-            assert worker.sees(21)
-        await worker.back()
-        assert worker.sees(11)
-        assert worker.sees(21)
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_one_node_of_a_cluster_is_away(any_binary: str, together: bool) -> None:
-    with start_cluster(any_binary, *LASTING, "--cluster-node-timeout", "60000") as nodes:
-        lose_a_node(nodes, together)
-
-
-@in_loop
-async def lose_a_node(nodes: list[Server], together: bool) -> None:
-    """A moved page is new only if its record is on the node."""
-    settings = {"BLOOM_TIMEOUT": 3.0, "BLOOM_REMEMBER": "scheduled"}
-    numbers = range(120)
-    with worker_on(nodes[0].port, **settings) as worker:
-        assert not any(worker.sees(number) for number in numbers)
-        own = slots_on(nodes[1])
-        gone = {n for n, slot in slots_of_pages(worker, numbers).items() if slot in own}
-    assert 0 < len(gone) < len(numbers)
-    rules = [[".", "1 day"]]
-    with (
-        worker_on(nodes[0].port, BLOOM_RECRAWL_RULES=rules, **settings) as worker,
-        killed(nodes[1]),
-    ):
-        if together:
-            lookups = batch(worker.dupefilter, [page_request(number) for number in numbers])
-            await worker.dupefilter._deduplicator.decide_many(lookups)
-            pairs = zip(numbers, lookups, strict=True)
-            new = {n for n, lookup in pairs if not lookup.is_duplicate}
-        else:
-            new = {number for number in numbers if not worker.sees(number)}
-        assert new == gone
 
 
 # -- many at once --
@@ -247,24 +152,23 @@ def batch(dupefilter: BloomDupeFilter, requests: list[Request]) -> list[Lookup]:
 
 @REMEMBER
 @in_loop
-async def test_a_batch_asks_each_longer_filter_once(server: Server, remember: str) -> None:
+async def test_a_batch_asks_the_filter_of_each_window_once(server: Server, remember: str) -> None:
     with server.client() as client:
         client.flushall()
     links = [Request(f"https://example.com/{n}/{name}") for name in "abc" for n in range(10)]
-    with Worker(server.url, BLOOM_REMEMBER="scheduled") as worker:
-        assert not any(worker.dupefilter.request_seen(link) for link in links[::2])
     settings: dict[str, Any] = {
         "BLOOM_REMEMBER": remember,
         "BLOOM_RECRAWL_RULES": [("/a$", "1 day"), ("/b$", "2 weeks")],
     }
+    with Worker(server.url, **settings | {"BLOOM_REMEMBER": "scheduled"}) as worker:
+        assert not any(worker.dupefilter.request_seen(link) for link in links[::2])
     with Worker(server.url, **settings) as worker:
         decide, connections = worker.dupefilter._deduplicator.decide_many, worker.connections
         await decide(batch(worker.dupefilter, [Request(f"{URL}/{n}") for n in "abc"]))  # scripts
         before = connections.async_round_trips
         lookups = batch(worker.dupefilter, links)
         await decide(lookups)
-        # The main filter and that of 2 weeks are asked, then three are claimed in or added to.
-        assert connections.async_round_trips == before + 5
+        assert connections.async_round_trips == before + 3
         assert [lookup.verdict for lookup in lookups] == [Verdict.SEEN, Verdict.NEW] * 15
         known = batch(worker.dupefilter, links[::2])
         assert {lookup.verdict for lookup in known} == {Verdict.SEEN}, "of the cache"
@@ -273,24 +177,6 @@ async def test_a_batch_asks_each_longer_filter_once(server: Server, remember: st
                 link.meta.setdefault("once", worker.dupefilter.request_seen(link))
             assert worker.stat(f"{name}new") == count
         assert not any(link.meta["once"] for link in links[1::2])
-
-
-@in_loop
-async def test_a_batch_whose_question_fails_is_new(server: Server) -> None:
-    with server.client() as client:
-        client.flushall()
-        with Worker(server.url, **rule("1 day"), BLOOM_REMEMBER="scheduled") as worker:
-            for key in client.keys("{shop:bloom:[0-9]*}:ring"):
-                client.delete(key)
-                client.set(key, "of another type")
-            links = [page_request(number) for number in range(30)]
-            lookups = batch(worker.dupefilter, links)
-            await worker.dupefilter._deduplicator.decide_many(lookups)
-            assert {lookup.verdict for lookup in lookups} == {Verdict.UNKNOWN}
-            assert not any(worker.dupefilter.request_seen(link) for link in links)
-            assert all(worker.dupefilter.request_seen(link) for link in links)
-            client.flushall()
-            await asyncio.sleep(0)
 
 
 # -- settings --
@@ -327,20 +213,15 @@ def test_rules_change_between_crawls(lab_of: LabOf, remember: str, size: int) ->
 
     done = lab.crawl(**settings)
     assert done.hits == EACH_RUN + articles + Counter(["/list"])
-    # A shorter window: what the main filter knows is not forgotten.
-    done = lab.crawl(**settings, **rules(("/article/", "2 weeks"), ("/list", "run")))
-    assert done.hits == EACH_RUN + Counter(["/list"])
-    assert done.stats["bloom/2-weeks/seen"] == 7
-    assert_ended_well(done)
-    # A longer one: fetched once more.
-    longer = rules(("/article/", "1 year"), ("/list", "run"))
-    assert lab.crawl(**settings, **longer).hits == EACH_RUN + Counter(["/list"]) + articles
-    assert lab.crawl(**settings, **longer).hits == EACH_RUN + Counter(["/list"])
-    # And back, where the longer one is still in the settings.
-    back = rules(("/article/[0-3]", "1 day"), ("/article/", "1 year"), ("/list", "default"))
-    assert lab.crawl(**settings, **back).hits == EACH_RUN
+    for window in ("2 weeks", "1 year"):  # a shorter one, and a longer one: once more
+        moved = settings | rules(("/article/", window), ("/list", "run"))
+        done = lab.crawl(**moved)
+        assert done.hits == EACH_RUN + Counter(["/list"]) + articles
+        assert_ended_well(done)
+        assert lab.crawl(**moved).hits == EACH_RUN + Counter(["/list"])
+    # And back, where the filter of the window still has them.
+    assert lab.crawl(**settings, **rules(("/list", "default"))).hits == EACH_RUN
     assert lab.recorded("odd:bloom:1-year") == articles.keys()
-    assert lab.recorded("odd:bloom:1-day") == set()
 
 
 @REMEMBER
@@ -378,7 +259,7 @@ def test_workers_with_one_queue_fetch_every_page_once_before_and_after_a_rule_ch
             crawl.wait()
             assert "ERROR" not in crawl.log
     assert lab.site.hits() == Counter(lab.site.pages.keys())
-    # From 2 weeks or for ever to less: seen. From a day to 2 weeks: once more.
+    # What has another window now is fetched once more.
     lab.site.fetches.clear()
     lab.site.pages |= {"/start": page(*lab.site.pages)}
     again = COUNTING + "    async def start(self):\n        yield self.at('/start')\n"
@@ -387,9 +268,113 @@ def test_workers_with_one_queue_fetch_every_page_once_before_and_after_a_rule_ch
         for crawl in crawls:
             crawl.wait()
             assert "ERROR" not in crawl.log
-    longer = {path for path in lab.site.pages if path.endswith("1")}
-    assert lab.site.hits() == Counter(longer | {"/start"})
+    changed = {path for path in lab.site.pages if path.endswith(("1", "2", "3"))}
+    assert lab.site.hits() == Counter(changed | {"/start"})
     assert not lab.claims()
+
+
+# -- start requests --
+
+#: Start pages that have ``dont_filter``, as those for ``start_urls``.
+START_URLS = """
+from support.odd_site import OddSpider
+
+class StartSpider(OddSpider):
+    custom_settings = {"RETRY_TIMES": 1, "CLOSESPIDER_TIMEOUT": 60}
+
+    async def start(self):
+        self.start_urls = [self.settings["SITE_URL"] + "/"]
+        async for request in super(OddSpider, self).start():
+            yield request
+"""
+DAILY = {"BLOOM_START_RECRAWL_AFTER": "1 day"}
+SCHEDULERS = pytest.mark.parametrize(
+    "scheduler",
+    [{}, {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}],
+    ids=["scrapy", "scrapy-redis"],
+)
+
+
+@REMEMBER
+@SCHEDULERS
+def test_a_window_of_start_requests_holds_for_start_urls(
+    lab_of: LabOf, remember: str, scheduler: dict[str, Any]
+) -> None:
+    lab = lab_of({"/": page("/a", "/"), "/a": page()})
+    settings = {**scheduler, **DAILY, "REDIS_URL": lab.redis_url, "BLOOM_REMEMBER": remember}
+    first = lab.crawl(START_URLS, **settings)
+    assert first.stats["bloom/1-day/new"] == 1
+    assert lab.recorded("odd:bloom:1-day") == {"/"}
+    done = lab.crawl(START_URLS, **settings)
+    assert not done.hits
+    assert done.stats["bloom/1-day/seen"] == done.stats["dupefilter/filtered"] == 1
+    assert "Filtered duplicate request: <GET http" in done.log
+    assert "'odd:bloom:1-day': nothing was new: each link that was found (1) is" in done.log
+    assert_ended_well(done)
+
+
+@pytest.mark.parametrize("window", [None, "run", "default"])
+def test_each_run_fetches_start_urls_unless_they_have_a_window(
+    lab_of: LabOf, window: str | None
+) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    settings = {"BLOOM_START_RECRAWL_AFTER": window} if window else {}
+    assert lab.crawl(START_URLS, **settings).hits == Counter(["/", "/a"])
+    assert lab.crawl(START_URLS, **settings).hits == Counter(["/"])
+
+
+def test_a_start_page_that_was_not_crawled_is_not_hidden(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    assert lab.kill_midway(0, START_URLS, **DAILY) == Counter(["/"])
+    done = lab.crawl(START_URLS, **DAILY)
+    assert done.hits == Counter(["/", "/a"])
+    assert_ended_well(done)
+    assert not lab.crawl(START_URLS, **DAILY).hits
+
+
+@REMEMBER
+@pytest.mark.parametrize(
+    "replies",
+    [[ERROR, page("/a")], [moved("/", cookie="is=here"), page("/a")], [moved("/en"), page()]],
+    ids=["retried", "redirected to itself", "redirected"],
+)
+def test_what_a_start_request_turns_into_is_fetched(
+    lab_of: LabOf, remember: str, replies: list[Reply]
+) -> None:
+    lab = lab_of({"/": replies, "/en": page("/a"), "/a": page()})
+    settings = {**DAILY, "BLOOM_REMEMBER": remember, "ROBOTSTXT_OBEY": False}
+    done = lab.crawl(START_URLS, **settings)
+    assert "/a" in done.hits
+    assert_ended_well(done)
+    assert not lab.crawl(START_URLS, **settings).hits
+
+
+def test_a_start_page_may_be_offsite(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    code = START_URLS.replace("    custom", "    allowed_domains = ('other.example',)\n    custom")
+    assert lab.crawl(code, **DAILY).hits == Counter(["/"])
+    assert lab.recorded("odd:bloom:1-day") == {"/"}
+    assert not lab.crawl(code, **DAILY).hits
+
+
+FROM_A_LIST = """
+from scrapy_redis.spiders import RedisSpider
+
+class StartSpider(RedisSpider):
+    name, redis_key = "odd", "start"
+    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
+
+
+def test_what_is_taken_from_a_list_is_fetched_each_time(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    scheduler = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "REDIS_URL": lab.redis_url}
+    for hits in (["/", "/a"], ["/"]):
+        lab.client.rpush("start", f'{{"url": "{lab.site.url}/"}}')
+        assert lab.crawl(FROM_A_LIST, **scheduler, **DAILY).hits == Counter(hits)
 
 
 # -- windows that earlier versions have stored by their names --

@@ -193,27 +193,6 @@ def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> 
     assert shop("check", URLS[1], "--key", KEY, **settings).code == 1
 
 
-def test_check_asks_the_filters_of_longer_windows_as_crawls_do(
-    shop: Call, client: redis.Redis
-) -> None:
-    BloomFilter(client, KEY).extend(fingerprints(URLS[:1]))
-    BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[1:2]))
-    BloomFilter(client, f"{KEY}:1-week", window="1 week").extend(fingerprints(URLS[2:3]))
-    day_of = [[".", "1 day"], ["^$", "1 week"]]
-    done = shop("check", *URLS[:4], "--json", BLOOM_RECRAWL_RULES=day_of)
-    assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
-        ("1-day", True, None),
-        ("1-day", True, "1 day"),
-        ("1-day", True, "1 week"),
-        ("1-day", False, "1 day"),
-    ]
-    week_of = [["^$", "1 day"], [".", "1 week"]]
-    done = shop("check", *URLS[:4], "--json", BLOOM_RECRAWL_RULES=week_of)
-    assert [answer["seen"] for answer in done.json["answers"]] == [True, False, True, False]
-    done = shop("check", *URLS[:4], "--window", "1-day", "--json", BLOOM_RECRAWL_RULES=day_of)
-    assert [answer["seen"] for answer in done.json["answers"]] == [False, True, False, False]
-
-
 @pytest.mark.parametrize("arguments", [[], ["example.com"], ["https://example.com", "nonsense"]])
 def test_check_of_what_is_no_url(shop: Call, client: redis.Redis, arguments: list[str]) -> None:
     BloomFilter(client, KEY).open()

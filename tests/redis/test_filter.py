@@ -293,7 +293,7 @@ def test_another_geometry_than_stored_is_refused(
         ("window", 0),
         ("window", -1),
         ("window", "soon"),
-        ("window", "1.5 months"),
+        ("window", "1.2 months"),
         ("window", True),
         ("period", "often"),
         ("period", "never"),

@@ -82,7 +82,7 @@ def test_months_are_forgotten_one_by_one_on_the_first(
     moved: MovedServer, client: redis.Redis, window: int, order: str
 ) -> None:
     """From January 2027 to April 2028, at the start, in the middle and at the end of each month."""
-    bloom = connect(client, f"{window} months", ring=order, capacity=2_000)
+    bloom = connect(client, f"{window} months", period="1 month", ring=order, capacity=2_000)
     model, randoms = Periods(window), random.Random(window)
     for month in range(16):
         model.period = month
@@ -113,19 +113,20 @@ JANUARY = at(2027, 1, 15, 12)
 @pytest.mark.parametrize(
     "case",  # window, period, seen, forgotten
     [
-        ("1 month", None, at(2028, 2, 29, 23, 59, 50), at(2028, 3, 1)),
-        ("1 month", None, at(2028, 2, 28, 23, 59, 50), at(2028, 3, 1)),
-        ("1 month", None, at(2027, 2, 28, 23, 59, 50), at(2027, 3, 1)),
-        ("1 month", None, at(2027, 12, 31, 23, 59, 50), at(2028, 1, 1)),
-        ("1 month", None, at(2027, 8, 31), at(2027, 9, 1)),
+        ("1 month", "1 month", at(2028, 2, 29, 23, 59, 50), at(2028, 3, 1)),
+        ("1 month", "1 month", at(2028, 2, 28, 23, 59, 50), at(2028, 3, 1)),
+        ("1 month", "1 month", at(2027, 2, 28, 23, 59, 50), at(2027, 3, 1)),
+        ("1 month", None, at(2027, 12, 31, 23, 59, 50), at(2028, 1, 16)),
+        ("1 month", None, at(2027, 2, 15, 23, 59, 50), at(2027, 3, 1)),
         ("2 months", None, at(2027, 12, 31, 12), at(2028, 2, 1)),
         ("5 months", None, at(2027, 1, 1), at(2027, 6, 1)),
         ("5 months", None, at(2027, 1, 31, 23, 59, 50), at(2027, 6, 1)),
         ("1 year", None, JANUARY, at(2028, 1, 1)),
         ("1 year", "1 year", at(2027, 12, 31, 12), at(2028, 1, 1)),
         ("6 months", "3 months", at(2027, 6, 30, 12), at(2027, 10, 1)),
-        ("6 weeks", None, JANUARY, seconds_on(JANUARY, 42 * DAY, 1)),
-        ("36h", None, JANUARY, seconds_on(JANUARY, 36 * 3600, 1)),
+        ("6 weeks", None, JANUARY, seconds_on(JANUARY, 21 * DAY, 2)),
+        ("60 days", None, at(2027, 3, 2, 23), at(2027, 4, 2)),
+        ("36h", None, JANUARY, seconds_on(JANUARY, 18 * 3600, 2)),
         ("36h", "12h", JANUARY, seconds_on(JANUARY, 12 * 3600, 3)),
         ("1 week", "1 day", JANUARY, at(2027, 1, 22)),
         ("60", None, JANUARY, JANUARY + timedelta(minutes=1)),
@@ -167,7 +168,7 @@ def test_the_last_second_of_a_window_belongs_to_it(
     for _ in range(20):
         client.flushall()
         moved.set_time(JANUARY)
-        bloom = connect(client, "1 month", ring=order)
+        bloom = connect(client, "1 month", period="1 month", ring=order)
         bloom.add("a")
         moved.set_time(boundary - timedelta(seconds=1))
         verdicts = [bloom.add("a"), *bloom.contains(["a"])]
@@ -205,11 +206,11 @@ def test_whatever_is_called_first_after_a_boundary_finds_the_new_period(
     for newcomer in (False, True):
         client.flushall()
         moved.set_time(JANUARY)
-        bloom = connect(client, "1 month", ring=order)
+        bloom = connect(client, "1 month", period="1 month", ring=order)
         bloom.add_many(["a", "z"])
         moved.set_time(at(2027, 2, 1))
         if newcomer:
-            bloom = connect(client, "1 month", ring=order)
+            bloom = connect(client, "1 month", period="1 month", ring=order)
         assert first(bloom)
         assert_ttls(client)
         assert "z" not in bloom

@@ -77,7 +77,10 @@ def claim_for_ever(number: int, url: str, shared: tuple[Any, ...], options: dict
 @pytest.mark.parametrize(
     ("options", "new_in"),
     [
-        ({"window": "1 day", "ring": "write-newest", "stagger": True}, [1, 1, 1]),
+        (
+            {"window": "1 day", "period": "1 day", "ring": "write-newest", "stagger": True},
+            [1, 1, 1],
+        ),
         ({"window": "2 days", "period": "1 day", "ring": "write-newest"}, [1, 0, 1]),
         ({"window": "2 days", "period": "1 day", "ring": "write-all"}, [1, 0, 1]),
     ],

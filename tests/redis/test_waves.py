@@ -158,7 +158,9 @@ def noted(bloom: BloomFilter) -> Iterator[list[list[Call]]]:
 def test_a_wave_allocates_and_deletes_no_more_than_it_may(
     many: redis.Redis, blocks: int, capacity: int, most: int
 ) -> None:
-    bloom = connect(many, blocks=blocks, capacity=capacity * blocks, window="1 month")
+    bloom = connect(
+        many, blocks=blocks, capacity=capacity * blocks, window="1 month", period="1 month"
+    )
     with noted(bloom) as sent:
         bloom.open()
         bloom.rotate()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import MONTHS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, Schedule, Span
 
 headers = st.builds(
     Header,
@@ -26,7 +26,7 @@ configs = st.builds(
     schedule=st.sampled_from(
         [
             None,
-            Schedule(Span(6, MONTHS), Span(1, MONTHS)),
+            Schedule(Span(12, HALF_MONTHS), Span(2, HALF_MONTHS)),
             Schedule(Span(2, "runs"), Span(1, "runs")),
             Schedule(Span(90, "seconds"), Span(30, "seconds")),
         ]

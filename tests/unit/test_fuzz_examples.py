@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.crawl.claims.request_codec import dump, load
@@ -22,7 +22,9 @@ from scrapy_bloom.setting_parsers import statuses
 
 HEADER = Header(id="0" * 32, blocks=1, seeds=(5, 7, 11))
 NOW = 1_700_000_000
-RING = Ring.fresh(HEADER, Config(100, 1e-3, Schedule(Span(2, MONTHS), Span(1, MONTHS))), NOW)
+RING = Ring.fresh(
+    HEADER, Config(100, 1e-3, Schedule(Span(4, HALF_MONTHS), Span(2, HALF_MONTHS))), NOW
+)
 STATE = ring_codec.dump(RING)
 
 

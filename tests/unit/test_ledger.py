@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Schedule, Span
 
 NOW = 1_700_000_000
 HOUR, DAY = 3600, 86_400
@@ -124,8 +124,8 @@ def fresh(order: str = WRITE_NEWEST, plan: Schedule | None = None, now: int = NO
 plans = st.sampled_from(
     [
         None,
-        schedule(1, 1, MONTHS),
-        schedule(6, 1, MONTHS),
+        schedule(2, 2, HALF_MONTHS),
+        schedule(12, 2, HALF_MONTHS),
         schedule(DAY, DAY),
         schedule(6 * HOUR, HOUR),
         schedule(5, 1, RUNS),

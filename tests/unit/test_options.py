@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import MONTHS, NEVER, RUNS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import FilterOptions
 
-SIX_MONTHS = Schedule(Span(6, MONTHS), Span(2, MONTHS))
+SIX_MONTHS = Schedule(Span(12, HALF_MONTHS), Span(4, HALF_MONTHS))
 STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)
 HEADER = Header("0" * 32, 4, (5, 7, 11))
 
@@ -35,12 +35,16 @@ def test_what_is_given_counts_and_the_rest_is_as_stored(name: str, value: Any) -
     ("window", "period", "expected"),
     [
         (None, None, SIX_MONTHS),
-        (Span(6, MONTHS), None, SIX_MONTHS),
-        (None, Span(3, MONTHS), Schedule(Span(6, MONTHS), Span(3, MONTHS))),
+        (Span(12, HALF_MONTHS), None, SIX_MONTHS),
+        (None, Span(6, HALF_MONTHS), Schedule(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS))),
         # The stored period need not divide another window.
-        (Span(5, MONTHS), None, Schedule(Span(5, MONTHS), Span(1, MONTHS))),
+        (Span(10, HALF_MONTHS), None, Schedule(Span(10, HALF_MONTHS), Span(2, HALF_MONTHS))),
         (Span(2, RUNS), None, Schedule(Span(2, RUNS), Span(1, RUNS))),
-        (Span(8, MONTHS), Span(4, MONTHS), Schedule(Span(8, MONTHS), Span(4, MONTHS))),
+        (
+            Span(16, HALF_MONTHS),
+            Span(8, HALF_MONTHS),
+            Schedule(Span(16, HALF_MONTHS), Span(8, HALF_MONTHS)),
+        ),
         (NEVER, None, None),
     ],
 )
@@ -52,13 +56,13 @@ def test_window_and_period_of_a_filter_that_has_some(
 
 @pytest.mark.parametrize("window", [None, NEVER])
 def test_a_period_without_a_window_is_refused(window: str | None) -> None:
-    wanted = FilterOptions(window=window, period=Span(1, MONTHS))
+    wanted = FilterOptions(window=window, period=Span(2, HALF_MONTHS))
     with pytest.raises(ConfigurationError, match=r'`period` = "1 month"'):
         wanted.config(replace(STORED, schedule=None))
 
 
 @pytest.mark.parametrize(
-    ("window", "period"), [(Span(5, MONTHS), Span(2, MONTHS)), (None, Span(1, RUNS))]
+    ("window", "period"), [(Span(10, HALF_MONTHS), Span(4, HALF_MONTHS)), (None, Span(1, RUNS))]
 )
 def test_a_window_and_a_period_that_do_not_go_together_are_refused(
     window: Span | None, period: Span
@@ -95,7 +99,7 @@ def test_each_new_filter_has_an_id_and_seeds_of_its_own() -> None:
 
 
 def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
-    config = Config(1_000, 1e-3, Schedule(Span(64, MONTHS), Span(1, MONTHS)), growth=0)
+    config = Config(1_000, 1e-3, Schedule(Span(128, HALF_MONTHS), Span(2, HALF_MONTHS)), growth=0)
     counts = [
         len(FilterOptions(ring=order).new_header(config).seeds)
         for order in (WRITE_NEWEST, WRITE_ALL)

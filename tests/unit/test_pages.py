@@ -161,11 +161,11 @@ def test_the_table_of_error_rates_is_computed() -> None:
 @pytest.mark.parametrize(
     ("window", "age"),
     [
-        ("2 months", "between 1 and 2 months later"),
-        ("3 months", "between 2 and 3 months later"),
-        ("1 year", "between 11 months and 1 year later"),
-        ("1 month", "at most 1 month later"),
-        ("6 weeks", "at most 6 weeks later"),
+        ("2 months", "1 to 2 months later"),
+        ("3 months", "2 to 3 months later"),
+        ("1 year", "11 months to 1 year later"),
+        ("1 month", "0.5 to 1 month later"),
+        ("6 weeks", "3 to 6 weeks later"),
     ],
 )
 def test_windows_are_as_the_page_says(window: str, age: str) -> None:

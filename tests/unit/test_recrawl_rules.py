@@ -1,8 +1,7 @@
-"""Re-crawl rules: parsing, matching, the names of filters, and which windows may last longer."""
+"""Re-crawl rules: parsing, matching, and the names of filters."""
 
 import json
 import re
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import (
+    HALF_MONTHS,
+    MAX_GENERATIONS,
+    RUNS,
+    SECONDS,
+    Schedule,
+    Span,
+)
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
     LASTING,
@@ -61,7 +67,7 @@ def windows(
         ("1 run", RecrawlWindow(Span(1, RUNS))),
         (
             {"recrawl_after": "6 months", "rotate_every": "3 months", "capacity": "50k"},
-            RecrawlWindow(Span(6, MONTHS), Span(3, MONTHS), 50_000),
+            RecrawlWindow(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS), 50_000),
         ),
         ({"recrawl_after": "never", "capacity": 9}, RecrawlWindow("never", None, 9)),
     ],
@@ -205,7 +211,7 @@ def test_the_first_rule_that_matches_counts(
 # -- filters and their names --
 
 lengths = st.one_of(
-    st.builds(Span, st.integers(1, 1_200), st.just(MONTHS)),
+    st.builds(Span, st.integers(1, 2_400), st.just(HALF_MONTHS)),
     st.builds(Span, st.integers(1, 3_000_000_000), st.just(SECONDS)),
     st.builds(Span, st.integers(1, 1_000_000), st.just(RUNS)),
 )
@@ -228,9 +234,11 @@ schedules = st.builds(
         ("12 months", "1-year"),
         ("24 runs", "24-runs"),
         ("never", "never"),
-        ({"recrawl_after": "1 day", "rotate_every": "24 hours", "capacity": 5}, "1-day"),
+        ({"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}, "1-day"),
         ({"recrawl_after": "6 months", "rotate_every": "1 month"}, "6-months"),
         ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "6-months-by-3-months"),
+        ({"recrawl_after": "10 years", "rotate_every": "1 year"}, "10-years-by-1-year"),
+        ({"recrawl_after": "2 months", "rotate_every": "0.5 months"}, "2-months-by-0.5-months"),
     ],
 )
 def test_the_name_of_a_filter_is_made_of_its_window(value: object, name: str) -> None:
@@ -317,77 +325,6 @@ def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> N
     for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "lasting", True):
         with pytest.raises(ConfigurationError):
             found.find(other)
-
-
-# -- which windows may last longer --
-
-
-def seconds(window: RecrawlWindow) -> Fraction:
-    """How long a window of time is, on average."""
-    assert isinstance(window.recrawl_after, Span)
-    unit = Fraction(1461 * DAY, 48) if window.recrawl_after.unit == MONTHS else Fraction(1)
-    return window.recrawl_after.count * unit
-
-
-@given(st.one_of(schedules, st.just(NEVER)), st.one_of(schedules, st.just(NEVER)))
-def test_never_lasts_longest_and_runs_may_outlast_any_time(
-    one: RecrawlWindow, two: RecrawlWindow
-) -> None:
-    kinds = [window.recrawl_after for window in (one, two)]
-    units = {kind.unit for kind in kinds if isinstance(kind, Span)}
-    if NEVER in (two, one):
-        expected = one == NEVER
-    elif RUNS in units:
-        counts = [kind.count for kind in kinds if isinstance(kind, Span)]
-        expected = len(units) == 2 or counts[0] >= counts[1]
-    else:
-        expected = seconds(one) >= seconds(two)
-    assert one.may_outlast(two) is expected
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "outlasts"),
-    [
-        ("1 month", "30 days", True),
-        ("1 month", "31 days", False),
-        ("31 days", "1 month", True),
-        ("1 year", "365 days", True),
-        ("1 year", "366 days", False),
-        ("2 runs", "1 run", True),
-        ("1 run", "2 runs", False),
-        ("1 run", "6 months", True),
-        ("6 months", "1 run", True),
-        ("1 run", "never", False),
-    ],
-)
-def test_windows_of_different_units(one: object, two: object, outlasts: bool) -> None:
-    assert after(one).may_outlast(after(two)) is outlasts
-
-
-def test_filters_of_longer_windows_are_asked_and_no_shorter_ones() -> None:
-    found = windows(
-        ("/a", "1 day"), ("/b", "2 weeks"), ("/c", "9 months"), ("/d", "run"), main="6 months"
-    )
-    assert found.longer == {
-        "1-day": (LASTING, "2-weeks", "9-months"),
-        "2-weeks": (LASTING, "9-months"),
-        LASTING: ("9-months",),
-    }
-    assert windows(("/a", "1 day"), ("/b", "run")).longer == {"1-day": (LASTING,)}
-    assert windows(("/a", "2 runs"), main="1 day").longer == {
-        LASTING: ("2-runs",),
-        "2-runs": (LASTING,),
-    }
-
-
-def test_windows_of_equal_length_and_other_periods_ask_each_other() -> None:
-    found = windows(
-        ("/a", {"recrawl_after": "6 months", "rotate_every": "3 months"}), main="6 months"
-    )
-    assert found.longer == {
-        LASTING: ("6-months-by-3-months",),
-        "6-months-by-3-months": (LASTING,),
-    }
 
 
 def test_a_condition_without_anything_holds_always() -> None:

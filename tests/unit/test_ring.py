@@ -26,7 +26,14 @@ from scrapy_bloom.bloom.model.ring_state import (
     RUNS_EXPIRE_SECONDS,
     SLACK_SECONDS,
 )
-from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import (
+    HALF_MONTHS,
+    MAX_GENERATIONS,
+    RUNS,
+    SECONDS,
+    Schedule,
+    Span,
+)
 from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
 
 NOW = 1_700_000_000
@@ -56,9 +63,9 @@ def numbers(ring: Ring) -> list[int]:
 schedules = st.sampled_from(
     [
         None,
-        schedule(1, 1, MONTHS),
-        schedule(6, 1, MONTHS),
-        schedule(24, 12, MONTHS),
+        schedule(2, 2, HALF_MONTHS),
+        schedule(12, 2, HALF_MONTHS),
+        schedule(48, 24, HALF_MONTHS),
         schedule(1, 1),
         schedule(DAY, DAY),
         schedule(6 * HOUR, HOUR),
@@ -358,7 +365,12 @@ timed = st.builds(
         capacity=st.just(100),
         error_rate=st.just(1e-3),
         schedule=st.sampled_from(
-            [schedule(6, 1, MONTHS), schedule(24, 12, MONTHS), schedule(7, 1), schedule(DAY, DAY)]
+            [
+                schedule(12, 2, HALF_MONTHS),
+                schedule(48, 24, HALF_MONTHS),
+                schedule(7, 1),
+                schedule(DAY, DAY),
+            ]
         ),
         growth=st.sampled_from([0, 2]),
     ),
@@ -800,7 +812,7 @@ def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:
     """It has taken in URLs until now, whenever it was opened."""
     ring = fresh()
     later = NOW + 400 * DAY
-    ring = ring.reconfigure(replace(ring.config, schedule=schedule(5, 1, MONTHS)), later)
+    ring = ring.reconfigure(replace(ring.config, schedule=schedule(10, 2, HALF_MONTHS)), later)
     (generation,) = ring.generations
     assert generation.opened == NOW
     assert ring.closes(generation) > later

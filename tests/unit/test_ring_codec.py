@@ -14,11 +14,11 @@ from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
 from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
 from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
-from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MAX_TIME, MONTHS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, MAX_TIME, Schedule, Span
 
 NOW = 1_700_000_000
 HEADER = Header(id="0" * 32, blocks=16, seeds=(5, 7, 11), fingerprinter="a.B")
-SCHEDULE = Schedule(Span(6, MONTHS), Span(1, MONTHS))
+SCHEDULE = Schedule(Span(12, HALF_MONTHS), Span(2, HALF_MONTHS))
 CONFIG = Config(100_000, 1e-3, SCHEDULE, growth=1.5, max_memory=1 << 30)
 RING = Ring.fresh(HEADER, CONFIG, NOW, block=3, run="monday")
 
@@ -329,7 +329,7 @@ def test_the_largest_ring_is_read_back() -> None:
     count, bits = 1 << 61, 1 << 32
     header = replace(HEADER, blocks=16_384, seeds=tuple(range(2**32 - 64, 2**32)))
     header = replace(header, fingerprinter="a" * 300, stagger=True)
-    schedule = Schedule(Span(64, MONTHS), Span(1, MONTHS))
+    schedule = Schedule(Span(128, HALF_MONTHS), Span(2, HALF_MONTHS))
     config = Config(count, 1.2345678901234567e-15, schedule, 63.12345678901234, count)
     layers = [64, 64, 64] + [1] * 59 + [2, 2]
     generations = [

@@ -12,23 +12,29 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import (
+    HALF_MONTHS,
     MAX_GENERATIONS,
     MAX_YEARS,
-    MONTHS,
     RUNS,
     SECONDS,
     Schedule,
     Span,
     parse_span,
+    usual_period,
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800
 CENTURY = 36_525 * DAY
-MOST = {MONTHS: 12 * MAX_YEARS, SECONDS: CENTURY, RUNS: 1_000_000}
+MOST = {HALF_MONTHS: 24 * MAX_YEARS, SECONDS: CENTURY, RUNS: 1_000_000}
+RANGES = {
+    HALF_MONTHS: "0.5 months to 100 years",
+    SECONDS: "1 second to 100 years",
+    RUNS: "1 to 1,000,000 runs",
+}
 NAME = "`window`"
 
-spans = st.sampled_from([MONTHS, SECONDS, RUNS]).flatmap(
+spans = st.sampled_from([HALF_MONTHS, SECONDS, RUNS]).flatmap(
     lambda unit: st.builds(Span, st.integers(1, MOST[unit]), st.just(unit))
 )
 times = st.integers(0, 2**37) | st.integers(0, 2**32)
@@ -40,7 +46,7 @@ class Unprintable:
 
 
 @st.composite
-def schedules(draw: st.DrawFn, units: tuple[str, ...] = (MONTHS, SECONDS)) -> Schedule:
+def schedules(draw: st.DrawFn, units: tuple[str, ...] = (HALF_MONTHS, SECONDS)) -> Schedule:
     unit = draw(st.sampled_from(units))
     generations = draw(st.integers(1, MAX_GENERATIONS))
     period = draw(st.integers(1, MOST[unit] // generations))
@@ -54,7 +60,7 @@ def shifts(draw: st.DrawFn) -> tuple[int, int]:
 
 
 def months(window: int, period: int) -> Schedule:
-    return Schedule(Span(window, MONTHS), Span(period, MONTHS))
+    return Schedule(Span(2 * window, HALF_MONTHS), Span(2 * period, HALF_MONTHS))
 
 
 def seconds(window: int, period: int) -> Schedule:
@@ -84,7 +90,7 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
     with pytest.raises(ConfigurationError) as caught:
         Schedule.of(window, period)
     message = str(caught.value)
-    shown = period or Span(1, window.unit)
+    shown = period or usual_period(window)
     assert f'`window` = "{window}"' in message
     assert f'`period` = "{shown}"' in message
     told = message.split("set `period` to ")[1]
@@ -97,13 +103,15 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
 @pytest.mark.parametrize(
     ("value", "span"),
     [
-        ("5 months", Span(5, MONTHS)),
-        ("1 month", Span(1, MONTHS)),
-        ("1 year", Span(12, MONTHS)),
-        ("2y", Span(24, MONTHS)),
-        ("2 yr", Span(24, MONTHS)),
-        ("2.0 years", Span(24, MONTHS)),
-        ("100 years", Span(1200, MONTHS)),
+        ("5 months", Span(10, HALF_MONTHS)),
+        ("1 month", Span(2, HALF_MONTHS)),
+        ("0.5 months", Span(1, HALF_MONTHS)),
+        ("1.5 years", Span(36, HALF_MONTHS)),
+        ("1 year", Span(24, HALF_MONTHS)),
+        ("2y", Span(48, HALF_MONTHS)),
+        ("2 yr", Span(48, HALF_MONTHS)),
+        ("2.0 years", Span(48, HALF_MONTHS)),
+        ("100 years", Span(2400, HALF_MONTHS)),
         ("6 weeks", Span(6 * WEEK, SECONDS)),
         ("1w", Span(WEEK, SECONDS)),
         ("3 Days", Span(3 * DAY, SECONDS)),
@@ -137,11 +145,13 @@ def test_what_is_a_span(value: object, span: Span) -> None:
 @pytest.mark.parametrize(
     ("span", "text"),
     [
-        (Span(5, MONTHS), "5 months"),
-        (Span(1, MONTHS), "1 month"),
-        (Span(12, MONTHS), "1 year"),
-        (Span(18, MONTHS), "18 months"),
-        (Span(24, MONTHS), "2 years"),
+        (Span(10, HALF_MONTHS), "5 months"),
+        (Span(2, HALF_MONTHS), "1 month"),
+        (Span(1, HALF_MONTHS), "0.5 months"),
+        (Span(23, HALF_MONTHS), "11.5 months"),
+        (Span(24, HALF_MONTHS), "1 year"),
+        (Span(36, HALF_MONTHS), "18 months"),
+        (Span(48, HALF_MONTHS), "2 years"),
         (Span(6 * WEEK, SECONDS), "6 weeks"),
         (Span(7 * DAY, SECONDS), "1 week"),
         (Span(8 * DAY, SECONDS), "8 days"),
@@ -253,9 +263,9 @@ def test_which_schedules_forget_earlier(
     assert schedule(*new).forgets_earlier(old and schedule(*old)) is earlier
 
 
-@pytest.mark.parametrize("text", ["1.5 months", "1.5 years", "0.5 runs", "0.5 s", "1.0001 days"])
+@pytest.mark.parametrize("text", ["1.2 months", "1.1 years", "0.5 runs", "0.5 s", "1.0001 days"])
 def test_fractions_come_to_whole_seconds(text: str) -> None:
-    message = "it should come to whole seconds, months, years or runs"
+    message = "it should come to whole seconds, half months or whole runs"
     assert refusal(text) == f"{text!r}: {message}"
 
 
@@ -268,12 +278,12 @@ def test_fractions_come_to_whole_seconds(text: str) -> None:
             for value in ("5218 weeks", "9" * 40 + "s", timedelta(0), timedelta.max)
         ),
         *((value, SECONDS) for value in (timedelta(days=-1), f"{CENTURY + 1} s")),
-        *((value, MONTHS) for value in ("0 months", "0 years", "1201 months", "101 years")),
+        *((value, HALF_MONTHS) for value in ("0 months", "0 years", "1201 months", "101 years")),
         *((value, RUNS) for value in ("0 runs", "1000001 runs")),
     ],
 )
 def test_a_span_is_neither_nothing_nor_absurd(value: object, unit: str) -> None:
-    assert refusal(value) == f"{value!r}: it has to come to 1 to {MOST[unit]:,} whole {unit}"
+    assert refusal(value) == f"{value!r}: it has to come to {RANGES[unit]}"
 
 
 @pytest.mark.parametrize(
@@ -318,14 +328,14 @@ def test_any_value_is_a_span_or_a_configuration_error(value: object) -> None:
         assert parse_span("`some`", span) is span
 
 
-@pytest.mark.parametrize("count", [0, -1, 1201, 1.0, True, "1"])
+@pytest.mark.parametrize("count", [0, -1, 2401, 1.0, True, "1"])
 def test_a_span_has_a_count(count: int) -> None:
-    with pytest.raises(ConfigurationError, match="it has to come to 1 to 1,200 whole months"):
-        Span(count, MONTHS)
+    with pytest.raises(ConfigurationError, match=f"it has to come to {RANGES[HALF_MONTHS]}"):
+        Span(count, HALF_MONTHS)
 
 
 def test_a_span_has_a_unit() -> None:
-    with pytest.raises(ConfigurationError, match='unit is "months", "seconds" or "runs"'):
+    with pytest.raises(ConfigurationError, match='unit is "half-months", "seconds" or "runs"'):
         Span(1, "days")
 
 
@@ -337,10 +347,14 @@ def test_a_span_has_a_unit() -> None:
     [
         ("5 months", "1 month", 5),
         ("2 months", "1 month", 2),
-        ("1 month", "1 month", 1),
+        ("1 month", "0.5 months", 2),
+        ("1.5 months", "0.5 months", 3),
         ("1 year", "1 month", 12),
-        ("6 weeks", "6 weeks", 1),
-        ("90 s", "90 s", 1),
+        ("60 days", "30 days", 2),
+        ("6 weeks", "3 weeks", 2),
+        ("1 day", "12 hours", 2),
+        ("90 s", "45 s", 2),
+        ("7 s", "7 s", 1),
         ("7 runs", "1 run", 7),
         ("1 run", "1 run", 1),
     ],
@@ -359,11 +373,11 @@ def test_schedule_in_words() -> None:
 
 def test_what_counts_runs() -> None:
     assert Schedule.of(Span(3, RUNS)).counts_runs
-    assert not Schedule.of(Span(3, MONTHS)).counts_runs
+    assert not Schedule.of(Span(6, HALF_MONTHS)).counts_runs
     assert not Schedule.of(Span(3, SECONDS)).counts_runs
 
 
-@given(schedules((MONTHS, SECONDS, RUNS)))
+@given(schedules((HALF_MONTHS, SECONDS, RUNS)))
 def test_whole_multiples_up_to_64_go_together(schedule: Schedule) -> None:
     assert schedule.generations * schedule.period.count == schedule.window.count
     assert 1 <= schedule.generations <= MAX_GENERATIONS
@@ -394,12 +408,12 @@ def test_what_does_not_go_together_and_what_would(
 
 
 @given(spans, st.none() | spans)
-@example(Span(1195, MONTHS), Span(399, MONTHS))
+@example(Span(2390, HALF_MONTHS), Span(798, HALF_MONTHS))
 @example(Span(7919, SECONDS), Span(7907, SECONDS))
 @example(Span(1_000_000, RUNS), Span(999_999, RUNS))
-@example(Span(1, MONTHS), Span(1, SECONDS))
+@example(Span(2, HALF_MONTHS), Span(1, SECONDS))
 def test_every_suggestion_works(window: Span, period: Span | None) -> None:
-    wanted = period or (window if window.unit == SECONDS else Span(1, window.unit))
+    wanted = period or usual_period(window)
     fits = window.unit == wanted.unit and window.count % wanted.count == 0
     if fits and window.count // wanted.count <= MAX_GENERATIONS:
         assert Schedule.of(window, period).period == wanted
@@ -441,6 +455,29 @@ def test_periods_in_months(
     assert schedule.start(index + 1) == unix(*end)
 
 
+@pytest.mark.parametrize(
+    ("moment", "forgotten"),
+    [
+        ((2027, 1, 31, 23), (2027, 2, 16)),
+        ((2027, 2, 1), (2027, 3, 1)),
+        ((2027, 2, 15, 23, 59, 59), (2027, 3, 1)),
+        ((2027, 2, 16), (2027, 3, 16)),
+        ((2027, 12, 31, 23), (2028, 1, 16)),
+    ],
+)
+def test_a_month_is_never_an_hour(moment: tuple[int, ...], forgotten: tuple[int, ...]) -> None:
+    schedule = Schedule.of(parse_span(NAME, "1 month"))
+    index = schedule.index(unix(*moment))
+    assert schedule.start(index + schedule.generations) == unix(*forgotten)
+
+
+@given(spans.filter(lambda span: span.unit == SECONDS and span.count % 2 == 0), times)
+def test_a_length_of_time_lasts_half_of_it_at_least(window: Span, time: int) -> None:
+    schedule = Schedule.of(window)
+    forgotten = schedule.start(schedule.index(time) + schedule.generations)
+    assert window.count // 2 < forgotten - time <= window.count
+
+
 def test_periods_are_counted_from_1970() -> None:
     assert months(5, 1).index(0) == seconds(WEEK, DAY).index(0) == 0
     assert months(5, 1).index(unix(2026, 3, 15)) == 56 * 12 + 2
@@ -449,16 +486,24 @@ def test_periods_are_counted_from_1970() -> None:
 
 
 @given(schedules(), times)
+@example(Schedule.of(Span(2, HALF_MONTHS)), unix(2028, 2, 29))
 @example(months(5, 1), unix(2028, 2, 29))
 @example(months(12, 12), 2**37)
 @example(months(1200, 1200), 2**37)
 def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> None:
     """Walking from 1970 by relativedelta, from the number of the period that was returned."""
-    index, count = schedule.index(time), schedule.period.count
-    step = relativedelta(months=count) if schedule.period.unit == MONTHS else timedelta(0, count)
+
+    def begin(number: int) -> datetime:
+        count = number * schedule.period.count
+        if schedule.period.unit == SECONDS:
+            return EPOCH + timedelta(0, count)
+        moment: datetime = EPOCH + relativedelta(months=count // 2)
+        return moment + timedelta(days=15 * (count % 2))
+
+    index = schedule.index(time)
     for number in (index, index + 1, index + schedule.generations):
-        assert EPOCH + timedelta(seconds=schedule.start(number)) == EPOCH + step * number
-    assert EPOCH + step * index <= EPOCH + timedelta(seconds=time) < EPOCH + step * (index + 1)
+        assert EPOCH + timedelta(seconds=schedule.start(number)) == begin(number)
+    assert begin(index) <= EPOCH + timedelta(seconds=time) < begin(index + 1)
 
 
 @given(schedules(), times, shifts())
@@ -535,11 +580,12 @@ def test_runs_have_no_times() -> None:
 @pytest.mark.parametrize(
     ("window", "period", "age"),
     [
-        ("2 months", "1 month", "between 1 and 2 months later"),
-        ("1 year", "1 month", "between 11 months and 1 year later"),
-        ("6 weeks", "1 week", "between 5 and 6 weeks later"),
-        ("2 days", "12 hours", "between 36 hours and 2 days later"),
+        ("2 months", "1 month", "1 to 2 months later"),
+        ("1 year", "1 month", "11 months to 1 year later"),
+        ("6 weeks", "1 week", "5 to 6 weeks later"),
+        ("2 days", "12 hours", "36 hours to 2 days later"),
         ("1 month", "1 month", "at most 1 month later"),
+        ("1 month", "0.5 months", "0.5 to 1 month later"),
         ("3 runs", "1 run", "3 runs later"),
         ("4 runs", "2 runs", "3 to 4 runs later"),
     ],

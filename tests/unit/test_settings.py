@@ -7,7 +7,7 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import MONTHS, SECONDS, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Span
 from scrapy_bloom.recrawl_rules import RecrawlWindow
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 
@@ -85,7 +85,7 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_START_RECRAWL_AFTER", " Default ", "start_recrawl_after", "default"),
         ("BLOOM_START_RECRAWL_AFTER", "24 hours", "start_recrawl_after", RecrawlWindow(DAY)),
         ("BLOOM_START_RECRAWL_AFTER", "never", "start_recrawl_after", RecrawlWindow("never")),
-        ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(5, MONTHS)),
+        ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(10, HALF_MONTHS)),
         ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
         ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
         ("BLOOM_RECRAWL_AFTER", "never", "recrawl_after", "never"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.model.generations import Config, forgotten_before
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
 from scrapy_bloom.crawl.sitemaps import (
     as_requested,
@@ -205,7 +205,7 @@ def test_urls_are_found_as_requests_have_them() -> None:
 schedules = st.sampled_from(
     [
         None,
-        Schedule.of(Span(3, MONTHS)),
+        Schedule.of(Span(6, HALF_MONTHS)),
         Schedule.of(Span(6, RUNS), Span(2, RUNS)),
         Schedule.of(Span(100, SECONDS)),
         Schedule.of(Span(100, SECONDS), Span(20, SECONDS)),

@@ -7,7 +7,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import Config, Counts, lost_by_discard_from, saturated_in
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.bloom.model.sizing import any_of
 
 #: Loads that are forecast, in sizes of the capacity.
@@ -247,7 +247,7 @@ def _months(span: Span) -> float:
     """Return the months of a span, 0 for runs."""
     if span.unit == RUNS:
         return 0
-    return span.count if span.unit == MONTHS else span.count / _MONTH_SECONDS
+    return span.count / 2 if span.unit == HALF_MONTHS else span.count / _MONTH_SECONDS
 
 
 def saved_by_capacity(ring: Ring) -> tuple[int, int]:

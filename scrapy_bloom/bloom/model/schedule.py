@@ -18,7 +18,8 @@ from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 
-MONTHS, SECONDS, RUNS = "months", "seconds", "runs"
+#: Months are counted by their halves, which begin on the 1st and on the 16th.
+HALF_MONTHS, SECONDS, RUNS = "half-months", "seconds", "runs"
 #: A window that remembers for ever, where None is "as stored".
 NEVER = "never"
 #: Generations of a ring at most; a lookup may have to look into every one.
@@ -29,14 +30,21 @@ MAX_TIME = 1 << 37
 MAX_YEARS = 100
 
 _DAY = 86_400
+#: The day on which the second half of a month begins.
+_MID_MONTH = 16
 #: Day number of 1970-01-01.
 _EPOCH = date(1970, 1, 1).toordinal()
-#: The largest count of each unit; a year of seconds has 365.25 days.
-_MOST = {MONTHS: MAX_YEARS * 12, SECONDS: MAX_YEARS * 1461 * _DAY // 4, RUNS: 1_000_000}
+#: The largest count of each unit, and all counts in words; a year of seconds has 365.25 days.
+_MOST = {HALF_MONTHS: MAX_YEARS * 24, SECONDS: MAX_YEARS * 1461 * _DAY // 4, RUNS: 1_000_000}
+_RANGES = {
+    HALF_MONTHS: f"0.5 months to {MAX_YEARS} years",
+    SECONDS: f"1 second to {MAX_YEARS} years",
+    RUNS: f"1 to {_MOST[RUNS]:,} runs",
+}
 #: Name, unit, size in that unit and short forms, from long to short.
 _WORDS: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
-    ("year", MONTHS, 12, ("y", "yr")),
-    ("month", MONTHS, 1, ()),
+    ("year", HALF_MONTHS, 24, ("y", "yr")),
+    ("month", HALF_MONTHS, 2, ()),
     ("week", SECONDS, 7 * _DAY, ("w",)),
     ("day", SECONDS, _DAY, ("d",)),
     ("hour", SECONDS, 3600, ("h",)),
@@ -52,8 +60,8 @@ _SPELLINGS = {
 _TEXT = re.compile(r"(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 #: The least of a number without a unit, which is seconds: fewer are likely to be other units.
 _LEAST_BARE = 60
-#: Seconds of a month, on average, to compare schedules.
-_MONTH_SECONDS = 1461 * _DAY // 48
+#: Seconds of half a month, on average, to compare schedules.
+_HALF_MONTH_SECONDS = 1461 * _DAY // 96
 #: Characters of a number in text; more is a mistake, and Python refuses to read 4,300 digits.
 _MAX_DIGITS = 40
 
@@ -64,7 +72,7 @@ class Span:
 
     Args:
         count: how many of the unit, at least 1; at most 100 years or 1,000,000 runs.
-        unit: ``MONTHS`` (of the calendar), ``SECONDS`` or ``RUNS``.
+        unit: ``HALF_MONTHS`` (of the calendar), ``SECONDS`` or ``RUNS``.
 
     Raises:
         ConfigurationError: the count is out of range, or the unit is none of these.
@@ -74,14 +82,15 @@ class Span:
     unit: str
 
     def __post_init__(self) -> None:
-        if self.unit not in (MONTHS, SECONDS, RUNS):
-            raise ConfigurationError(f"the unit is {_any_of((MONTHS, SECONDS, RUNS))}")
-        most = _MOST[self.unit]
-        if type(self.count) is not int or not 1 <= self.count <= most:
-            raise ConfigurationError(f"it has to come to 1 to {most:,} whole {self.unit}")
+        if self.unit not in _MOST:
+            raise ConfigurationError(f"the unit is {_any_of([*_MOST])}")
+        if type(self.count) is not int or not 1 <= self.count <= _MOST[self.unit]:
+            raise ConfigurationError(f"it has to come to {_RANGES[self.unit]}")
 
     def __str__(self) -> str:
         """Text that ``parse_span`` reads back, in the longest unit that fits: ``1 year``."""
+        if self.unit == HALF_MONTHS and self.count % 2:
+            return f"{self.count / 2} months"
         number, name = next(
             (self.count // size, name)
             for name, unit, size, _ in _WORDS
@@ -141,10 +150,8 @@ class Schedule:
 
     @classmethod
     def of(cls, window: Span, period: Span | None = None) -> "Schedule":
-        """Make a schedule. Without a period: 1 month, 1 run, or the window if it is in seconds."""
-        if period is None:
-            period = window if window.unit == SECONDS else Span(1, window.unit)
-        return cls(window, period)
+        """Make a schedule; without a period, with the usual one."""
+        return cls(window, period or usual_period(window))
 
     @property
     def generations(self) -> int:
@@ -167,9 +174,9 @@ class Schedule:
         Raises:
             ValueError: the schedule counts runs.
         """
-        if self.period.unit == MONTHS:
+        if self.period.unit == HALF_MONTHS:
             day = date.fromordinal(_EPOCH + time // _DAY)
-            time_in_unit = (day.year - 1970) * 12 + day.month - 1
+            time_in_unit = (day.year - 1970) * 24 + (day.month - 1) * 2 + (day.day >= _MID_MONTH)
         else:
             time_in_unit = time
         index = time_in_unit // self.period.count
@@ -178,9 +185,9 @@ class Schedule:
     def start(self, index: int, part: int = 0, parts: int = 1) -> int:
         """Return the Unix time in seconds at which a period begins; undoes ``index``.
 
-        Periods in months begin on the 1st at 00:00 UTC, of months whose number since January 1970
-        is a multiple of the period's; periods in seconds at multiples of the period. A part begins
-        later, by ``part / parts`` of the period.
+        Periods in months begin on the 1st or the 16th at 00:00 UTC, where the number of half
+        months since 1970 is a multiple of the period's; periods in seconds at multiples of it. A
+        part begins later, by ``part / parts`` of the period.
 
         Raises:
             ValueError: the schedule counts runs.
@@ -202,22 +209,19 @@ class Schedule:
     @property
     def ages(self) -> tuple[int, int]:
         """When a URL is new again after it was seen: between these average seconds, or runs."""
-        unit = _MONTH_SECONDS if self.period.unit == MONTHS else 1
+        unit = _HALF_MONTH_SECONDS if self.period.unit == HALF_MONTHS else 1
         return (self.window.count - self.period.count) * unit, self.window.count * unit
 
     @property
     def age(self) -> str:
-        """When a URL is new again after it was seen, in words: ``between 1 and 2 months later``."""
-        window, period = self.window, self.period
-        if period.unit == RUNS:
-            earliest = window.count - period.count + 1
-            return f"{window} later" if period.count == 1 else f"{earliest} to {window} later"
-        if window == period:
-            return f"at most {window} later"
-        earliest_text, latest = str(Span(window.count - period.count, window.unit)), str(window)
-        number, word = earliest_text.split()
+        """When a URL is new again after it was seen, in words: ``1 to 2 months later``."""
+        window, earliest = self.window, self.window.count - self.period.count + self.counts_runs
+        if earliest in (0, window.count):
+            return f"{window} later" if earliest else f"at most {window} later"
+        from_text, latest = str(Span(earliest, window.unit)), str(window)
+        number, word = from_text.split()
         is_same = word.removesuffix("s") == latest.split()[1].removesuffix("s")
-        return f"between {number if is_same else earliest_text} and {latest} later"
+        return f"{number if is_same else from_text} to {latest} later"
 
     def __str__(self) -> str:
         return f"{self.window} (rotated every {self.period})"
@@ -227,8 +231,23 @@ class Schedule:
             raise ValueError(f"a period of {self.period} begins at no known time")
         if self.period.unit == SECONDS:
             return index * self.period.count
-        years, months = divmod(index * self.period.count, 12)
-        return (date(1970 + years, 1 + months, 1).toordinal() - _EPOCH) * _DAY
+        months, half = divmod(index * self.period.count, 2)
+        day = date(1970 + months // 12, 1 + months % 12, _MID_MONTH if half else 1)
+        return (day.toordinal() - _EPOCH) * _DAY
+
+
+def usual_period(window: Span) -> Span:
+    """Return the period of a schedule that names none.
+
+    That is a run, a month for windows of months, and half of any other window, so that a URL is
+    remembered for half of it at least. What has no half is forgotten as a whole.
+    """
+    count, unit = window.count, window.unit
+    if unit == RUNS:
+        return Span(1, unit)
+    if unit == HALF_MONTHS and count > 2:
+        return Span(2 - count % 2, unit)
+    return window if count % 2 else Span(count // 2, unit)
 
 
 def plain(value: Any) -> Any:
@@ -267,12 +286,10 @@ def _read(text: str) -> Span:
         words = _any_of([f"{name}s" for name, *_ in _WORDS])
         raise ConfigurationError(f"it should be a number in digits and then {words}")
     unit, size = _SPELLINGS[word]
-    count = Fraction(number)
-    if unit == SECONDS:
-        count *= size
+    count = Fraction(number) * size
     if count.denominator > 1:
-        raise ConfigurationError("it should come to whole seconds, months, years or runs")
-    return Span(int(count) if unit == SECONDS else int(count) * size, unit)
+        raise ConfigurationError("it should come to whole seconds, half months or whole runs")
+    return Span(int(count), unit)
 
 
 def _write_unit(number: str) -> str:

@@ -169,13 +169,10 @@ class LedgerTask:
     def _find(self, filters: Filters) -> bool:
         """Find a chunk of each block that has one; return whether any has.
 
-        Other workers begin elsewhere. Chunks of longer windows come first: a page that was in two
-        windows is seen by the other then.
+        Other workers begin elsewhere.
         """
         place = int(self._token(4), 16)
-        for window in sorted(
-            filters.forgetting, key=lambda name: len(filters.longer.get(name, ()))
-        ):
+        for window in filters.forgetting:
             due = partial(ledger_protocol.due, tag=self._tag, place=place)
             chunks = filters.by_window[window].run(due)
             if chunks:

@@ -40,7 +40,7 @@ from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.steps import run_blocking
-from scrapy_bloom.crawl.windows import is_start
+from scrapy_bloom.crawl.windows import is_start, pops_start_urls
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.fingerprinter import VERSIONED
 from scrapy_bloom.settings import LASTING, RUN, BloomSettings
@@ -110,10 +110,7 @@ class RecordWhenCrawled(Policy):
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
         self.certain = frozenset((Verdict.SEEN, *own))
-        # Spiders of scrapy-redis remove their start URLs from a list.
-        self._pops_start_urls = any(
-            base.__module__.startswith("scrapy_redis.") for base in type(spider).__mro__
-        )
+        self._pops_start_urls = pops_start_urls(spider)
         #: One for each call: a repeated call with the same nonce changes nothing.
         self._nonces = map("{}.{:x}".format, repeat(runtime.token(4)), count())
 

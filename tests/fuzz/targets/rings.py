@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header, parse_blocks
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import MONTHS, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 
 NOW = 1_700_000_000
@@ -25,10 +25,10 @@ KEYS = Keys("f")
 HEADER = Header(id="0123456789abcdef" * 2, blocks=4, seeds=(5, 7, 11), fingerprinter="a.B")
 SCHEDULES = (
     None,
-    Schedule(Span(6, MONTHS), Span(1, MONTHS)),
+    Schedule(Span(12, HALF_MONTHS), Span(2, HALF_MONTHS)),
     Schedule(Span(3, RUNS), Span(1, RUNS)),
     Schedule(Span(90, SECONDS), Span(30, SECONDS)),
-    Schedule(Span(1_200, MONTHS), Span(100, MONTHS)),
+    Schedule(Span(2400, HALF_MONTHS), Span(200, HALF_MONTHS)),
 )
 
 
