@@ -13,9 +13,8 @@ from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, in_words, rewording
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import OPTIONS
-from scrapy_bloom.recrawl_rules import LASTING as LASTING  # noqa: PLC0414 - used with settings
-from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414
 from scrapy_bloom.recrawl_rules import (
+    DEFAULT,
     After,
     RecrawlRule,
     RecrawlWindow,
@@ -23,7 +22,9 @@ from scrapy_bloom.recrawl_rules import (
     parse_after,
     parse_rules,
 )
+from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414 - used with settings
 
+LASTING = DEFAULT
 SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
 #: Options of filters -> attributes of ``BloomSettings``.
@@ -351,8 +352,8 @@ REMOVED = {
     'BLOOM_RECRAWL_RULES = [(r"/page/\\d+$", "1 day")]',
     "BLOOM_WINDOW_RULES": "write the windows instead of their names, as in "
     'BLOOM_RECRAWL_RULES = [(r"/page/\\d+$", "1 day")]',
-    "BLOOM_START_WINDOW": 'set BLOOM_START_RECRAWL_AFTER: "run" is the default, "lasting" is '
-    '"default" there, and in the place of other names it has windows, as "1 day"',
+    "BLOOM_START_WINDOW": 'set BLOOM_START_RECRAWL_AFTER: "run" is the default, and in the '
+    'place of names it has "default" or windows, as "1 day"',
     "BLOOM_FLUSH": "remove it: SCHEDULER_FLUSH_ON_START = True clears the filter when a worker "
     "starts, and a flush at the end is ignored",
 }

@@ -6,7 +6,7 @@ from scrapy.spiders import SitemapSpider
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.fingerprinter import version_of
-from scrapy_bloom.recrawl_rules import LASTING, RecrawlWindows
+from scrapy_bloom.recrawl_rules import DEFAULT, RecrawlWindows
 
 #: Texts in ``meta`` whose windows are kept: a spider may make any number.
 MAX_TEXTS = 1_000
@@ -39,7 +39,7 @@ class Windows:
         named = None if value is None else self._named(value, request)
         if named is not None:
             return named
-        if self._windows.start != LASTING and _is_hub(request, spider):
+        if self._windows.start != DEFAULT and _is_hub(request, spider):
             return self._windows.start
         # DepthMiddleware sets it on all requests but start requests.
         depth = meta.get("depth", 0)

@@ -135,7 +135,7 @@ class Crawl:
     def __init__(
         self, bloom: BloomFilter, client: redis.Redis, queue: str = "", heartbeat: float = 1.0
     ) -> None:
-        self.filters = Filters({"lasting": bloom}, Connection(client, ""))
+        self.filters = Filters({"default": bloom}, Connection(client, ""))
         self.taken: dict[str, str] = {}
         self.ended = 0
         #: Number of the idle period.
@@ -452,13 +452,13 @@ def test_a_process_that_has_left_in_order_is_not_looked_for(
     enter(bloom, near, 60)
     crawl.work()
     heartbeats: Any = crawl.takeover._heartbeats
-    known = heartbeats._known["lasting"].by_id
-    assert not crawl.takeover._claims.views["lasting"].dead
+    known = heartbeats._known["default"].by_id
+    assert not crawl.takeover._claims.views["default"].dead
     known[near.id] = replace(known[near.id], process=gone.process)
     remove = partial(worker_protocol.remove_workers, entries={near.member: ""}, nonce="m")
     bloom.run(remove)
     heartbeats.send(crawl.filters, is_idle=False)
-    assert not crawl.takeover._claims.views["lasting"].dead
+    assert not crawl.takeover._claims.views["default"].dead
 
 
 def test_few_workers_notice_a_dead_one_as_soon_as_it_counts_as_dead(

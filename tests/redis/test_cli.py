@@ -133,7 +133,7 @@ def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("/n", "1 day"), ("/o", "2 days")]}
     filters = shop("info", "--json", **windows).json["filters"]
     assert [(f["name"], f["exists"], f.get("count")) for f in filters] == [
-        ("lasting", True, 0),
+        ("default", True, 0),
         ("1-day", True, 3),
         ("2-days", False, None),
     ]
@@ -171,7 +171,7 @@ def test_a_header_without_blocks_is_no_filter(shop: Call, client: redis.Redis) -
     client.delete(*client.keys("*ring"))
     done = shop("info", "--json")
     assert done.code == 1
-    assert done.json["filters"] == [{"name": "lasting", "key": KEY, "exists": False}]
+    assert done.json["filters"] == [{"name": "default", "key": KEY, "exists": False}]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_check_of_two_generations(shop: Call, client: redis.Redis) -> None:
     assert (done.code, done.err) == (1, "")
     answers = done.json["answers"]
     assert [answer.pop("url") for answer in answers] == asked
-    assert {answer.pop("name") for answer in answers} == {"lasting"}
+    assert {answer.pop("name") for answer in answers} == {"default"}
     items = fingerprints(asked)
     assert [fields_of(answer) for answer in answers] == [asdict(bloom.find(i)) for i in items]
     text = shop("check", *asked)
@@ -185,7 +185,7 @@ def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> 
     }
     done = shop("check", *URLS[:3], "--json", **settings)
     assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
-        ("lasting", True, None),
+        ("default", True, None),
         ("1-day", True, "1 day"),
         ("run", False, "run"),
     ]

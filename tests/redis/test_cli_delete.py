@@ -37,7 +37,7 @@ def test_it_says_what_it_deletes_and_deletes_that(
     assert (done.code, done.err) == (0, "")
     assert done.json == {
         "address": server.unix_url,
-        "name": "lasting",
+        "name": "default",
         "key": KEY,
         "urls_forgotten": 20,
         "memory": memory,

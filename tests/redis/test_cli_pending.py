@@ -134,7 +134,7 @@ def test_all_claims_are_listed(shop: Call, client: redis.Redis, every: dict[str,
     assert everything(client) == before
     assert (done.code, done.err, text.code, text.err) == (0, "", 0, "")
     document = done.json
-    assert (document["name"], document["key"], len(document["claims"])) == ("lasting", KEY, 11)
+    assert (document["name"], document["key"], len(document["claims"])) == ("default", KEY, 11)
     found = {claim["owner"]: claim for claim in document["claims"]}
     for name in ("worker", "unknown", "queue"):
         one = found[every[name]]

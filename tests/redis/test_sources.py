@@ -21,7 +21,7 @@ if redis.__version__.startswith("5.0."):
     pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 KEY = "shop:dupefilter"
-W = "lasting"
+W = "default"
 
 
 def digest(number: int) -> bytes:

@@ -13,7 +13,6 @@ from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
-    LASTING,
     RUN,
     WINDOW_NAME,
     Condition,
@@ -184,8 +183,8 @@ def test_the_first_rule_that_matches_counts(
 ) -> None:
     """Against a simple reference, which knows no filters."""
     url = f"https://{host}/{path}"
-    names = {"run": RUN, "default": LASTING, "24 hours": "1-day", "7 days": "1-week"}
-    expected = LASTING
+    names = {"run": RUN, "default": DEFAULT, "24 hours": "1-day", "7 days": "1-week"}
+    expected = DEFAULT
     for condition, span in pairs:
         parents = [".".join(host.split(".")[n:]) for n in range(len(host.split(".")))]
         if (
@@ -198,7 +197,7 @@ def test_the_first_rule_that_matches_counts(
     found = windows(*pairs)
     assert found.name(url, depth) == expected
     assert {*found.others} == {names.get(span, span.replace(" ", "-")) for _, span in pairs} - {
-        *(RUN, LASTING)
+        *(RUN, DEFAULT)
     }
 
 
@@ -242,7 +241,7 @@ def test_names_are_equal_if_and_only_if_the_windows_are(
     one: RecrawlWindow, two: RecrawlWindow
 ) -> None:
     assert WINDOW_NAME.fullmatch(one.name)
-    assert one.name not in (RUN, LASTING, DEFAULT)
+    assert one.name not in (RUN, DEFAULT)
     same = (one.recrawl_after, one.rotate_every) == (two.recrawl_after, two.rotate_every)
     assert (one.name == two.name) is same
 
@@ -287,8 +286,8 @@ def test_the_main_window_has_the_main_filter() -> None:
         start="default",
     )
     names = [name for _, name in found.rules]
-    assert names == [LASTING, LASTING, "6-months-by-3-months", LASTING, "never"]
-    assert found.start == LASTING
+    assert names == [DEFAULT, DEFAULT, "6-months-by-3-months", DEFAULT, "never"]
+    assert found.start == DEFAULT
     assert windows(("/a", "never")).others == {}
 
 
@@ -297,8 +296,8 @@ def test_the_main_window_has_the_main_filter() -> None:
     [
         ("run", RUN),
         (" RUN ", RUN),
-        ("default", LASTING),
-        ("6 months", LASTING),
+        ("default", DEFAULT),
+        ("6 months", DEFAULT),
         ("24 hours", "1-day"),
         (DAY, "1-day"),
         ("9 months", "9-months-by-3-months"),
@@ -314,7 +313,7 @@ def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> N
     )
     assert found.find(value) == name
     assert found.spans == ["run", "default", "6 months", "2 weeks", "1 day", "9 months"]
-    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "lasting", True):
+    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "other", True):
         with pytest.raises(ConfigurationError):
             found.find(other)
 
@@ -369,14 +368,14 @@ def test_filters_of_longer_windows_are_asked_and_no_shorter_ones() -> None:
         ("/a", "1 day"), ("/b", "2 weeks"), ("/c", "9 months"), ("/d", "run"), main="6 months"
     )
     assert found.longer == {
-        "1-day": (LASTING, "2-weeks", "9-months"),
-        "2-weeks": (LASTING, "9-months"),
-        LASTING: ("9-months",),
+        "1-day": (DEFAULT, "2-weeks", "9-months"),
+        "2-weeks": (DEFAULT, "9-months"),
+        DEFAULT: ("9-months",),
     }
-    assert windows(("/a", "1 day"), ("/b", "run")).longer == {"1-day": (LASTING,)}
+    assert windows(("/a", "1 day"), ("/b", "run")).longer == {"1-day": (DEFAULT,)}
     assert windows(("/a", "2 runs"), main="1 day").longer == {
-        LASTING: ("2-runs",),
-        "2-runs": (LASTING,),
+        DEFAULT: ("2-runs",),
+        "2-runs": (DEFAULT,),
     }
 
 
@@ -385,8 +384,8 @@ def test_windows_of_equal_length_and_other_periods_ask_each_other() -> None:
         ("/a", {"recrawl_after": "6 months", "rotate_every": "3 months"}), main="6 months"
     )
     assert found.longer == {
-        LASTING: ("6-months-by-3-months",),
-        "6-months-by-3-months": (LASTING,),
+        DEFAULT: ("6-months-by-3-months",),
+        "6-months-by-3-months": (DEFAULT,),
     }
 
 

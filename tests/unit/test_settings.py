@@ -318,7 +318,7 @@ def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do() -> None:
     [
         ("BLOOM_WINDOWS", {"listing": "1 day"}, "BLOOM_RECRAWL_RULES = "),
         ("BLOOM_WINDOW_RULES", [("/page", "listing")], "BLOOM_RECRAWL_RULES = "),
-        ("BLOOM_START_WINDOW", "lasting", "set BLOOM_START_RECRAWL_AFTER"),
+        ("BLOOM_START_WINDOW", "any", "set BLOOM_START_RECRAWL_AFTER"),
     ],
 )
 def test_settings_of_named_windows_are_refused_with_what_to_write(
