@@ -12,6 +12,7 @@ from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import BloomError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.cli import render
@@ -118,7 +119,7 @@ def _look(server: Server, name: str) -> Listed | None:
 
 
 def _text(address: str, listed: list[Listed], skipped: int) -> str:
-    lines = [f"{len(listed):,} filters on {address}"]
+    lines = [f"{plural(len(listed), 'filter')} on {address}"]
     if listed:
         lines += ["", render.listed([_row(one) for one in listed])]
     if skipped:

@@ -21,6 +21,7 @@ from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
@@ -30,7 +31,7 @@ from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
 TIMES = frozenset(
     (
         *("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now"),
-        *("first", "last"),
+        *("first", "last", "recorded_after"),
     )
 )
 #: Properties that JSON has in addition to the fields.
@@ -327,7 +328,7 @@ def report_forgotten(
 ) -> None:
     """Print what a filter holds after it forgot URLs."""
     head = {"address": server.address, "name": session.window, "urls_forgotten": forgotten}
-    text = f"{forgotten:,} URLs forgotten, {after.count:,} remembered"
+    text = f"{plural(forgotten, 'URL')} forgotten, {after.count:,} remembered"
     session.report(head | to_json(after), f"{after.key} on {server.address}: {text}")
 
 

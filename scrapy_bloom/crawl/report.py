@@ -11,6 +11,7 @@ from scrapy_bloom.bloom.errors import BloomError, short, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
@@ -21,7 +22,7 @@ from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
 from scrapy_bloom.messages import tagged
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import ITEMS, BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
 _COUNTED = ("new", "seen", "failed", "taken_over", "without_item")
@@ -41,6 +42,8 @@ class Report:
     def __init__(self, stats: Stats) -> None:
         self.stats, self.count = stats, stats.count
         self._said: set[object] = set()
+        #: Whether settings or requests name pages that are read again sooner than others.
+        self.names_pages = False
         #: The last logged reason why the server cannot be used.
         self._trouble = ""
         self.happened = RingEvents(self).happened
@@ -92,6 +95,7 @@ class Report:
     ) -> None:
         """Log what each filter holds, so that a second run does not look broken."""
         opening = Opening()
+        self.names_pages = bool(settings.recrawl_rules) or settings.remember == ITEMS
         for window, bloom in filters.by_window.items():
             info = opening.run(bloom.info)
             schedule = bloom.config.schedule if bloom.config else None
@@ -126,7 +130,7 @@ class Report:
                 self._set(window, info)
                 tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
                 logger.info("Bloom filter %r: %s", bloom.key, summary(tally, info))
-                if reason := nothing_new(tally, info):
+                if reason := nothing_new(tally, info, names_pages=self.names_pages):
                     logger.info("Bloom filter %r: %s", bloom.key, reason)
         except BloomError as error:
             logger.warning(tagged("no-last-look", "No last look at the Bloom filter: %s"), error)
@@ -238,7 +242,7 @@ class Report:
             "generations": len(info.generations),
             "layers": sum(generation.layers for generation in info.generations),
             "fill_ratio": active.fill_ratio,
-            "estimated_error_rate": info.estimated_error_rate,
+            "estimated_error_rate": float(f"{info.estimated_error_rate:.2g}"),
         }
         for name, value in values.items():
             self.stats.set(name, value, window)
@@ -303,14 +307,15 @@ class RingEvents:
 
 
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
-    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks"
+    size = f"{info.memory / (1 << 20):.1f} MiB in {plural(info.blocks, 'block')}"
+    urls = plural(info.count, "URL, which is", "URLs, which are")
     if schedule is None:
         made_for = f"made for {info.capacity:,}"
-        return f"remembers {info.count:,} URLs, which are not crawled again ({size}, {made_for})"
+        return f"remembers {urls} not crawled again ({size}, {made_for})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
     return (
-        f"remembers {info.count:,} URLs, which are crawled again {schedule.age}{since} "
+        f"remembers {urls} crawled again {schedule.age}{since} "
         f"({size}, made for {info.capacity_in_all:,} URLs in all, {info.capacity:,} a period of "
         f"{info.period})"
     )

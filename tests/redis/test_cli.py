@@ -142,7 +142,7 @@ def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
     assert shop("info", "--window", "2-days", **windows).code == 1
     done = shop("info", "--window", "typo", **windows)
     assert done.code == 2
-    assert "there are lasting, 1-day, 2-days" in done.err
+    assert "there are default, 1-day, 2-days" in done.err
     # Which windows another filter has, the project does not know.
     assert shop("info", "--key", KEY, "--window", "1-day").code == 0
 

@@ -73,9 +73,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     ]
     assert line.split()[0] == "2"
     assert line.endswith("https://example.com/a?x=1")
-    assert total.endswith(
-        "1 pages are gone; 1 were missing in one window so far (--all lists them)"
-    )
+    assert total.endswith("1 page is gone; 1 was missing in one window so far (--all lists them)")
     assert everything(client) == before
 
 
@@ -115,7 +113,7 @@ def test_forget_deletes_the_notes(shop: Call, bloom: BloomFilter, client: redis.
     note(client, "https://example.com/a")
     done = shop("gone", "--forget")
     assert "https://example.com/a" in done.out
-    assert "1 pages are gone; the notes are deleted" in done.out
+    assert "1 page is gone; the notes are deleted" in done.out
     assert shop("gone", "--forget", "--json").json["forgotten"] is True
     assert not client.keys("*missing*")
     assert shop("gone", "--json").json["pages"] == []
