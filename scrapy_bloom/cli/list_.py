@@ -15,6 +15,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
+from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, to_json, with_dates
 from scrapy_bloom.settings import WORDS
@@ -51,6 +52,10 @@ class Listed:
         document: dict[str, Any] = to_json(self.info)
         workers = {"alive": self.workers} | with_dates({"until": self.last})
         return document | with_dates({"closes": self.next_rotation}) | {"workers": workers}
+
+
+#: What a user needs to find filters by the names of their keys.
+RIGHTS = f"what scrapy bloom acl --for {CRAWL},{LIST} prints"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +104,7 @@ def _walk(server: Server) -> Iterator[bytes]:
             for key in server.client.scan_iter(match=PATTERN, count=STEP):
                 yield key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
     except (redis.RedisError, OSError) as error:
-        raise explain(error, server.address, WORDS) from showable(error)
+        raise explain(error, server.address, {**WORDS, "rights": RIGHTS}) from showable(error)
 
 
 def _look(server: Server, name: str) -> Listed | None:

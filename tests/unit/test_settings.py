@@ -211,6 +211,13 @@ def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None
     assert any(repr(part)[:20] in message for part in shown) or "got int" in message
 
 
+def test_a_length_of_time_alone_does_not_suggest_runs() -> None:
+    for value in (0, "2 runs", "soon"):
+        with pytest.raises(ConfigurationError, match='as? "1 day", "6 hours"') as caught:
+            parse(BLOOM_RETRY_AFTER=value)
+        assert 'or "2 runs"' not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["{", "[1]", 5, {1: 2}])
 def test_client_arguments_that_are_no_dict_are_refused_without_showing_them(value: object) -> None:
     with pytest.raises(ConfigurationError, match="BLOOM_REDIS_PARAMS is a dict") as caught:
