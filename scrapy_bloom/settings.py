@@ -13,8 +13,9 @@ from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, in_words, rewording
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import OPTIONS
+from scrapy_bloom.recrawl_rules import DEFAULT as DEFAULT  # noqa: PLC0414 - used with settings
+from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414
 from scrapy_bloom.recrawl_rules import (
-    DEFAULT,
     After,
     RecrawlRule,
     RecrawlWindow,
@@ -22,9 +23,7 @@ from scrapy_bloom.recrawl_rules import (
     parse_after,
     parse_rules,
 )
-from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414 - used with settings
 
-LASTING = DEFAULT
 SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
 #: Options of filters -> attributes of ``BloomSettings``.

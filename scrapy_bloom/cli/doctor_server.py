@@ -28,7 +28,7 @@ from scrapy_bloom.cli.session import Server, fingerprinter_of
 from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
+from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: PINGs, of which the fastest counts.
 PINGS = 3
@@ -135,8 +135,8 @@ def _check_all(
             findings = _findings(settings, server, window, look, ours)
             found = [Check(name, finding=finding) for finding in findings if finding]
             yield from found or [Check(name, _state(look))]
-    if LASTING in snapshots and settings.recrawl_after is None:
-        config = next(iter(snapshots[LASTING].rings.values())).config
+    if DEFAULT in snapshots and settings.recrawl_after is None:
+        config = next(iter(snapshots[DEFAULT].rings.values())).config
         if finding := advice.on_http_cache(crawler.settings, config.schedule):
             yield Check("HTTP cache", finding=finding)
 
@@ -151,7 +151,7 @@ def _look(server: Server, window: str) -> Snapshot | BloomError | None:
 
 def _check_rights(server: Server, *, has_ledger: bool) -> Check:
     try:
-        bloom = server.filter(LASTING)
+        bloom = server.filter(DEFAULT)
         bloom.run(_test_rights)
         if has_ledger:
             bloom.run(ledger_protocol.check_rights)
@@ -215,7 +215,7 @@ def _need(settings: BloomSettings, snapshots: dict[str, Snapshot]) -> int:
         ConfigurationError: a filter is impossible.
     """
     need = 0
-    for window in (LASTING, *settings.windows.others):
+    for window in (DEFAULT, *settings.windows.others):
         wanted, snapshot = options_of(settings, window), snapshots.get(window)
         if snapshot is None:
             header, config, taken = wanted.new_header(), wanted.config(DEFAULTS), 0

@@ -25,7 +25,7 @@ from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
-from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
+from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: Fields that are Unix times: JSON also has each of them as text.
 TIMES = frozenset(
@@ -81,7 +81,7 @@ class Server:
 
     def key(self, window: str) -> str:
         """Return the key of a window's filter."""
-        return self._prefix if window == LASTING else f"{self._prefix}:{window}"
+        return self._prefix if window == DEFAULT else f"{self._prefix}:{window}"
 
     def filter(self, window: str) -> BloomFilter:
         """Return a window's filter as it is stored, without the project's settings."""
@@ -201,7 +201,7 @@ class CommandSession:
         Raises:
             ConfigurationError: no window has that name.
         """
-        name: str = self.opts.window or LASTING
+        name: str = self.opts.window or DEFAULT
         known = self.windows
         # The windows of a filter that --key names are not known.
         if name not in known and self.opts.key is None:
@@ -214,7 +214,7 @@ class CommandSession:
     @cached_property
     def windows(self) -> Sequence[str]:
         """The names of all windows that have a filter, the main one first."""
-        return LASTING, *self.settings.windows.others
+        return DEFAULT, *self.settings.windows.others
 
     @property
     def is_chosen(self) -> bool:

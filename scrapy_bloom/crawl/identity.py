@@ -24,7 +24,7 @@ from scrapy_bloom.fingerprinter import (
     version_of,
     versioned,
 )
-from scrapy_bloom.settings import LASTING, RUN, BloomSettings
+from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings
 
 #: Fingerprinters that make it of the URL, the method and the body alone, as long as the meta key
 #: "verbatim_url" is not there.
@@ -101,7 +101,7 @@ class Identity:
         if self._has_rules or "bloom_recrawl_after" in meta or meta.get("is_start_request"):
             window = self._windows.of(request, self._crawler.spider)
         else:
-            window = LASTING  # as of most requests
+            window = DEFAULT  # as of most requests
         # What this run has taken is seen until its end, whatever version it has.
         if "bloom_version" in meta and window != RUN:
             item = self._versioned(item, request)

@@ -13,7 +13,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
 from scrapy_bloom.messages import tagged
 from scrapy_bloom.recrawl_rules import WINDOW_NAME, RecrawlWindow
-from scrapy_bloom.settings import LASTING, BloomSettings, need_run
+from scrapy_bloom.settings import DEFAULT, BloomSettings, need_run
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def check_never(filters: Filters, settings: BloomSettings) -> None:
     Raises:
         ConfigurationError: it is so.
     """
-    config = filters.lasting.config
+    config = filters.default.config
     after = (settings.start_recrawl_after, *(rule.after for rule in settings.recrawl_rules))
     if (
         settings.recrawl_after is None
@@ -144,7 +144,7 @@ def claims_left(
         connect: connects the filters of further windows.
         opening: repeats what may be repeated.
     """
-    names = [name for name in filters.by_window if name != LASTING]
+    names = [name for name in filters.by_window if name != DEFAULT]
     noted = filter(WINDOW_NAME.fullmatch, opening.run(partial(filters.noted_windows, names)))
     left = {*sorted({*noted} - filters.by_window.keys())[:MAX_WINDOWS_LEFT]}
     if not left:

@@ -112,15 +112,15 @@ class Report:
             self._advise("fingerprinter", bloom, advice.on_fingerprinter(stored, fingerprinter))
         has_window = bool(filters.forgetting)
         if settings.ledger and not has_window:
-            self._advise("ledger-unused", filters.lasting, advice.LEDGER_UNUSED)
-        policy = opening.run(filters.lasting.eviction_policy)
-        lasting, eviction = filters.lasting, advice.on_eviction(policy, has_window=has_window)
-        self._advise("eviction", lasting, eviction)
-        schedule = lasting.config.schedule if lasting.config else None
-        self._advise("http-cache", lasting, advice.on_http_cache(scrapy_settings, schedule))
-        self._advise("seeds", lasting, advice.on_seeds(settings.seeds))
+            self._advise("ledger-unused", filters.default, advice.LEDGER_UNUSED)
+        policy = opening.run(filters.default.eviction_policy)
+        default, eviction = filters.default, advice.on_eviction(policy, has_window=has_window)
+        self._advise("eviction", default, eviction)
+        schedule = default.config.schedule if default.config else None
+        self._advise("http-cache", default, advice.on_http_cache(scrapy_settings, schedule))
+        self._advise("seeds", default, advice.on_seeds(settings.seeds))
         if not settings.makes_claims:
-            self._advise("queue-lost", lasting, advice.on_queue(Queue.of(scrapy_settings)))
+            self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(self, filters: Filters) -> None:
         """Take down what the filters hold at the end."""

@@ -359,7 +359,7 @@ class SharedLooks:
     def look(self, *, clean: bool) -> None:
         """Let a third worker look at all claims."""
         time.sleep(0.002)  # a look counts that began after another millisecond
-        bloom, group = self.second.filters.lasting, self._turns._group(self.second.filters)
+        bloom, group = self.second.filters.default, self._turns._group(self.second.filters)
         begin = partial(worker_protocol.begin_look, group=group, since=0, pause=0, clean=clean)
         begun = bloom.run(begin).now
         bloom.run(partial(worker_protocol.end_look, group=group, begun=begun, clean=clean))
