@@ -109,7 +109,7 @@ def _sha1(number: int, *, scrapy: bool) -> "hashlib._Hash":
 
 def _fill_ours(contestant: Contestant, batches: Iterable[list[int]]) -> None:
     for numbers in batches:
-        contestant.dupefilter.filters.lasting.extend(
+        contestant.dupefilter.filters.default.extend(
             _sha1(n, scrapy=True).digest() for n in numbers
         )
 

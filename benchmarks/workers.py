@@ -78,7 +78,7 @@ class IdleCrawl:
         process = Process(f"machine{number}.example.com", 4711, f"boot{number:030}", 123_456)
         self.me = Worker(workers.worker_id(SPIDER), 0, heartbeat, process, QUEUE)
         self.bloom = BloomFilter(client, KEY, blocks=BLOCKS)
-        self.filters = Filters({"lasting": self.bloom}, Connection(client, ""))
+        self.filters = Filters({"default": self.bloom}, Connection(client, ""))
         self.reclaimer = Reclaimer(self.me, SPIDER, self, lambda event: event())
         self.taken = 0
         self._has_message = False

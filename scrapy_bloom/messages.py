@@ -272,12 +272,10 @@ _REQUESTS: Mapping[str, Message] = {
         "It is no time, or one that no setting has: filters are opened when the crawl begins.",
         "Correct it, or add a rule with that window to `BLOOM_RECRAWL_RULES`.",
     ),
-    "window-renamed": Message(
-        '`meta["bloom_window"]` of a request is not used: the request has the window that the '
-        "settings give it.",
-        "The spider was written for an earlier version.",
-        'Set `meta["bloom_recrawl_after"]` to `"run"`, or to a time such as `"1 day"` that a rule '
-        "of `BLOOM_RECRAWL_RULES` has, too.",
+    "unknown-meta-key": Message(
+        "A key of a request's `meta` begins with `bloom_` and has no effect. Once for each key.",
+        "It is misspelt, or is none of scrapy-bloom's.",
+        "Correct it, as the message suggests, or give it another name: [meta keys](meta.md).",
     ),
     "not-kept": Message(
         "A request is claimed without being stored. If the crawl stops before it is crawled, "

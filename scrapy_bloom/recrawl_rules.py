@@ -22,11 +22,9 @@ from scrapy_bloom.bloom.model.schedule import (
     usual_period,
 )
 
-#: Names of filters: of URLs that this process remembers for this run only, which have none, and of
-#: all URLs that no rule matches.
-RUN, LASTING = "run", "lasting"
-#: In rules and ``meta``: the window of BLOOM_RECRAWL_AFTER.
-DEFAULT = "default"
+#: Names of windows, also in rules and ``meta``: of URLs that this process remembers for this run
+#: only, which have no filter; and that of BLOOM_RECRAWL_AFTER, for all URLs that no rule matches.
+RUN, DEFAULT = "run", "default"
 #: Names of further windows, also of those that earlier versions have stored.
 WINDOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 #: Depth of the deepest request that a condition may name.
@@ -133,7 +131,7 @@ class RecrawlWindows:
         for condition, after in [(None, start), *((rule.condition, rule.after) for rule in rules)]:
             name = _name_of(after, main)
             named.append((condition, name))
-            if isinstance(after, RecrawlWindow) and name != LASTING:
+            if isinstance(after, RecrawlWindow) and name != DEFAULT:
                 others[name] = _larger(after, others.get(name))
         return cls(
             main,
@@ -152,21 +150,21 @@ class RecrawlWindows:
         for condition, name in self.rules:
             if condition.holds(url, depth):
                 return name
-        return LASTING
+        return DEFAULT
 
     def find(self, value: object) -> str:
-        """Return the name of the window that a request names; DEFAULT is that of the main filter.
+        """Return the name of the window that a request names; also RUN and DEFAULT.
 
         Raises:
             ConfigurationError: it is no window, or none of these.
         """
         if isinstance(value, str) and value.strip().lower() in (RUN, DEFAULT):
-            return _name_of(value.strip().lower(), self.main)
+            return value.strip().lower()
         span = validators.window("it", value)
         wanted = _name_of(RecrawlWindow(span), self.main)
-        if wanted == LASTING or wanted in self.others:
+        if wanted == DEFAULT or wanted in self.others:
             return wanted
-        for name, window in {LASTING: self.main, **self.others}.items():
+        for name, window in {DEFAULT: self.main, **self.others}.items():
             if window.recrawl_after == span:
                 return name
         raise ConfigurationError(f'no setting has the window "{span}"')
@@ -180,8 +178,8 @@ class RecrawlWindows:
 
 def _name_of(after: After, main: RecrawlWindow) -> str:
     if isinstance(after, str):
-        return LASTING if after == DEFAULT else after
-    return LASTING if after.name == main.name else after.name
+        return after
+    return DEFAULT if after.name == main.name else after.name
 
 
 def _larger(window: RecrawlWindow, before: RecrawlWindow | None) -> RecrawlWindow:

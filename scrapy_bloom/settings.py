@@ -13,7 +13,7 @@ from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, in_words, rewording
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
-from scrapy_bloom.recrawl_rules import LASTING as LASTING  # noqa: PLC0414 - used with settings
+from scrapy_bloom.recrawl_rules import DEFAULT as DEFAULT  # noqa: PLC0414 - used with settings
 from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414
 from scrapy_bloom.recrawl_rules import (
     After,
@@ -371,19 +371,6 @@ SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
 DEFAULT_KEY = next(own.default for own in fields(BloomSettings) if own.name == "key")
 
 
-#: Settings of earlier versions, and what to do instead.
-REMOVED = {
-    "BLOOM_WINDOWS": "write each of its windows into the rules that name it, as in "
-    'BLOOM_RECRAWL_RULES = [(r"/page/\\d+$", "1 day")]',
-    "BLOOM_WINDOW_RULES": "write the windows instead of their names, as in "
-    'BLOOM_RECRAWL_RULES = [(r"/page/\\d+$", "1 day")]',
-    "BLOOM_START_WINDOW": 'set BLOOM_START_RECRAWL_AFTER: "run" is the default, "lasting" is '
-    '"default" there, and in the place of other names it has windows, as "1 day"',
-    "BLOOM_FLUSH": "remove it: SCHEDULER_FLUSH_ON_START = True clears the filter when a worker "
-    "starts, and a flush at the end is ignored",
-}
-
-
 def own_names(settings: BaseSettings) -> list[str]:
     """Return the names of settings that are meant for this package, also wrong ones."""
     return [name for name in settings if isinstance(name, str) and name.startswith("BLOOM_")]
@@ -395,8 +382,6 @@ def parse_setting(name: str, value: Any) -> Any:
     Raises:
         ConfigurationError: there is no such setting, or its value is not what it may be.
     """
-    if name in REMOVED:
-        raise ConfigurationError(f"{name} is no setting any more; {REMOVED[name]}")
     if name not in SETTINGS:
         close = difflib.get_close_matches(name, SETTINGS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"

@@ -219,6 +219,11 @@ _REMEDIES = (
         "has a host name that cannot be resolved: correct it, or {start}",
     ),
     (r"refused|Connect call failed|No such file|unreachable|No route", "is not there: {start}"),
+    (r"^NotTLSError", "does not use TLS on this port: use its port for TLS, or redis://"),
+    (
+        r"luster mode is not enabled|cluster support disabled",
+        "is a single server, and no cluster: use redis:// (rediss:// with TLS), without +cluster",
+    ),
     (_LATE, "did not answer in time: see whether it is up{if_late}, or {start}"),
     (r"^NotConnectedError", "is not connected: nothing was sent, and no connection was attempted"),
     (r"OLDSERVER (?P<version>[\d.]+)", f"is Redis {{version}}: {_NEWER}"),

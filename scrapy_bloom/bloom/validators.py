@@ -210,12 +210,13 @@ def one_of(*choices: str) -> Callable[[str, Any], str]:
 
 def whole_seconds(name: str, value: Any) -> int:
     """Parse a length of time of any size, in whole seconds."""
-    span = parse_span(name, value)
+    expected = f'{name} is a length of time such as "1 day", "6 hours" or a number of seconds'
+    try:
+        span = parse_span(name, value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{expected}; got {str(error).partition('; got ')[2]}") from None
     if span.unit != SECONDS:
-        raise ConfigurationError(
-            f'{name} is a length of time such as "1 day", "6 hours" or a number of seconds; got '
-            f"{shown(value, 60)}"
-        )
+        raise ConfigurationError(f"{expected}; got {shown(value, 60)}")
     return span.count
 
 

@@ -1,6 +1,7 @@
 """Shared by ``scrapy bloom export`` and ``import``."""
 
 from scrapy_bloom.bloom.extras.saver import Saved
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.cli.session import CommandSession, Server, with_dates
 
 #: The file name that stands for the standard output or input.
@@ -21,4 +22,6 @@ def report_file(session: CommandSession, server: Server, saved: Saved, text: str
         "blocks": saved.header.blocks,
         "lost_blocks": saved.lost,
     }
-    session.report(with_dates(document), f"{key} on {server.address}: {saved.count:,} URLs {text}")
+    session.report(
+        with_dates(document), f"{key} on {server.address}: {plural(saved.count, 'URL')} {text}"
+    )

@@ -259,7 +259,7 @@ def _look_up(
     for place, query in enumerate(queries):
         by_window[query.window].append(place)
     # No filter has the URLs of the window "run".
-    not_seen = Answer(ItemInfo(seen=False, since=0, until=0, window=RUN))
+    not_seen = Answer(ItemInfo(seen=False, recorded_after=0, until=0, window=RUN))
     answers = [not_seen] * len(queries)
     for window, places in by_window.items():
         if window == RUN:

@@ -1,5 +1,6 @@
 """``scrapy bloom clear``: forget all URLs of a filter."""
 
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import describe
 from scrapy_bloom.cli.session import (
     CommandSession,
@@ -23,9 +24,9 @@ def run(session: CommandSession) -> ExitCode:
     name = session.window
     with session.connect() as server:
         before, bloom = describe(server.key(name), server.read(name)), server.filter(name)
-        text = f"all its {before.count:,} URLs"
+        text = f"its {plural(before.count, 'URL')}"
         if before.claims:
-            text += f" and {before.claims:,} claims"
+            text += f" and {plural(before.claims, 'claim')}"
         if not session.confirm(f"Clear {bloom.key!r} on {server.address}, which forgets {text}"):
             return ExitCode.NO
         bloom.clear()

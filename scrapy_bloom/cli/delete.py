@@ -1,6 +1,7 @@
 """``scrapy bloom delete``: a filter with all its keys."""
 
 from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.deletion import stored_blocks
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.cli.render import size
@@ -52,4 +53,5 @@ def _look(server: Server, name: str) -> tuple[FilterInfo | None, str]:
     if snapshot is None:
         return None, "where a filter is being written, or what is left of one"
     info = describe(server.key(name), snapshot)
-    return info, f"with {info.count:,} URLs ({size(info.memory)}) and {info.claims:,} claims"
+    urls, claims = plural(info.count, "URL"), plural(info.claims, "claim")
+    return info, f"with {urls} ({size(info.memory)}) and {claims}"

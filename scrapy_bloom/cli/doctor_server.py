@@ -27,7 +27,7 @@ from scrapy_bloom.cli.session import Server, fingerprinter_of
 from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
+from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: PINGs, of which the fastest counts.
 PINGS = 3
@@ -146,7 +146,7 @@ def _look(server: Server, window: str) -> Snapshot | BloomError | None:
 
 def _check_rights(server: Server, *, has_ledger: bool) -> Check:
     try:
-        bloom = server.filter(LASTING)
+        bloom = server.filter(DEFAULT)
         bloom.run(_test_rights)
         if has_ledger:
             bloom.run(ledger_protocol.check_rights)
@@ -210,7 +210,7 @@ def _need(settings: BloomSettings, snapshots: dict[str, Snapshot]) -> int:
         ConfigurationError: a filter is impossible.
     """
     need = 0
-    for window in (LASTING, *settings.windows.others):
+    for window in (DEFAULT, *settings.windows.others):
         wanted, snapshot = options_of(settings, window), snapshots.get(window)
         if snapshot is None:
             header, config, taken = wanted.new_header(), wanted.config(DEFAULTS), 0

@@ -9,6 +9,7 @@ from heapq import nsmallest
 from typing import Any
 
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.validators import whole_number
@@ -211,12 +212,12 @@ def _print(
     left = totals.failed - shown
     more = f"; {left:,} are not shown (--limit 0 shows all)" if left else ""
     print(
-        f"{names} on {server.address}: {totals.failed:,} pages failed, {totals.due:,} of them are "
-        f"due{more}"
+        f"{names} on {server.address}: {plural(totals.failed, 'page')} failed, "
+        f"{plural(totals.due, 'of them is', 'of them are')} due{more}"
     )
 
 
 def _line(attempts: str, due: str, window: str | None, reason: str, url: str) -> str:
     """Return a line; the URL comes last because it may be long."""
     name = "" if window is None else f"{window:12}  "
-    return f"{attempts:8}  {due:16}  {name}{reason:40}  {url}"
+    return f"{attempts:8}  {due:{render.TIME}}  {name}{reason:40}  {url}"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.bloom.protocol.ledger_protocol import MissingPage
 from scrapy_bloom.bloom.validators import whole_number
@@ -144,7 +145,7 @@ def _line(numbers: tuple[str, str, str], window: str | None, reason: str, url: s
     """Return a line; the URL comes last because it may be long."""
     windows, since, last = numbers
     name = "" if window is None else f"{window:12}  "
-    return f"{windows:7}  {since:16}  {last:16}  {name}{reason:40}  {url}"
+    return f"{windows:7}  {since:{render.TIME}}  {last:{render.TIME}}  {name}{reason:40}  {url}"
 
 
 def _total(
@@ -154,11 +155,11 @@ def _total(
     listed: Sequence[NotedPage],
     shown: Sequence[NotedPage],
 ) -> str:
-    text = f"{len(gone):,} pages are gone"
+    text = f"{plural(len(gone), 'page is', 'pages are')} gone"
     others = len(noted) - len(gone)
     if others:
         hint = "" if session.opts.all_missing else " (--all lists them)"
-        text += f"; {others:,} were missing in one window so far{hint}"
+        text += f"; {plural(others, 'was', 'were')} missing in one window so far{hint}"
     if len(listed) > len(shown):
         text += f"; {len(listed) - len(shown):,} are not shown (--limit 0 shows all)"
     if session.opts.forget:

@@ -12,8 +12,10 @@ from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import BloomError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
+from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, to_json, with_dates
 from scrapy_bloom.settings import WORDS
@@ -50,6 +52,10 @@ class Listed:
         document: dict[str, Any] = to_json(self.info)
         workers = {"alive": self.workers} | with_dates({"until": self.last})
         return document | with_dates({"closes": self.next_rotation}) | {"workers": workers}
+
+
+#: What a user needs to find filters by the names of their keys.
+RIGHTS = f"what scrapy bloom acl --for {CRAWL},{LIST} prints"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +104,7 @@ def _walk(server: Server) -> Iterator[bytes]:
             for key in server.client.scan_iter(match=PATTERN, count=STEP):
                 yield key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
     except (redis.RedisError, OSError) as error:
-        raise explain(error, server.address, WORDS) from showable(error)
+        raise explain(error, server.address, {**WORDS, "rights": RIGHTS}) from showable(error)
 
 
 def _look(server: Server, name: str) -> Listed | None:
@@ -118,7 +124,7 @@ def _look(server: Server, name: str) -> Listed | None:
 
 
 def _text(address: str, listed: list[Listed], skipped: int) -> str:
-    lines = [f"{len(listed):,} filters on {address}"]
+    lines = [f"{plural(len(listed), 'filter')} on {address}"]
     if listed:
         lines += ["", render.listed([_row(one) for one in listed])]
     if skipped:

@@ -12,6 +12,7 @@ from typing import Any
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.migrate_source import check_fingerprinter, open_source
 from scrapy_bloom.cli.migrate_target import Target
@@ -86,7 +87,7 @@ def _migrate(session: CommandSession, source: Source, target: Target, address: s
     """Record all entries, then look up all of them; a dry run does only the latter."""
     opts, counts = session.opts, Counts()
     new = checked = seen = 0
-    entries = f"about {source.total:,} entries of {source.name}"
+    entries = f"about {plural(source.total, 'entry', 'entries')} of {source.name}"
     if not opts.dry_run and not session.confirm(f"Record {entries} in {target.name}"):
         return ExitCode.NO
     try:
@@ -135,7 +136,7 @@ def _text(document: dict[str, Any], opts: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of a report."""
     read, new, checked, seen = (document[name] for name in ("read", "new", "checked", "seen"))
     skipped, run_only = document["skipped"], document["run_only"]
-    yield f"{document['source']}: {read:,} entries"
+    yield f"{document['source']}: {plural(read, 'entry', 'entries')}"
     if run_only:
         yield f"  {run_only:,} have the window 'run', which no filter remembers"
     if skipped:

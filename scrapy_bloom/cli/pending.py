@@ -8,6 +8,7 @@ from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.cli.session import (
     CommandSession,
@@ -118,7 +119,7 @@ def _show(session: CommandSession, claims: Iterator[Claim], head: Mapping[str, s
         owner = printable(f"{claim['worker'] or claim['owner']} {claim['spider']}")
         url = "(its request is not kept)" if claim["url"] is None else printable(claim["url"])
         print(f"{claim['attempts']:8}  {when:26}  {owner:30}  {url}")
-    print(f"{head['key']} on {head['address']}: {total:,} claims")
+    print(f"{head['key']} on {head['address']}: {plural(total, 'claim')}")
 
 
 def _release(
@@ -128,13 +129,13 @@ def _release(
     for claim in claims:
         fields[claim["owner"], claim["block"]].add(claim["field"])
     count, where = sum(map(len, fields.values())), f"{bloom.key} on {head['address']}"
-    if count and not session.confirm(f"Release {count:,} claims of {where}; {CONSEQUENCE}"):
+    if count and not session.confirm(f"Release {plural(count, 'claim')} of {where}; {CONSEQUENCE}"):
         return ExitCode.NO
     released = 0
     for (owner, block), part in fields.items():
         # A claim that has another owner by now is left alone.
         release = partial(claim_protocol.release_fields, fields={block: [*part]}, owner=owner)
         released += bloom.run(release)
-    text = f"{where}: {released:,} claims released; {CONSEQUENCE}"
+    text = f"{where}: {plural(released, 'claim')} released; {CONSEQUENCE}"
     session.report({**head, "released": released}, text)
     return ExitCode.FINE

@@ -11,6 +11,7 @@ from scrapy import Spider
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.cli import render
@@ -84,7 +85,7 @@ def run(session: CommandSession) -> ExitCode:
     reader = TargetReader(spider, opts.callback, identifier)
     targets, wrong = read_targets(reader, opts.urls, opts.file)
     if wrong:
-        complain(f"{wrong:,} URLs are wrong, and none is crawled again")
+        complain(f"{plural(wrong, 'URL is', 'URLs are')} wrong, and none is crawled again")
         return ExitCode.NO
     with session.connect() as server:
         filters = _filters(server, identifier, {target.key[0] for target in targets})
@@ -275,7 +276,8 @@ def _report(
     for target, state in pairs:
         print(f"{WORDS[state]:15}  {printable(without_credentials(target.url))}")
     left = counts[State.LEFT] + counts[State.DUE]
-    text = f"{left:,} URLs are left for the next crawl of {spider.name!r}, or one that runs now"
+    urls = plural(left, "URL is", "URLs are")
+    text = f"{urls} left for the next crawl of {spider.name!r}, or one that runs now"
     if counts[State.CLAIMED]:
         text += (
             f"; {counts[State.CLAIMED]:,} are claimed already: a worker crawls them now, or they "

@@ -4,14 +4,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.model.schedule import MAX_TIME, Schedule, parse_span
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
 from scrapy_bloom.crawl.advice import Finding
+from scrapy_bloom.crawl.summary import day
 
 try:
     import rich.console
@@ -22,6 +23,8 @@ except ImportError:  # pip install "scrapy-bloom[cli]"
 #: Bytes that the ledger takes for a page, and for one whose request is not packed yet, about:
 #: measured in decision 050.
 LEDGER_BYTES, ENTRY_BYTES = 30, 300
+#: Characters of a time, and of one "or later".
+TIME, _SINCE = len("2027-01-31 12:34:56"), len("2027-01-31 12:34:56 or later")
 #: Characters of a line of prose.
 WIDTH = 100
 
@@ -63,15 +66,15 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
         "window": _window(info.window, info.period, info.ring),
         "URLs": f"{info.count:,} ({room})",
         "error rate": f"{rate}, {_rate(info.error_bound)} when all layers are full",
-        "memory": f"{size(info.memory)} in {info.blocks:,} blocks{counters}",
-        "bits per URL": f"{info.bits_per_url:.1f}, {info.num_hashes} hash functions",
+        "memory": f"{size(info.memory)} in {plural(info.blocks, 'block')}{counters}",
+        "bits per URL": f"{info.bits_per_url:.1f}, {plural(info.num_hashes, 'hash function')}",
         "grows": growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}"),
         "pending": "none",
     }
     if not info.has_configured_sizes:
         facts["new sizes"] = _new_sizes(info)
     if info.claims:
-        claims = f"{info.claims:,} URLs claimed, not settled yet"
+        claims = f"{plural(info.claims, 'URL')} claimed, not settled yet"
         facts["pending"] = f"{claims} (scrapy bloom pending lists them)"
     if measured is not None:
         facts["measured"] = _measured(measured)
@@ -136,18 +139,18 @@ def item_line(item: str, info: ItemInfo) -> str:
     """Return a line about an item, which comes last because it may be long."""
     verdict, since, until = "new", "", ""
     if info.seen:
-        verdict, since = "seen", minute(info.since)
+        verdict, since = "seen", f"{minute(info.recorded_after)} or later"
         until = minute(info.until) or ("never" if info.window is None else "in a later run")
-    return f"{verdict:7}  {since:16}  {until:16}  {item}"
+    return f"{verdict:7}  {since:{_SINCE}}  {until:{TIME}}  {item}"
 
 
 def claim_line(state: str, item: str, *, since: int = 0, due: int = 0) -> str:
     """Return a line about an item that is claimed, or has failed and is due again some time."""
-    return f"{state:7}  {minute(since):16}  {minute(due):16}  {item}"
+    return f"{state:7}  {minute(since):{_SINCE}}  {minute(due):{TIME}}  {item}"
 
 
 #: The columns of ``item_line`` and ``claim_line``.
-ITEM_HEADING = f"{'':7}  {'since (UTC)':16}  new again, or next try (UTC)"
+ITEM_HEADING = f"{'':7}  {'since (UTC)':{_SINCE}}  new again, or next try (UTC)"
 
 
 @contextmanager
@@ -166,10 +169,13 @@ def progress(title: str) -> Iterator[Callable[[int, int], object]]:
 
 
 def minute(time: int) -> str:
-    """Return a Unix time as the minute in UTC; "" for 0, and "?" beyond the calendar."""
+    """Return a Unix time in UTC, with seconds if there are any.
+
+    "" for 0, and "?" beyond the calendar.
+    """
     if time > MAX_TIME:
         return "?"  # damaged: anybody may have written it
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}" if time else ""
+    return day(time).removesuffix(" UTC") if time else ""
 
 
 def size(count: float) -> str:

@@ -21,17 +21,18 @@ from scrapy_bloom.bloom.client.unreadable import reading
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import KEEP
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
-from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
+from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: Fields that are Unix times: JSON also has each of them as text.
 TIMES = frozenset(
     (
         *("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now"),
-        *("first", "last"),
+        *("first", "last", "recorded_after"),
     )
 )
 #: Properties that JSON has in addition to the fields.
@@ -83,7 +84,7 @@ class Server:
 
     def key(self, window: str) -> str:
         """Return the key of a window's filter."""
-        return self._prefix if window == LASTING else f"{self._prefix}:{window}"
+        return self._prefix if window == DEFAULT else f"{self._prefix}:{window}"
 
     def filter(self, window: str) -> BloomFilter:
         """Return a window's filter as it is stored, without the project's settings."""
@@ -203,7 +204,7 @@ class CommandSession:
         Raises:
             ConfigurationError: no window has that name.
         """
-        name: str = self.opts.window or LASTING
+        name: str = self.opts.window or DEFAULT
         known = self.windows
         # The windows of a filter that --key names are not known.
         if name not in known and self.opts.key is None:
@@ -216,7 +217,7 @@ class CommandSession:
     @cached_property
     def windows(self) -> Sequence[str]:
         """The names of all windows that have a filter, the main one first."""
-        return LASTING, *self.settings.windows.others
+        return DEFAULT, *self.settings.windows.others
 
     @property
     def is_chosen(self) -> bool:
@@ -330,7 +331,7 @@ def report_forgotten(
 ) -> None:
     """Print what a filter holds after it forgot URLs."""
     head = {"address": server.address, "name": session.window, "urls_forgotten": forgotten}
-    text = f"{forgotten:,} URLs forgotten, {after.count:,} remembered"
+    text = f"{plural(forgotten, 'URL')} forgotten, {after.count:,} remembered"
     session.report(head | to_json(after), f"{after.key} on {server.address}: {text}")
 
 

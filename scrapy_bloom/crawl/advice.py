@@ -11,6 +11,7 @@ from scrapy_bloom.bloom.model.forecast import saved_by_capacity
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Schedule
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.claims.queues import Queue
@@ -82,8 +83,8 @@ def on_claims_ignored(count: int) -> Finding | None:
     if not count:
         return None
     return Finding(
-        f"{count:,} requests are claimed, and were not crawled when an earlier crawl ended (or "
-        "are being crawled by another one)",
+        f"{plural(count, 'request is', 'requests are')} claimed, left by a crawl that has ended or "
+        "being crawled by another one",
         'BLOOM_REMEMBER = "scheduled" does not take them over, and their pages may never be found '
         "again",
         "Run the spider once with -s BLOOM_REMEMBER=crawled; scrapy bloom pending lists and ends "

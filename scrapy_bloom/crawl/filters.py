@@ -1,4 +1,4 @@
-"""The filters of a crawl: the lasting one and one for each other window, on one connection."""
+"""The filters of a crawl: the default one and one for each other window, on one connection."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.options import EXTEND
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.settings import LASTING, WORDS, BloomSettings
+from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: Is called with a filter's key, its window, an event, and the ring that changed.
 Notify = Callable[[str, str, str, Ring], object]
@@ -27,7 +27,7 @@ class Filters:
     """The filters of a crawl.
 
     Attributes:
-        by_window: the filter of each window, the lasting one first.
+        by_window: the filter of each window, the default one first.
         connection: what they share.
     """
 
@@ -35,9 +35,9 @@ class Filters:
     connection: Connection
 
     @property
-    def lasting(self) -> BloomFilter:
+    def default(self) -> BloomFilter:
         """The filter of all requests that no other window is named for."""
-        return self.by_window[LASTING]
+        return self.by_window[DEFAULT]
 
     @property
     def forgetting(self) -> dict[str, BloomFilter]:
@@ -64,7 +64,7 @@ class Filters:
         Raises:
             StorageError: the server does not answer.
         """
-        return self.lasting.server_id()
+        return self.default.server_id()
 
     def wait(self, wait: Wait) -> Acknowledged:
         """Wait until replicas have what all clients wrote before.
@@ -73,7 +73,7 @@ class Filters:
             StorageError: the server does not answer.
         """
         sessions = [bloom.session for bloom in self.by_window.values()]
-        return self.lasting.wait(touches(sessions), wait)
+        return self.default.wait(touches(sessions), wait)
 
     def noted_windows(self, names: Sequence[str]) -> set[str]:
         """Note in the main filter which windows there are; return all that were noted before.
@@ -81,7 +81,7 @@ class Filters:
         Raises:
             StorageError: the server does not answer.
         """
-        return self.lasting.run(partial(claim_protocol.note_windows, names=names))
+        return self.default.run(partial(claim_protocol.note_windows, names=names))
 
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""
@@ -114,13 +114,13 @@ def connect_filters(
     """
     connection, windows = _connect(settings, scrapy_settings), settings.windows
     parameters = {
-        LASTING: settings.parameters(),
+        DEFAULT: settings.parameters(),
         **{name: settings.parameters(window) for name, window in windows.others.items()},
         **{name: {"run": settings.run} for name in left},
     }
     blooms = {}
     for name, given in parameters.items():
-        key = settings.key if name == LASTING else f"{settings.key}:{name}"
+        key = settings.key if name == DEFAULT else f"{settings.key}:{name}"
         blooms[name] = BloomFilter(
             connection.client,
             key,
@@ -133,7 +133,7 @@ def connect_filters(
             timeout=settings.timeout,
         )
     if len(blooms) == 1:
-        blooms[LASTING].keep_connection()
+        blooms[DEFAULT].keep_connection()
     return Filters(blooms, connection)
 
 

@@ -1,5 +1,6 @@
 """What identifies a request for the filters: its window and its fingerprint, worked out once."""
 
+import difflib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.bloom.errors import shown
+from scrapy_bloom.crawl.meta_keys import META_KEYS
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import (
@@ -22,12 +24,14 @@ from scrapy_bloom.fingerprinter import (
     version_of,
     versioned,
 )
-from scrapy_bloom.settings import LASTING, RUN, BloomSettings
+from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings
 
 #: Fingerprinters that make it of the URL, the method and the body alone, as long as the meta key
 #: "verbatim_url" is not there.
 KNOWN = (RequestFingerprinter, ScrapyRedisFingerprinter)
 ATTRIBUTES, META = {"url", "method", "body", "meta"}, {"verbatim_url"}
+#: Keys of ``meta`` that are remembered as right: a spider may make any number.
+MAX_KEYS = 1_000
 #: URLs of each half of the cache, and characters of the longest: 5 MB at 100 characters a URL.
 HALF, MAX_LENGTH = 8_192, 500
 
@@ -63,6 +67,8 @@ class Identity:
             crawler.spidercls, SitemapSpider
         )
         self._windows = Windows(settings.windows, report)
+        #: Keys of ``meta`` that are known to be right.
+        self._keys: set[object] = set(META_KEYS)
         #: Import path of the class that makes the fingerprints.
         self.fingerprinter = global_object_name(type(crawler.request_fingerprinter))
 
@@ -90,19 +96,32 @@ class Identity:
         Raises as ``fingerprint`` does.
         """
         item, meta = self.fingerprint(request), request.meta
-        if (
-            self._has_rules
-            or "bloom_recrawl_after" in meta
-            or meta.get("is_start_request")
-            or "bloom_window" in meta
-        ):
+        if not self._keys.issuperset(meta):
+            self._check_keys(request)
+        if self._has_rules or "bloom_recrawl_after" in meta or meta.get("is_start_request"):
             window = self._windows.of(request, self._crawler.spider)
         else:
-            window = LASTING  # as of most requests
+            window = DEFAULT  # as of most requests
         # What this run has taken is seen until its end, whatever version it has.
         if "bloom_version" in meta and window != RUN:
             item = self._versioned(item, request)
         return window, item
+
+    def _check_keys(self, request: Request) -> None:
+        """Warn about keys of ``meta`` that look like those of this package, and are not."""
+        keys = request.meta.keys() - self._keys
+        for key in keys:
+            if isinstance(key, str) and key.startswith("bloom_"):
+                close = difflib.get_close_matches(key, META_KEYS, n=1, cutoff=0.8)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(META_KEYS)}"
+                self._report.warn_once(
+                    "unknown-meta-key",
+                    f"meta[{key!r:.100}] of {shown(request)} has no effect: scrapy-bloom knows no "
+                    f"such key; {hint}",
+                    key,
+                )
+        if len(self._keys) < MAX_KEYS:
+            self._keys |= keys
 
     def _versioned(self, item: bytes, request: Request) -> bytes:
         version = version_of(request.meta)

@@ -1,4 +1,4 @@
-"""The keys of ``Request.meta`` that a crawl reads, for the documentation."""
+"""The keys of ``Request.meta`` that a crawl reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

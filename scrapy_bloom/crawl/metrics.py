@@ -12,7 +12,7 @@ from twisted.web.server import Site
 from scrapy_bloom.crawl.exposition import CONTENT_TYPE, Family, Metric, Sample, render
 from scrapy_bloom.crawl.stats import STATS, Kind, Stat, Stats
 from scrapy_bloom.messages import tagged
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import DEFAULT
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def families(stats: Stats, spider: str) -> list[Family]:
 
 def _samples(stats: Stats, name: str, spider: str, windows: Iterable[str]) -> Iterable[Sample]:
     for window in windows:
-        is_main = window == LASTING
+        is_main = window == DEFAULT
         value = stats.number(name, window)
         if value is None and is_main and STATS[name].kind is Kind.COUNTER:
             value = 0  # so that the first increment is seen as one

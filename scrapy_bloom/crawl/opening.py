@@ -11,7 +11,7 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
 from scrapy_bloom.messages import tagged
 from scrapy_bloom.recrawl_rules import WINDOW_NAME
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import DEFAULT
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def claims_left(
         connect: connects the filters of further windows.
         opening: repeats what may be repeated.
     """
-    names = [name for name in filters.by_window if name != LASTING]
+    names = [name for name in filters.by_window if name != DEFAULT]
     noted = filter(WINDOW_NAME.fullmatch, opening.run(partial(filters.noted_windows, names)))
     left = {*sorted({*noted} - filters.by_window.keys())[:MAX_WINDOWS_LEFT]}
     if not left:

@@ -11,6 +11,7 @@ from scrapy_bloom.bloom.errors import BloomError, short, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
@@ -21,7 +22,7 @@ from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
 from scrapy_bloom.messages import tagged
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import ITEMS, BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
 _COUNTED = ("new", "seen", "failed", "taken_over", "without_item")
@@ -41,6 +42,8 @@ class Report:
     def __init__(self, stats: Stats) -> None:
         self.stats, self.count = stats, stats.count
         self._said: set[object] = set()
+        #: Whether settings or requests name pages that are read again sooner than others.
+        self.names_pages = False
         #: The last logged reason why the server cannot be used.
         self._trouble = ""
         self.happened = RingEvents(self).happened
@@ -92,6 +95,7 @@ class Report:
     ) -> None:
         """Log what each filter holds, so that a second run does not look broken."""
         opening = Opening()
+        self.names_pages = bool(settings.recrawl_rules) or settings.remember == ITEMS
         for window, bloom in filters.by_window.items():
             info = opening.run(bloom.info)
             schedule = bloom.config.schedule if bloom.config else None
@@ -108,15 +112,15 @@ class Report:
             self._advise("fingerprinter", bloom, advice.on_fingerprinter(stored, fingerprinter))
         has_window = bool(filters.forgetting)
         if settings.ledger and not has_window:
-            self._advise("ledger-unused", filters.lasting, advice.LEDGER_UNUSED)
-        policy = opening.run(filters.lasting.eviction_policy)
-        lasting, eviction = filters.lasting, advice.on_eviction(policy, has_window=has_window)
-        self._advise("eviction", lasting, eviction)
-        schedule = lasting.config.schedule if lasting.config else None
-        self._advise("http-cache", lasting, advice.on_http_cache(scrapy_settings, schedule))
-        self._advise("seeds", lasting, advice.on_seeds(settings.seeds))
+            self._advise("ledger-unused", filters.default, advice.LEDGER_UNUSED)
+        policy = opening.run(filters.default.eviction_policy)
+        default, eviction = filters.default, advice.on_eviction(policy, has_window=has_window)
+        self._advise("eviction", default, eviction)
+        schedule = default.config.schedule if default.config else None
+        self._advise("http-cache", default, advice.on_http_cache(scrapy_settings, schedule))
+        self._advise("seeds", default, advice.on_seeds(settings.seeds))
         if not settings.makes_claims:
-            self._advise("queue-lost", lasting, advice.on_queue(Queue.of(scrapy_settings)))
+            self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(self, filters: Filters) -> None:
         """Take down what the filters hold at the end."""
@@ -126,7 +130,7 @@ class Report:
                 self._set(window, info)
                 tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
                 logger.info("Bloom filter %r: %s", bloom.key, summary(tally, info))
-                if reason := nothing_new(tally, info):
+                if reason := nothing_new(tally, info, names_pages=self.names_pages):
                     logger.info("Bloom filter %r: %s", bloom.key, reason)
         except BloomError as error:
             logger.warning(tagged("no-last-look", "No last look at the Bloom filter: %s"), error)
@@ -238,7 +242,7 @@ class Report:
             "generations": len(info.generations),
             "layers": sum(generation.layers for generation in info.generations),
             "fill_ratio": active.fill_ratio,
-            "estimated_error_rate": info.estimated_error_rate,
+            "estimated_error_rate": float(f"{info.estimated_error_rate:.2g}"),
         }
         for name, value in values.items():
             self.stats.set(name, value, window)
@@ -303,7 +307,8 @@ class RingEvents:
 
 
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
-    size = f"{info.memory / (1 << 20):.1f} MiB in {info.blocks} blocks"
+    size = f"{info.memory / (1 << 20):.1f} MiB in {plural(info.blocks, 'block')}"
+    urls = plural(info.count, "URL, which is", "URLs, which are")
     made_for = f"made for {info.capacity:,}"
     if not info.has_configured_sizes:
         made_for = f"room for {info.generations[0].capacity:,} before the next"
@@ -314,10 +319,7 @@ def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
             f"{info.period}"
         )
     if schedule is None:
-        return f"remembers {info.count:,} URLs, which are not crawled again ({size}, {made_for})"
+        return f"remembers {urls} not crawled again ({size}, {made_for})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
-    return (
-        f"remembers {info.count:,} URLs, which are crawled again {schedule.age}{since} "
-        f"({size}, {made_for})"
-    )
+    return f"remembers {urls} crawled again {schedule.age}{since} ({size}, {made_for})"

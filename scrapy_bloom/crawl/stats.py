@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import DEFAULT
 
 
 class Kind(Enum):
@@ -84,7 +84,7 @@ class _Names(dict[tuple[str, str], str]):
         window, name = key
         if name not in STATS:
             raise KeyError(f"bloom/{name} is not in STATS of scrapy_bloom/crawl/stats.py")
-        full = f"bloom/{name}" if window == LASTING else f"bloom/{window}/{name}"
+        full = f"bloom/{name}" if window == DEFAULT else f"bloom/{window}/{name}"
         self[key] = full
         return full
 
@@ -102,7 +102,7 @@ class Stats:
         #: Scrapy's method: Scrapy 2.19 takes longer to look it up than to run it.
         self.inc_value = collector.inc_value
 
-    def count(self, name: str, window: str = LASTING, *, count: int = 1) -> None:
+    def count(self, name: str, window: str = DEFAULT, *, count: int = 1) -> None:
         """Add to a counter."""
         self.inc_value(self.names[window, name], count)
 
@@ -114,14 +114,14 @@ class Stats:
     @property
     def windows(self) -> list[str]:
         """All windows that have stats, the main one first."""
-        named = {window for window, _ in self.names} - {LASTING}
-        return [LASTING, *sorted(named)]
+        named = {window for window, _ in self.names} - {DEFAULT}
+        return [DEFAULT, *sorted(named)]
 
     def number(self, name: str, window: str) -> float | None:
         """Return a stat; None if it has no value yet."""
         value = self._collector.get_value(self.names[window, name])
         return value if type(value) in (int, float) else None
 
-    def set(self, name: str, value: object, window: str = LASTING) -> None:
+    def set(self, name: str, value: object, window: str = DEFAULT) -> None:
         """Set a gauge."""
         self._collector.set_value(self.names[window, name], value)

@@ -8,7 +8,7 @@ from scrapy_bloom.bloom.protocol.replication import Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import DEFAULT
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Step:
         wait: if given, is waited for instead.
     """
 
-    window: str = LASTING
+    window: str = DEFAULT
     operation: Callable[[FilterSession], Operation[Any]] | None = None
     wait: Wait | None = None
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 
 
@@ -30,30 +31,46 @@ def summary(tally: Tally, info: FilterInfo) -> str:
     listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
     new = f"{tally.new:,} new{listings}"
     done = f"{new}, {tally.seen:,} seen, {tally.failed:,} failed in this process"
-    text = f"{done}; {info.count:,} URLs are remembered"
+    text = f"{done}; {plural(info.count, 'URL is', 'URLs are')} remembered"
     if info.claims:
-        text += f", {info.claims:,} are not crawled yet or have failed (scrapy bloom pending)"
+        pending = plural(info.claims, "is not crawled yet or has", "are not crawled yet or have")
+        text += f", {pending} failed (scrapy bloom pending)"
     closes = info.generations[0].closes
     return f"{text}; the next rotation is on {day(closes)}" if closes else text
 
 
-def nothing_new(tally: Tally, info: FilterInfo) -> str | None:
-    """Return why a crawl found nothing new, and what to do; None if it found something."""
+def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) -> str | None:
+    """Return why a crawl found nothing new, and what to do; None if it found something.
+
+    Args:
+        tally: what was counted.
+        info: the filter as it is now.
+        names_pages: whether the project says already which pages are read again sooner.
+    """
     if tally.new or tally.taken_over or not tally.seen:
         return None
     since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
     again = f", and is crawled again from {day(due)} on" if due else ""
-    others = ""
+    text = (
+        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
+        f"since {since}{again}"
+    )
     if info.claims:
-        others = f"or is one of the {info.claims:,} that another worker crawls or that failed, "
+        pages = plural(info.claims, "page")
+        text += (
+            f"; or it is pending ({pages}): another worker is crawling it, or it has failed and is "
+            "tried again later (scrapy bloom pending)"
+        )
+    if names_pages:
+        return text
     return (
-        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, {others}the "
-        f"oldest since {since}{again}. If some of these pages list others that are new, name them "
-        'by meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them. A '
+        f"{text}. If some of these pages list others that are new, name them by "
+        'meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them. A '
         'new filter needs no names with BLOOM_REMEMBER = "items"'
     )
 
 
 def day(time: int) -> str:
-    """Return a Unix time as text."""
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """Return a Unix time as text, with seconds if there are any."""
+    seconds = ":%S" if time % 60 else ""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M{seconds} UTC}"

@@ -6,7 +6,7 @@ from scrapy.spiders import SitemapSpider
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.fingerprinter import version_of
-from scrapy_bloom.recrawl_rules import LASTING, RecrawlWindows
+from scrapy_bloom.recrawl_rules import DEFAULT, RecrawlWindows
 
 #: Texts in ``meta`` whose windows are kept: a spider may make any number.
 MAX_TEXTS = 1_000
@@ -28,18 +28,11 @@ class Windows:
     def of(self, request: Request, spider: Spider | None) -> str:
         """Return the window of a request: by ``meta``, as a start request, or by the rules."""
         meta = request.meta
-        if "bloom_window" in meta:
-            self._report.warn_once(
-                "window-renamed",
-                f'meta["bloom_window"] of {shown(request)} is not used any more, and the request '
-                'has the window that the settings give it: set meta["bloom_recrawl_after"] to '
-                '"run" or to a time such as "1 day", and "default" in the place of "lasting"',
-            )
         value = meta.get("bloom_recrawl_after")
         named = None if value is None else self._named(value, request)
         if named is not None:
             return named
-        if self._windows.start != LASTING and _is_hub(request, spider):
+        if self._windows.start != DEFAULT and _is_hub(request, spider):
             return self._windows.start
         # DepthMiddleware sets it on all requests but start requests.
         depth = meta.get("depth", 0)
@@ -61,6 +54,7 @@ class Windows:
                 "give it. To have another one, name it in BLOOM_RECRAWL_RULES, too",
             )
             return None
+        self._report.names_pages = True
         if isinstance(value, str) and len(self._by_text) < MAX_TEXTS:
             self._by_text[value] = name
         return name

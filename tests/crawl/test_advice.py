@@ -123,8 +123,8 @@ def test_what_an_earlier_run_was_given_does_not_count(make: Make) -> None:
     def config(**settings: object) -> Config:
         filters = make(**settings).filters
         assert filters
-        assert filters.lasting.config
-        return filters.lasting.config
+        assert filters.default.config
+        return filters.default.config
 
     usual = config()
     once = config(BLOOM_ERROR_RATE="50%", BLOOM_GROWTH=3, BLOOM_MAX_MEMORY="1 GiB")
@@ -141,8 +141,8 @@ def test_a_worker_that_connects_again_undoes_no_settings(make: Make, client: red
 
     def reconnected() -> Config:
         filters = connect()
-        filters.lasting.open()
-        config = filters.lasting.config
+        filters.default.open()
+        config = filters.default.config
         filters.close()
         assert config
         return config

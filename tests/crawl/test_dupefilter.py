@@ -300,7 +300,7 @@ class Unprintable:
     "meta",
     [
         {"bloom_recrawl_after": Unprintable()},
-        {"bloom_window": Unprintable()},
+        {"bloom_other": Unprintable()},
         {"bloom_key": Unprintable()},
         {"is_start_request": Unprintable(), "depth": Unprintable()},
         {"redirect_urls": Unprintable()},

@@ -1,5 +1,6 @@
 """Windows of ``BloomDupeFilter``: of the run, lasting, named, and in runs."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from scrapy.spiders import SitemapSpider
 from support.dupefilters import URL, Make, spider_of, stats
 
 from scrapy_bloom import FilterMismatchError
+from scrapy_bloom.crawl.identity import MAX_KEYS
 
 # -- the run --
 
@@ -85,18 +87,53 @@ def test_an_unknown_window_leaves_the_request_to_the_rules(make: Make) -> None:
     assert stats(dupefilter)["bloom/1-day/new"] == 1
 
 
-def test_the_meta_key_of_earlier_versions_is_warned_about_once(
+def test_a_meta_key_that_is_not_known_is_warned_about_once(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     dupefilter = make(**WINDOWS)
     for number in range(3):
         url = f"https://example.com/page/{number}"
-        assert not dupefilter.request_seen(Request(url, meta={"bloom_window": "run"}))
+        meta = {"bloom_recrawl_afer": "run", "bloom_colour": "red", "depth": 1}
+        assert not dupefilter.request_seen(Request(url, meta=meta))
     assert stats(dupefilter)["bloom/1-day/new"] == 3
-    assert caplog.text.count("window-renamed") == 1
-    assert 'set meta["bloom_recrawl_after"] to "run" or to a time' in caplog.text
-    assert not make().request_seen(Request(URL, meta={"bloom_window": "run"}))
-    assert make().request_seen(Request(URL)), "as all others"
+    assert caplog.text.count("unknown-meta-key") == 2
+    assert "such key; did you mean bloom_recrawl_after? [" in caplog.text
+    assert "such key; there are bloom_key, bloom_version, " in caplog.text
+
+
+def test_any_number_of_meta_keys_takes_no_memory(make: Make) -> None:
+    dupefilter = make()
+    for number in range(3 * MAX_KEYS):
+        dupefilter.request_seen(Request(URL, meta={f"key {number}": 1}))
+    assert len(dupefilter._identity._keys) <= MAX_KEYS
+
+
+@pytest.mark.parametrize(
+    ("settings", "meta", "is_advised"),
+    [
+        ({}, {}, True),
+        ({"BLOOM_RECRAWL_RULES": [(r"/list$", "run")]}, {}, False),
+        ({"BLOOM_REMEMBER": "items"}, {}, False),
+        ({}, {"bloom_recrawl_after": "run"}, False),
+    ],
+)
+def test_what_is_named_already_is_not_advised_to_be_named(
+    settings: dict[str, Any],
+    meta: dict[str, str],
+    is_advised: bool,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    page = Request("https://example.com/page/1")
+    for _ in range(2):
+        caplog.clear()
+        dupefilter = make(**{"BLOOM_REMEMBER": "scheduled", **settings})
+        with caplog.at_level(logging.INFO):
+            dupefilter.request_seen(Request("https://example.com/list", meta=meta))
+            dupefilter.request_seen(page)
+            dupefilter.close("finished")
+    assert "nothing was new" in caplog.text
+    assert ("name them by" in caplog.text) is is_advised
 
 
 # -- windows of rules --

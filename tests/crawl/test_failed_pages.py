@@ -72,5 +72,5 @@ def test_callbacks(failed: dict[str, Any]) -> None:
 
 def test_what_else_is_known(failed: dict[str, Any]) -> None:
     one = failed["/error"]
-    assert (one["name"], one["attempts"], one["spider"]) == ("lasting", 1, "odd")
+    assert (one["name"], one["attempts"], one["spider"]) == ("default", 1, "odd")
     assert one["due_utc"].endswith("Z")

@@ -143,7 +143,7 @@ async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_littl
 async def test_an_outage_that_a_lookup_and_a_write_notice_is_one(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = Job(JobKind.RELEASE, "lasting", b"anything")
+    release = Job(JobKind.RELEASE, "default", b"anything")
     with Worker(own_server.url) as worker:
         worker.thread.put(release)
         await eventually(lambda: not worker.thread.queue, "it is connected")
@@ -169,7 +169,7 @@ async def test_an_outage_that_a_write_notices_costs_the_crawl_nothing(
 ) -> None:
     with Worker(own_server.url) as worker:
         with killed(own_server):
-            worker.thread.put(Job(JobKind.RELEASE, "lasting", b"anything"))
+            worker.thread.put(Job(JobKind.RELEASE, "default", b"anything"))
             await eventually(lambda: worker.stat("outages"))
             assert not worker.sees(0)
             assert worker.sees(0)

@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import DEFAULT
 
 TAG, OWNER, KEYS = "12345678", "w-ours", Keys("k")
 
@@ -40,7 +40,7 @@ class Stand:
     def __init__(self, server: MovedServer, client: redis.Redis) -> None:
         self.server, self.client, self.events = server, client, Events()
         self.bloom = BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-        self.filters = Filters({LASTING: self.bloom}, cast("Any", None))
+        self.filters = Filters({DEFAULT: self.bloom}, cast("Any", None))
         self.bloom.open()
         self.task = LedgerTask(TAG, self.events, lambda call: call(), secrets.token_hex)
 

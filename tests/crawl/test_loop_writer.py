@@ -18,7 +18,7 @@ KEEP = JobKind.KEEP
 
 
 def keep(number: int) -> Job:
-    return Job(KEEP, "lasting", b"kept:%d" % number, "{}")
+    return Job(KEEP, "default", b"kept:%d" % number, "{}")
 
 
 @in_loop

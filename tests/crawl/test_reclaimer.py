@@ -135,7 +135,7 @@ class Crawl:
     def __init__(
         self, bloom: BloomFilter, client: redis.Redis, queue: str = "", heartbeat: float = 1.0
     ) -> None:
-        self.filters = Filters({"lasting": bloom}, Connection(client, ""))
+        self.filters = Filters({"default": bloom}, Connection(client, ""))
         self.taken: dict[str, str] = {}
         self.ended = 0
         #: Number of the idle period.
@@ -359,7 +359,7 @@ class SharedLooks:
     def look(self, *, clean: bool) -> None:
         """Let a third worker look at all claims."""
         time.sleep(0.002)  # a look counts that began after another millisecond
-        bloom, group = self.second.filters.lasting, self._turns._group(self.second.filters)
+        bloom, group = self.second.filters.default, self._turns._group(self.second.filters)
         begin = partial(worker_protocol.begin_look, group=group, since=0, pause=0, clean=clean)
         begun = bloom.run(begin).now
         bloom.run(partial(worker_protocol.end_look, group=group, begun=begun, clean=clean))
@@ -452,13 +452,13 @@ def test_a_process_that_has_left_in_order_is_not_looked_for(
     enter(bloom, near, 60)
     crawl.work()
     heartbeats: Any = crawl.takeover._heartbeats
-    known = heartbeats._known["lasting"].by_id
-    assert not crawl.takeover._claims.views["lasting"].dead
+    known = heartbeats._known["default"].by_id
+    assert not crawl.takeover._claims.views["default"].dead
     known[near.id] = replace(known[near.id], process=gone.process)
     remove = partial(worker_protocol.remove_workers, entries={near.member: ""}, nonce="m")
     bloom.run(remove)
     heartbeats.send(crawl.filters, is_idle=False)
-    assert not crawl.takeover._claims.views["lasting"].dead
+    assert not crawl.takeover._claims.views["default"].dead
 
 
 def test_few_workers_notice_a_dead_one_as_soon_as_it_counts_as_dead(

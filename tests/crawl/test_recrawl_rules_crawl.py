@@ -93,7 +93,7 @@ def test_equal_windows_share_a_filter(make: Make, client: redis.Redis) -> None:
     assert dupefilter.request_seen(Request(URL))
     assert stats(dupefilter)["bloom/1-day/new"] == stats(dupefilter)["bloom/1-day/seen"] == 1
     assert dupefilter.filters
-    assert dupefilter.filters.by_window.keys() == {"lasting", "1-day"}
+    assert dupefilter.filters.by_window.keys() == {"default", "1-day"}
     config = dupefilter.filters.by_window["1-day"].config
     assert config is not None
     assert config.capacity == 70

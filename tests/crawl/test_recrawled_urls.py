@@ -40,7 +40,7 @@ def assert_settled(lab: Lab, **settings: Any) -> None:
 def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
     before = lab.recorded()
     done = recrawl(lab, "/a")
-    assert "1 URLs are left for the next crawl of 'odd'" in done.out
+    assert "1 URL is left for the next crawl of 'odd'" in done.out
     assert lab.recorded() == before
     done_crawl = lab.crawl()
     assert done_crawl.hits == EACH_RUN + Counter(["/a"])

@@ -157,7 +157,7 @@ def crawl(worker: Worker, *numbers: int) -> None:
     """Claim pages and queue that they are crawled."""
     for number in numbers:
         assert not worker.sees(number)
-        worker.thread.put(Job(JobKind.CONFIRM, "lasting", fingerprint(request(number))))
+        worker.thread.put(Job(JobKind.CONFIRM, "default", fingerprint(request(number))))
 
 
 @in_loop
@@ -240,7 +240,7 @@ async def test_min_replicas_to_write_holds_pages_back(
         crawl(worker, 1)
         await eventually(lambda: recorded(primary) == 1)
         with killed(replica):
-            worker.thread.put(Job(JobKind.CONFIRM, "lasting", fingerprint(request(1))))
+            worker.thread.put(Job(JobKind.CONFIRM, "default", fingerprint(request(1))))
             await eventually(lambda: worker.stat("outages"))
             assert "too few of its replicas are connected" in caplog.text
             crawl(worker, 2)

@@ -42,7 +42,7 @@ def collide(victim: bytes, seeds: list[int], num_bits: int) -> list[Request]:
 def num_bits(dupefilter: BloomDupeFilter) -> int:
     """Of the only bitmap: it follows from settings that are no secret."""
     assert dupefilter.filters
-    (layer,) = dupefilter.filters.lasting.session.held[0].ring.layers
+    (layer,) = dupefilter.filters.default.session.held[0].ring.layers
     return layer.num_bits
 
 
@@ -88,7 +88,7 @@ def is_ours(value: object) -> bool:
 def test_no_object_shows_seeds(make: Make, server: Server, seeds: object) -> None:
     dupefilter = make(BLOOM_REMEMBER="crawled", **{**LISTED, "BLOOM_SEEDS": seeds})
     assert dupefilter.filters
-    bloom = dupefilter.filters.lasting
+    bloom = dupefilter.filters.default
     bloom.add("item")
     bloom.info()
     drawn = list(bloom.seeds)

@@ -323,7 +323,7 @@ def test_a_killed_crawl_loses_no_page_of_a_sitemap(
     read = set()
     for sitemap, lastmod in news.sitemaps.items():
         item = fingerprint(Request(news.lab.site.url + sitemap))
-        if versioned(item, f"{lastmod} lasting:0".encode()) in bloom:
+        if versioned(item, f"{lastmod} default:0".encode()) in bloom:
             read.add(sitemap)
             mine = {path for path in missing if news.sitemap_of(path) == sitemap}
             assert {field_of(items[path]) for path in mine} <= claimed

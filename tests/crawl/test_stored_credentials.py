@@ -74,7 +74,7 @@ def forge(lab: Lab, url: str, meta: Mapping[str, Any] | None = None, **kwargs: A
     bloom = BloomFilter(lab.client, KEY, blocks=1)
     bloom.open()
     item = fingerprint(Request(url))
-    own = {"bloom_claims": {f"lasting:{item.hex()}": 0}}
+    own = {"bloom_claims": {f"default:{item.hex()}": 0}}
     text = request_codec.dump(Request(url, meta={**own, **(meta or {})}, **kwargs), None)
     claim = f"{workers.failed_id('odd')} n 1 0 {text}"
     lab.client.hset(Keys(KEY).claims(0), item.hex(), claim)

@@ -63,7 +63,7 @@ def test_jobs_are_done_in_their_order_whatever_their_kinds_and_windows(
     expected = []
     for number in range(300):
         kind, name = ((RELEASE, "release"), (HOLD, "hold"), (CLAIM, "claim"))[number * 7 % 5 % 3]
-        window = "daily" if number % 11 < 4 else "lasting"
+        window = "daily" if number % 11 < 4 else "default"
         writer.put(Job(kind, window, b"%d" % number))
         expected.append((f"{window} {name}", b"%d" % number))
     assert writer.stop(PATIENCE) == 0
@@ -90,14 +90,14 @@ def test_a_job_is_one_operation(
     writer = make_writer()
     put(writer, kind, items(1))
     assert writer.stop(TIMEOUT) == 0
-    assert fake.calls == [(f"lasting {operation}", items(1))]
+    assert fake.calls == [(f"default {operation}", items(1))]
 
 
 def test_the_backlog_is_known_in_characters(make_writer: MakeWriter, fake: FakeServer) -> None:
     writer = make_writer()
     fake.error = StorageError("it is away")
     for number in range(10):
-        writer.put(Job(CLAIM, "lasting", b"%d" % number, "x" * 100))
+        writer.put(Job(CLAIM, "default", b"%d" % number, "x" * 100))
     assert writer.queue.length == 1_000
     fake.error = None
     assert writer.stop(PATIENCE) == 0
@@ -226,7 +226,7 @@ def real(proxy: Proxy, events: EventLog) -> Iterator[WriteBehind]:
 def real_filters(url: str) -> Filters:
     connection = connect(url, timeout=TIMEOUT)
     bloom = BloomFilter(connection.client, "shop", capacity=20_000, timeout=TIMEOUT)
-    return Filters({"lasting": bloom}, connection)
+    return Filters({"default": bloom}, connection)
 
 
 def test_ten_thousand_urls_are_recorded(
@@ -260,7 +260,7 @@ def test_events_name_the_urls_that_the_filter_has_no_room_for(
 
     def connect_filters() -> Filters:
         connection = connect(server.url)
-        return Filters({"lasting": BloomFilter(connection.client, "shop")}, connection)
+        return Filters({"default": BloomFilter(connection.client, "shop")}, connection)
 
     writer = WriteBehind(connect_filters, events.queue.put, events)
     put(writer, RECORD, items(25))

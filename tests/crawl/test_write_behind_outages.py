@@ -28,11 +28,11 @@ def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(
     writer = make_writer()
     fake.is_full = True
     for kind, name in ((CLAIM, b"new"), (CONFIRM, b"new"), (RELEASE, b"old"), (CLAIM, b"next")):
-        writer.put(Job(kind, "lasting", name))
+        writer.put(Job(kind, "default", name))
     assert writer.stop(PATIENCE) == 0
     done = fake.operations()
-    assert done[:2] == [("lasting release", b"old"), ("lasting claim", b"new")]
-    assert done.index(("lasting confirm", b"new")) < done.index(("lasting claim", b"next"))
+    assert done[:2] == [("default release", b"old"), ("default claim", b"new")]
+    assert done.index(("default confirm", b"new")) < done.index(("default claim", b"next"))
 
 
 def test_a_full_server_records_no_page_whose_links_are_not_claimed(
@@ -40,12 +40,12 @@ def test_a_full_server_records_no_page_whose_links_are_not_claimed(
 ) -> None:
     writer = make_writer()
     fake.is_full = True
-    writer.put(Job(CLAIM, "lasting", b"link"))
-    writer.put(Job(CONFIRM, "lasting", b"page", is_last=True))
-    writer.put(Job(CONFIRM, "lasting", b"leaf"))
+    writer.put(Job(CLAIM, "default", b"link"))
+    writer.put(Job(CONFIRM, "default", b"page", is_last=True))
+    writer.put(Job(CONFIRM, "default", b"leaf"))
     assert writer.stop(PATIENCE) == 0
     done = fake.operations()
-    order = [("lasting confirm", b"leaf"), ("lasting claim", b"link"), ("lasting confirm", b"page")]
+    order = [("default confirm", b"leaf"), ("default claim", b"link"), ("default confirm", b"page")]
     assert sorted(order, key=done.index) == order
 
 
@@ -74,13 +74,13 @@ def test_pages_begun_before_the_server_was_restarted_are_crawled_again(
     assert events.repeats == []
     fake.id, before = "second", len(fake.calls)
     put(writer, kind, items(2, 2))
-    writer.put(Job(kind, "lasting", b"begun later", epoch=1))
+    writer.put(Job(kind, "default", b"begun later", epoch=1))
     events.pump(lambda: not writer.queue)
     events.pump(lambda: events.repeats == items(2, 2))
     assert events.count("restarted: 1") == 1
     assert "look soon" in task.calls
     assert fake.items("confirm") == ([*items(2), b"begun later"] if kind is CONFIRM else [])
-    assert ("lasting release", items(2, 2)) in fake.calls[before:]
+    assert ("default release", items(2, 2)) in fake.calls[before:]
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
@@ -95,8 +95,8 @@ def test_pages_begun_in_an_outage_are_not_crawled_again(
     put(writer, CONFIRM, items(1, 1))
     events.pump(lambda: events.count("missing"))
     assert writer.fail() == events.epoch == 1
-    writer.put(Job(CLAIM, "lasting", b"link"))
-    writer.put(Job(CONFIRM, "lasting", b"page", epoch=events.epoch))
+    writer.put(Job(CLAIM, "default", b"link"))
+    writer.put(Job(CONFIRM, "default", b"page", epoch=events.epoch))
     fake.id = "second" if is_restarted else fake.id
     fake.error = None
     events.pump(lambda: events.count("back"))
@@ -112,7 +112,7 @@ def test_a_page_that_waited_for_what_is_lost_is_due_at_once(
     writer = make_writer(task=task, claims=OWNED)
     put(writer, REPEAT, items(2))
     assert writer.stop(PATIENCE) == 0
-    assert fake.calls == [("lasting release", items(2))]
+    assert fake.calls == [("default release", items(2))]
     assert "look soon" in task.calls
 
 
@@ -167,7 +167,7 @@ def test_the_crawl_can_have_the_server_looked_for(
     fake.error = None
     events.pump(lambda: events.count("back"))
     (theirs,) = events.filters
-    assert theirs.by_window["lasting"] is not writer._filters.by_window["lasting"]
+    assert theirs.by_window["default"] is not writer._filters.by_window["default"]
 
 
 def test_the_server_is_back_only_when_what_was_left_is_written(
@@ -230,7 +230,7 @@ def test_a_job_that_cannot_be_done_does_not_keep_the_others_from_it(
 ) -> None:
     writer = make_writer()
     put(writer, RELEASE, items(5))
-    writer.put(Job(JobKind.DROP, "lasting", b"\xff"))
+    writer.put(Job(JobKind.DROP, "default", b"\xff"))
     writer.put(Job(CLAIM, "no such window", b"lost"))
     put(writer, RELEASE, items(5, 5))
     events.pump(lambda: not writer.queue)

@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, client: redis.Redis, **options: Any) -> None:
         self._client = client
         self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
-        self._filters = Filters({"lasting": self.bloom}, Connection(client, ""))
+        self._filters = Filters({"default": self.bloom}, Connection(client, ""))
         server = ServerState(time.monotonic)
         server.identify(self._filters.server_id())
         self._applier = JobApplier(
@@ -67,11 +67,11 @@ class Worker:
         """Return the steps of a job."""
         job = Job(
             kind,
-            "lasting",
+            "default",
             item,
             "{}" * (kind is JobKind.CLAIM),
-            relies_on=frozenset(("lasting", one) for one in relies_on),
-            yielded=frozenset(("lasting", one) for one in yielded),
+            relies_on=frozenset(("default", one) for one in relies_on),
+            yielded=frozenset(("default", one) for one in yielded),
         )
         return self._applier.apply([job])
 

@@ -133,7 +133,7 @@ def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("/n", "1 day"), ("/o", "2 days")]}
     filters = shop("info", "--json", **windows).json["filters"]
     assert [(f["name"], f["exists"], f.get("count")) for f in filters] == [
-        ("lasting", True, 0),
+        ("default", True, 0),
         ("1-day", True, 3),
         ("2-days", False, None),
     ]
@@ -142,7 +142,7 @@ def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
     assert shop("info", "--window", "2-days", **windows).code == 1
     done = shop("info", "--window", "typo", **windows)
     assert done.code == 2
-    assert "there are lasting, 1-day, 2-days" in done.err
+    assert "there are default, 1-day, 2-days" in done.err
     # Which windows another filter has, the project does not know.
     assert shop("info", "--key", KEY, "--window", "1-day").code == 0
 
@@ -171,7 +171,7 @@ def test_a_header_without_blocks_is_no_filter(shop: Call, client: redis.Redis) -
     client.delete(*client.keys("*ring"))
     done = shop("info", "--json")
     assert done.code == 1
-    assert done.json["filters"] == [{"name": "lasting", "key": KEY, "exists": False}]
+    assert done.json["filters"] == [{"name": "default", "key": KEY, "exists": False}]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli import check
+from scrapy_bloom.cli.render import minute
+from scrapy_bloom.cli.session import iso
 from scrapy_bloom.fingerprinter import versioned
 
 
@@ -46,7 +48,7 @@ def test_check_of_two_generations(shop: Call, client: redis.Redis) -> None:
     assert (done.code, done.err) == (1, "")
     answers = done.json["answers"]
     assert [answer.pop("url") for answer in answers] == asked
-    assert {answer.pop("name") for answer in answers} == {"lasting"}
+    assert {answer.pop("name") for answer in answers} == {"default"}
     items = fingerprints(asked)
     assert [fields_of(answer) for answer in answers] == [asdict(bloom.find(i)) for i in items]
     text = shop("check", *asked)
@@ -62,6 +64,21 @@ def test_check_says_when_urls_are_new_again(shop: Call, client: redis.Redis) -> 
     assert answer["until"] == bloom.info().generations[0].forgotten
     assert answer["until_utc"].endswith("-01T00:00:00Z")
     assert f"{answer['until_utc'][:10]} 00:00" in shop("check", URLS[0]).out
+
+
+def test_check_says_when_a_url_was_recorded_at_the_earliest(
+    shop: Call, client: redis.Redis
+) -> None:
+    """A filter knows in which generation a URL is, and no more."""
+    bloom = BloomFilter(client, KEY, window="3 months")
+    bloom.open()
+    opened = bloom.info().generations[0].opened
+    time.sleep(1.1)
+    bloom.extend(fingerprints(URLS[:1]))
+    (answer,) = shop("check", URLS[0], "--json").json["answers"]
+    assert "since" not in answer
+    assert (answer["recorded_after"], answer["recorded_after_utc"]) == (opened, iso(opened))
+    assert f"{minute(opened)} or later  " in shop("check", URLS[0]).out
 
 
 def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
@@ -185,7 +202,7 @@ def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> 
     }
     done = shop("check", *URLS[:3], "--json", **settings)
     assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
-        ("lasting", True, None),
+        ("default", True, None),
         ("1-day", True, "1 day"),
         ("run", False, "run"),
     ]

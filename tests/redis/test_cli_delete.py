@@ -30,14 +30,14 @@ def test_it_says_what_it_deletes_and_deletes_that(
     assert (done.code, done.out) == (2, "")
     assert "Delete 'shop:bloom' on unix://" in done.err
     assert "with 20 URLs (" in done.err
-    assert "MiB) and 1 claims? There is no terminal to ask at: add --yes" in done.err
+    assert "MiB) and 1 claim? There is no terminal to ask at: add --yes" in done.err
     assert everything(client) == before
     memory = bloom.info().memory
     done = shop("delete", "--yes", "--json")
     assert (done.code, done.err) == (0, "")
     assert done.json == {
         "address": server.unix_url,
-        "name": "lasting",
+        "name": "default",
         "key": KEY,
         "urls_forgotten": 20,
         "memory": memory,

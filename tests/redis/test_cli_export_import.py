@@ -61,7 +61,7 @@ def address(bloom: BloomFilter) -> str:
 def test_as_json(shop: Call, client: redis.Redis, bloom: BloomFilter) -> None:
     saved = shop("export", "filter", "--json").json
     assert saved["saved_utc"].startswith("20")
-    assert (saved["key"], saved["name"], saved["file"]) == (KEY, "lasting", "filter")
+    assert (saved["key"], saved["name"], saved["file"]) == (KEY, "default", "filter")
     memory = bloom.info().memory
     assert (saved["count"], saved["memory"], saved["blocks"]) == (20, memory, 3)
     assert saved["lost_blocks"] == 0

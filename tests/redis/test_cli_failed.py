@@ -78,7 +78,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     before = everything(client)
     (page,) = shop("failed", "--json").json["pages"]
     assert (page["url"], page["reason"]) == ("https://example.com/a?x=1", "HTTP 503")
-    assert (page["name"], page["spider"], page["attempts"]) == ("lasting", "shop", 1)
+    assert (page["name"], page["spider"], page["attempts"]) == ("default", "shop", 1)
     assert 540 < page["due"] - int(client.time()[0]) <= 600
     assert page["due_utc"].startswith("20")
     done = shop("failed")
@@ -86,7 +86,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     assert heading.split() == ["attempts", "next", "try", "(UTC)", "reason", "URL"]
     assert line.split()[0] == "1"
     assert line.endswith("HTTP 503                                  https://example.com/a?x=1")
-    assert total.endswith(": 1 pages failed, 0 of them are due")
+    assert total.endswith(": 1 page failed, 0 of them are due")
     assert everything(client) == before
 
 
@@ -148,7 +148,7 @@ def test_windows_are_named_if_there_are_several(
     fail(bloom, "https://example.com/a", seconds=60)
     fail(opened(client, f"{KEY}:1-day"), "https://example.com/l", seconds=30)
     pages = shop("failed", "--json", **windows).json["pages"]
-    assert [page["name"] for page in pages] == ["1-day", "lasting"]
+    assert [page["name"] for page in pages] == ["1-day", "default"]
     done = shop("failed", **windows)
     assert "window" in done.out.splitlines()[0]
     assert "1-day" in done.out.splitlines()[1]

@@ -64,7 +64,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     assert (document["gone"], document["missing"]) == (1, 2)
     (page,) = document["pages"]
     assert (page["url"], page["reason"]) == ("https://example.com/a?x=1", "HTTP 404")
-    assert (page["name"], page["windows"]) == ("lasting", 2)
+    assert (page["name"], page["windows"]) == ("default", 2)
     assert (page["first"], page["last"]) == (1_800_000_000, 1_800_000_100)
     assert (page["first_utc"], page["last_utc"]) == ("2027-01-15T08:00:00Z", "2027-01-15T08:01:40Z")
     heading, line, total = shop("gone").out.splitlines()
@@ -73,9 +73,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     ]
     assert line.split()[0] == "2"
     assert line.endswith("https://example.com/a?x=1")
-    assert total.endswith(
-        "1 pages are gone; 1 were missing in one window so far (--all lists them)"
-    )
+    assert total.endswith("1 page is gone; 1 was missing in one window so far (--all lists them)")
     assert everything(client) == before
 
 
@@ -115,7 +113,7 @@ def test_forget_deletes_the_notes(shop: Call, bloom: BloomFilter, client: redis.
     note(client, "https://example.com/a")
     done = shop("gone", "--forget")
     assert "https://example.com/a" in done.out
-    assert "1 pages are gone; the notes are deleted" in done.out
+    assert "1 page is gone; the notes are deleted" in done.out
     assert shop("gone", "--forget", "--json").json["forgotten"] is True
     assert not client.keys("*missing*")
     assert shop("gone", "--json").json["pages"] == []
@@ -167,7 +165,7 @@ def test_windows_are_named_if_there_are_several(
     note(client, "https://example.com/a")
     note(client, "https://example.com/l", key=f"{KEY}:1-day", first=1)
     pages = shop("gone", "--json", **windows).json["pages"]
-    assert [page["name"] for page in pages] == ["1-day", "lasting"]
+    assert [page["name"] for page in pages] == ["1-day", "default"]
     assert " 1-day " in shop("gone", **windows).out
     (page,) = shop("gone", "--json", "--window", "1-day", **windows).json["pages"]
     assert page["url"] == "https://example.com/l"

@@ -113,6 +113,7 @@ def test_rights_that_are_missing(shop: Call, server: Server, client: redis.Redis
         done = shop("list", BLOOM_REDIS_URL=url)
     assert (done.code, done.out) == (2, "")
     assert "does not let this user do that" in done.err
+    assert "grant what scrapy bloom acl --for crawl,list prints" in done.err
     with user_of(server, "~{other:*", "+@all"):
         assert shop("list", "--json", BLOOM_REDIS_URL=url).json["skipped"] == 1
 

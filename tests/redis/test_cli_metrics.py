@@ -21,7 +21,7 @@ from scrapy_bloom.crawl.claims.workers import Process, Worker
 ELSEWHERE = Process("host-1", 4711, "another boot", 1)
 
 
-def of(values: Values, key: str = KEY, window: str = "lasting") -> dict[str, float]:
+def of(values: Values, key: str = KEY, window: str = "default") -> dict[str, float]:
     """Return the values of a filter, by the short names of the gauges."""
     labels = (("key", key), ("window", window))
     prefix = "scrapy_bloom_filter_"

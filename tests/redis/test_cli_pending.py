@@ -134,7 +134,7 @@ def test_all_claims_are_listed(shop: Call, client: redis.Redis, every: dict[str,
     assert everything(client) == before
     assert (done.code, done.err, text.code, text.err) == (0, "", 0, "")
     document = done.json
-    assert (document["name"], document["key"], len(document["claims"])) == ("lasting", KEY, 11)
+    assert (document["name"], document["key"], len(document["claims"])) == ("default", KEY, 11)
     found = {claim["owner"]: claim for claim in document["claims"]}
     for name in ("worker", "unknown", "queue"):
         one = found[every[name]]
@@ -418,8 +418,8 @@ def test_info_says_how_many_are_pending(
 
 def test_clear_says_that_claims_go_too(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
     bloom.add("x")
-    assert "forgets all its 1 URLs? There is no terminal" in shop("clear").err
+    assert "forgets its 1 URL? There is no terminal" in shop("clear").err
     claim(bloom, register(bloom), ["a", "b"])
-    assert "forgets all its 1 URLs and 2 claims? There is no terminal" in shop("clear").err
+    assert "forgets its 1 URL and 2 claims? There is no terminal" in shop("clear").err
     assert shop("clear", "-y").code == 0
     assert client.keys("*:claims") == []

@@ -80,12 +80,12 @@ def test_a_url_is_left_with_its_request(
     assert (done.code, done.err) == (0, "")
     line, total = done.out.splitlines()
     assert line == f"will be crawled  {URL}"
-    assert total.endswith(": 1 URLs are left for the next crawl of 'shop', or one that runs now")
+    assert total.endswith(": 1 URL is left for the next crawl of 'shop', or one that runs now")
     ((field, claim),) = claims(client).items()
     owner, _, time, attempt, request = claim.split(" ", 4)
     assert (field, owner, attempt) == (item.hex(), workers.failed_id("shop"), "0")
     assert int(time) <= int(client.time()[0])
-    expected = {"url": URL, "dont_filter": True, "meta": {"bloom_claims": {f"lasting:{field}": 0}}}
+    expected = {"url": URL, "dont_filter": True, "meta": {"bloom_claims": {f"default:{field}": 0}}}
     assert json.loads(request) == expected
     assert item in bloom
 
@@ -275,7 +275,7 @@ def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     assert not claims(client)
     BloomFilter(client, f"{KEY}:1-day", window="1 day").open()
     done = recrawl(URL, "https://example.com/list", "--json", **settings)
-    assert [one["name"] for one in done.json["urls"]] == ["lasting", "1-day"]
+    assert [one["name"] for one in done.json["urls"]] == ["default", "1-day"]
 
 
 def test_what_is_left_can_be_read_by_a_crawl(

@@ -27,7 +27,7 @@ def test_rotate_says_what_it_forgets_and_forgets_that(shop: Call, client: redis.
     assert (done.code, done.err, done.json["urls_forgotten"]) == (0, "", 20)
     assert done.json["count"] == len(bloom) == 1
     assert fields_of(done.json) == asdict(bloom.info()) | {"now": done.json["now"]}
-    assert "1 URLs forgotten, 0 remembered" in shop("rotate", "-y").out
+    assert "1 URL forgotten, 0 remembered" in shop("rotate", "-y").out
 
 
 def test_rotate_under_write_all_forgets_what_only_the_oldest_has(
@@ -55,7 +55,7 @@ def test_clear(shop: Call, client: redis.Redis) -> None:
     bloom.extend(fingerprints(URLS))
     done = shop("clear")
     assert (done.code, done.out, len(bloom)) == (2, "", 20)
-    assert "forgets all its 20 URLs? There is no terminal to ask at" in done.err
+    assert "forgets its 20 URLs? There is no terminal to ask at" in done.err
     done = shop("clear", "--yes", "--json")
     assert (done.code, done.err, done.json["urls_forgotten"]) == (0, "", 20)
     assert done.json["count"] == len(bloom) == 0

@@ -103,8 +103,8 @@ def test_on_a_terminal_it_stays_in_one_place(server: Server, client: redis.Redis
 
 
 def test_rates_are_of_filters_that_were_there_before() -> None:
-    before = Look(10.0, [Watched("lasting", "a", 100), Watched("x", "b")])
-    look = Look(12.0, [Watched("lasting", "a", 150), Watched("x", "b", 5), Watched("y", "c")])
+    before = Look(10.0, [Watched("default", "a", 100), Watched("x", "b")])
+    look = Look(12.0, [Watched("default", "a", 150), Watched("x", "b", 5), Watched("y", "c")])
     assert rates(look, before) == {"a": 25.0}
     assert rates(look, Look(0.0)) == {}
     assert rates(before, before) == {}

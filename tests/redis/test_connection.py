@@ -306,11 +306,6 @@ def test_the_timeout_is_a_positive_number(timeout: float) -> None:
         connect("redis://h", timeout=timeout)
 
 
-def test_an_unknown_argument_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"`params` .*colour"):
-        connect("redis://h", params={"colour": "red"})
-
-
 # -- scrapy-redis's settings --
 
 

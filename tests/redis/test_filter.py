@@ -754,11 +754,11 @@ def test_find_says_which_generation_has_an_item(client: redis.Redis, ring: str) 
     finds = [bloom.find(f"of run {run}") for run in "abc"]
     assert all(found.seen and found.window == "3 runs" for found in finds)
     opened = [generation.opened for generation in bloom.info().generations]
-    assert [found.since for found in finds] == sorted(opened)
+    assert [found.recorded_after for found in finds] == sorted(opened)
     assert bloom.find("of all runs") == finds[0]
     assert bloom.find_all(["of run c", "of run a"]) == [finds[2], finds[0]]
     missing = bloom.find("never seen")
-    assert (missing.seen, missing.since, missing.until) == (False, 0, 0)
+    assert (missing.seen, missing.recorded_after, missing.until) == (False, 0, 0)
     assert len(bloom) == 4
 
 
@@ -778,7 +778,7 @@ def test_find_says_until_when_an_item_is_remembered(client: redis.Redis) -> None
     bloom.add("a")
     found = bloom.find("a")
     assert found.until == bloom.info().generations[0].forgotten
-    assert 2 * 86_400 <= found.until - found.since <= 3 * 86_400
+    assert 2 * 86_400 <= found.until - found.recorded_after <= 3 * 86_400
 
 
 def stored(client: redis.Redis) -> dict[bytes, tuple[bytes, int]]:

@@ -54,7 +54,7 @@ def crawl(worker: Worker, *numbers: int) -> None:
     for number in numbers:
         assert not worker.sees(number)
         item, epoch = fingerprint(page(number)), worker.thread.server.epoch
-        worker.thread.put(Job(JobKind.CONFIRM, "lasting", item, epoch=epoch))
+        worker.thread.put(Job(JobKind.CONFIRM, "default", item, epoch=epoch))
 
 
 async def crawl_all(worker: Worker, server: Server, *numbers: int) -> None:

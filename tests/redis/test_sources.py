@@ -17,7 +17,7 @@ from scrapy_bloom.migrate.batches import Counts, Source
 from scrapy_bloom.migrate.sources import SeenSource, SetSource, UrlSource, open_file
 
 KEY = "shop:dupefilter"
-W = "lasting"
+W = "default"
 
 
 def digest(number: int) -> bytes:

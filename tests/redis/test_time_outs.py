@@ -244,7 +244,7 @@ def test_tls(tls_server: TLSServer, parser: type) -> None:
 def test_the_setting_bounds_operations() -> None:
     settings = Settings({"BLOOM_TIMEOUT": 0.7, "BLOOM_REDIS_URL": "redis://127.0.0.1"})
     with closing(connect_filters(BloomSettings.from_scrapy(settings, "shop"), settings)) as filters:
-        assert filters.lasting._driver._timeout == 0.7
+        assert filters.default._driver._timeout == 0.7
 
 
 # -- a late reply --

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -13,11 +14,14 @@ import pytest
 import redis
 from scrapy.settings import Settings
 from support.certificates import Authority, TLSServer
+from support.outages import stalled
+from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.crawl.opening import Opening
 
 SECRET = "S3CRET"
 #: The time-out of servers that are expected to answer, and of those that are not.
@@ -152,8 +156,24 @@ def test_a_client_certificate_is_required(secure: TLSServer, using: Use, tmp_pat
 
 
 def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
-    with refused("did not answer in time: see whether it is up and expects TLS on this port"):
+    text = "did not answer in time: see whether it is up and expects TLS on this port"
+    if using is use:
+        text = "does not use TLS on this port: use its port for TLS, or redis://"
+    with refused(text):
         using(secure.url(secure.server.port), SHORT)
+
+
+def test_a_crawl_does_not_wait_for_a_server_without_tls(server: Server) -> None:
+    """It waits 30 seconds for one that is late."""
+    url, begun = f"rediss://127.0.0.1:{server.port}", time.monotonic()
+    with refused("does not use TLS on this port"), closing(connect(url, timeout=SHORT)) as made:
+        Opening().run(BloomFilter(made.client, "k", timeout=SHORT).open)
+    assert time.monotonic() - begun < PATIENCE
+
+
+def test_a_server_that_is_late_is_not_taken_for_one_without_tls(server: Server) -> None:
+    with stalled(server), refused("did not answer in time"):
+        use(f"rediss://127.0.0.1:{server.port}", SHORT)
 
 
 def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:

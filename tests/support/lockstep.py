@@ -126,7 +126,7 @@ def slots_of_pages(worker: Worker, numbers: Sequence[int]) -> dict[int, int]:
     """Return the hash slots of pages' blocks."""
     filters = worker.connections.filters
     assert filters is not None
-    session, identify = filters.lasting.session, worker.dupefilter._identity.key
+    session, identify = filters.default.session, worker.dupefilter._identity.key
     blocks = {number: session.hasher.block(identify(page(number))[1]) for number in numbers}
     return {number: slot_of(session.keys.ring(block)) for number, block in blocks.items()}
 

@@ -35,7 +35,7 @@ class FakeServer:
     def filters(self) -> Filters:
         self.made += 1
         self.open += 1
-        blooms: Any = {name: FakeBloom(self, name) for name in ("lasting", "daily")}
+        blooms: Any = {name: FakeBloom(self, name) for name in ("default", "daily")}
         connection: Any = self
         return Filters(blooms, connection)
 
@@ -47,7 +47,7 @@ class FakeServer:
     def close(self) -> None:
         self.open -= 1
 
-    def items(self, kind: str, window: str = "lasting") -> list[bytes]:
+    def items(self, kind: str, window: str = "default") -> list[bytes]:
         """Return the items of all operations of a kind."""
         return [item for name, items in self.calls for item in items if name == f"{window} {kind}"]
 
@@ -177,7 +177,7 @@ def items(count: int, first: int = 0) -> list[bytes]:
 
 
 def put(
-    writer: WriteBehind, kind: JobKind, names: Sequence[bytes], window: str = "lasting"
+    writer: WriteBehind, kind: JobKind, names: Sequence[bytes], window: str = "default"
 ) -> None:
     for name in names:
         writer.put(Job(kind, window, name))

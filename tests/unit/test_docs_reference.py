@@ -18,7 +18,7 @@ from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.crawl.meta_keys import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.messages import MESSAGES
-from scrapy_bloom.settings import REMOVED, SETTINGS, WORDS, BloomSettings
+from scrapy_bloom.settings import SETTINGS, WORDS, BloomSettings
 from tools.reference import keys, scripts
 from tools.reference.commands import own_actions, parsers
 from tools.reference.messages import problems
@@ -26,7 +26,6 @@ from tools.reference.pages import DIRECTORY, PAGES
 from tools.reference.settings import GROUPS, takes
 
 #: A key of earlier versions, which is warned about.
-OLD_META_KEY = "bloom_window"
 PACKAGE = Path(scrapy_bloom.__file__).parent
 PARSERS = parsers()
 #: All that users read, without the history.
@@ -86,7 +85,7 @@ def test_the_meta_keys_are_those_that_are_read() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 read |= set(re.findall(r"^bloom_[a-z_]+$", node.value))
-    assert read - {CLOSED_WITHOUT_SERVER, OLD_META_KEY} == set(META_KEYS)
+    assert read - {CLOSED_WITHOUT_SERVER} == set(META_KEYS)
 
 
 def test_each_setting_is_in_one_group() -> None:
@@ -125,13 +124,12 @@ def test_the_head_of_a_script_ends_where_the_code_begins() -> None:
 @pytest.mark.parametrize("page", TEXTS)
 def test_pages_name_only_what_there_is(page: str) -> None:
     text = TEXTS[page]
-    assert set(re.findall(r"\bBLOOM_[A-Z_]*[A-Z]\b", text)) <= {*SETTINGS, *REMOVED}
+    assert set(re.findall(r"\bBLOOM_[A-Z_]*[A-Z]\b", text)) <= {*SETTINGS}
     assert set(re.findall(r"`bloom/(?:\w+/)?([a-z_]+)`", text)) <= set(STATS)
     assert set(re.findall(r"(?<![\w.])bloom_[a-z]\w*", text)) <= {
         *META_KEYS,
         *REASONS,
         *anchors(),
-        OLD_META_KEY,
     }
     coded = re.findall(r"(?:\[|#|`)bloom-([a-z-]+)(?:\]|\)|`)", text)
     assert set(coded) <= set(MESSAGES)

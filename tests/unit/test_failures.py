@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
 from twisted.internet import error
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed
@@ -53,6 +55,23 @@ def test_callbacks() -> None:
     assert of_callback(KeyError("price")) == "parse: KeyError: 'price'"
     assert of_callback(KeyError("price"), callback=parse_item) == "parse_item: KeyError: 'price'"
     assert of_callback(KeyError(), callback=lambda _: None) == "<lambda>: KeyError"
+
+
+class Rules(CrawlSpider):
+    name = "rules"
+    rules = (Rule(LinkExtractor(), callback="parse_item"), Rule(LinkExtractor(), follow=True))
+
+    def parse_item(self, response: Response) -> None: ...
+
+
+def test_callbacks_of_rules_are_named() -> None:
+    """CrawlSpider calls them by a method of its own."""
+    spider = Rules()
+    told = [
+        of_callback(KeyError(), callback=spider._callback, meta=meta)
+        for meta in ({"rule": 0}, {"rule": 1}, {"rule": 7}, {"rule": None}, {})
+    ]
+    assert told == ["parse_item: KeyError", "callback: KeyError", *["_callback: KeyError"] * 3]
 
 
 @pytest.mark.parametrize(

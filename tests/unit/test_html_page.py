@@ -74,7 +74,7 @@ def test_forecast_goes_on_as_before(info: FilterInfo, expected: int | None) -> N
     ],
 )
 def test_page_says_what_happens_when_it_is_full(info: FilterInfo, text: str) -> None:
-    assert text in page("here", [Panel("lasting", "k", info)])
+    assert text in page("here", [Panel("default", "k", info)])
 
 
 def test_every_text_is_escaped() -> None:
@@ -106,7 +106,7 @@ def test_every_text_is_escaped() -> None:
     ],
 )
 def test_bars_stay_on_the_time_line(info: FilterInfo) -> None:
-    html = page("here", [Panel("lasting", "k", info)])
+    html = page("here", [Panel("default", "k", info)])
     bars = re.findall(r'<rect class="\w+" x="([\d.]+)" width="([\d.]+)"', html)
     assert len(bars) == 2
     assert all(float(x) >= 0 and float(x) + float(width) <= 1000.1 for x, width in bars)
@@ -118,7 +118,7 @@ def test_a_generation_collects_until_the_next_is_opened() -> None:
     """A window in runs has no dates of closing."""
     newest = replace(NEWEST, opened=OPENED + 5 * DAY, closes=0, forgotten=0)
     oldest = replace(NEWEST, closes=0, forgotten=0)
-    html = page("here", [Panel("lasting", "k", replace(INFO, generations=(newest, oldest)))])
+    html = page("here", [Panel("default", "k", replace(INFO, generations=(newest, oldest)))])
     bars = re.findall(r'<rect class="open" x="([\d.]+)" width="([\d.]+)" height="10"', html)
     (new_x, _), (old_x, old_width) = bars
     assert float(old_x) == 0
@@ -126,6 +126,6 @@ def test_a_generation_collects_until_the_next_is_opened() -> None:
 
 
 def test_lost_blocks_stand_out() -> None:
-    assert "Lost blocks" not in page("here", [Panel("lasting", "k", INFO)])
-    html = page("here", [Panel("lasting", "k", replace(INFO, lost_blocks=2))])
+    assert "Lost blocks" not in page("here", [Panel("default", "k", INFO)])
+    html = page("here", [Panel("default", "k", replace(INFO, lost_blocks=2))])
     assert '<data class="lost_blocks" value="2">2</data>' in html

@@ -19,7 +19,7 @@ LIMIT = 8
 
 
 def claim(number: int) -> Key:
-    return "lasting", b"%d" % number
+    return "default", b"%d" % number
 
 
 def flight(number: int, kind: JobKind | None = None) -> InFlightRequest:
@@ -129,19 +129,19 @@ def test_a_claim_that_was_granted_again_is_as_old_as_the_last_grant() -> None:
     times = iter([1.0, 3.0])
     unkept, fields = UnkeptRequests(times.__next__), [field_of(claim(3)[1])]
     unkept.add(claim(3), flight(1))
-    assert unkept.find("lasting", fields, 2.0)
+    assert unkept.find("default", fields, 2.0)
     unkept.add(claim(3), flight(2))
-    assert not unkept.find("lasting", fields, 2.0)
+    assert not unkept.find("default", fields, 2.0)
 
 
 def test_a_page_yields_a_request_again_that_is_lost() -> None:
     unkept, page = UnkeptRequests(lambda: 7.0), flight(1, CONFIRM)
     unkept.add(claim(2), page)
     fields = [field_of(claim(2)[1])]
-    assert unkept.find("lasting", fields, 7.1) == [claim(2)]
+    assert unkept.find("default", fields, 7.1) == [claim(2)]
     assert unkept.find("daily", fields, 7.1) == []
     # What was free at 7.0 was not this claim, which is newer.
-    assert unkept.find("lasting", fields, 7.0) == []
+    assert unkept.find("default", fields, 7.0) == []
     assert unkept.settle(claim(2), REPEAT) == [page]
     assert page.end() == REPEAT
 

@@ -155,7 +155,7 @@ def test_runs_are_told_by_number() -> None:
 def test_an_item_is_told_by_the_generation_that_has_it() -> None:
     ring = filter_of()[0].advance(NOW + DAY)
     found = describe_item(ring, ring.generations[1])
-    assert (found.seen, found.since, found.until) == (True, NOW, NOW + 3 * DAY)
+    assert (found.seen, found.recorded_after, found.until) == (True, NOW, NOW + 3 * DAY)
     missing = describe_item(ring, None)
-    assert (missing.seen, missing.since, missing.until) == (False, 0, 0)
+    assert (missing.seen, missing.recorded_after, missing.until) == (False, 0, 0)
     assert found.window == missing.window == "3 days"

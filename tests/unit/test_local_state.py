@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
 from scrapy_bloom.crawl.local_state import FRESH_SECONDS as FRESH
 
-HERE, THERE = ("lasting", 0), ("lasting", 1)
+HERE, THERE = ("default", 0), ("default", 1)
 NEVER = float("inf")
 FORGET_AFTER = 60.0
 
@@ -213,21 +213,21 @@ def test_what_is_taken_is_new_once(state: LocalState) -> None:
     assert state.take(b"a")
     assert not state.take(b"a")
     assert state.has_taken(b"a")
-    assert state.pop(("lasting", b"a")) == Reserved(Verdict.SEEN, 0)
+    assert state.pop(("default", b"a")) == Reserved(Verdict.SEEN, 0)
 
 
 def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
     state.take(b"a")
-    state.recorded([("lasting", b"a")], is_up=False)
+    state.recorded([("default", b"a")], is_up=False)
     assert state.has_taken(b"a")
     state.server_is_used()
     assert not state.has_taken(b"a")
-    assert state.get(("lasting", b"a"), 0, ANY_AGE), "for the next outage"
+    assert state.get(("default", b"a"), 0, ANY_AGE), "for the next outage"
 
 
 def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
     state.take(b"a")
-    state.recorded([("lasting", b"a"), ("lasting", b"b")], is_up=False)
+    state.recorded([("default", b"a"), ("default", b"b")], is_up=False)
     state.keep([b"a", b"b"])
     state.server_is_used()
     assert state.has_taken(b"a")
@@ -238,7 +238,7 @@ def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
 
 
 def test_a_reserved_verdict_is_used_once(state: LocalState) -> None:
-    key = "lasting", b"a"
+    key = "default", b"a"
     assert state.pop(key) is None
     state.reserve(key, Verdict.NEW, 7)
     assert state.is_reserved(key)
@@ -247,7 +247,7 @@ def test_a_reserved_verdict_is_used_once(state: LocalState) -> None:
 
 
 def test_the_oldest_reserved_verdicts_are_given_up(state: LocalState) -> None:
-    keys = [("lasting", b"%d" % number) for number in range(5)]
+    keys = [("default", b"%d" % number) for number in range(5)]
     for key in keys:
         state.reserve(key, Verdict.NEW, 0)
     assert [key for key, _ in state.pop_oldest_reserved(2)] == keys[:3]

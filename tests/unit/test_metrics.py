@@ -17,7 +17,7 @@ from scrapy_bloom.cli import metrics as filter_metrics
 from scrapy_bloom.crawl.exposition import Family, Metric, Sample, render
 from scrapy_bloom.crawl.metrics import METRICS, at, families
 from scrapy_bloom.crawl.stats import STATS, Kind, Stats
-from scrapy_bloom.settings import LASTING
+from scrapy_bloom.settings import DEFAULT
 
 GAUGE = Metric("g", Kind.GAUGE, "what it shows")
 DASHBOARD = json.loads((ROOT / "example_project" / "grafana" / "scrapy-bloom.json").read_text())
@@ -28,7 +28,7 @@ def stats(**values: Any) -> Stats:
     found = Stats(get_crawler(Spider).stats)
     for given_name, value in values.items():
         window, _, name = given_name.rpartition("__")
-        found.set(name, value, window or LASTING)
+        found.set(name, value, window or DEFAULT)
     return found
 
 

@@ -19,7 +19,6 @@ from scrapy_bloom.bloom.model.schedule import (
 )
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
-    LASTING,
     RUN,
     WINDOW_NAME,
     Condition,
@@ -190,8 +189,8 @@ def test_the_first_rule_that_matches_counts(
 ) -> None:
     """Against a simple reference, which knows no filters."""
     url = f"https://{host}/{path}"
-    names = {"run": RUN, "default": LASTING, "24 hours": "1-day", "7 days": "1-week"}
-    expected = LASTING
+    names = {"run": RUN, "default": DEFAULT, "24 hours": "1-day", "7 days": "1-week"}
+    expected = DEFAULT
     for condition, span in pairs:
         parents = [".".join(host.split(".")[n:]) for n in range(len(host.split(".")))]
         if (
@@ -204,7 +203,7 @@ def test_the_first_rule_that_matches_counts(
     found = windows(*pairs)
     assert found.name(url, depth) == expected
     assert {*found.others} == {names.get(span, span.replace(" ", "-")) for _, span in pairs} - {
-        *(RUN, LASTING)
+        *(RUN, DEFAULT)
     }
 
 
@@ -250,7 +249,7 @@ def test_names_are_equal_if_and_only_if_the_windows_are(
     one: RecrawlWindow, two: RecrawlWindow
 ) -> None:
     assert WINDOW_NAME.fullmatch(one.name)
-    assert one.name not in (RUN, LASTING, DEFAULT)
+    assert one.name not in (RUN, DEFAULT)
     same = (one.recrawl_after, one.rotate_every) == (two.recrawl_after, two.rotate_every)
     assert (one.name == two.name) is same
 
@@ -295,8 +294,8 @@ def test_the_main_window_has_the_main_filter() -> None:
         start="default",
     )
     names = [name for _, name in found.rules]
-    assert names == [LASTING, LASTING, "6-months-by-3-months", LASTING, "never"]
-    assert found.start == LASTING
+    assert names == [DEFAULT, DEFAULT, "6-months-by-3-months", DEFAULT, "never"]
+    assert found.start == DEFAULT
     assert windows(("/a", "never")).others == {}
 
 
@@ -305,8 +304,8 @@ def test_the_main_window_has_the_main_filter() -> None:
     [
         ("run", RUN),
         (" RUN ", RUN),
-        ("default", LASTING),
-        ("6 months", LASTING),
+        ("default", DEFAULT),
+        ("6 months", DEFAULT),
         ("24 hours", "1-day"),
         (DAY, "1-day"),
         ("9 months", "9-months-by-3-months"),
@@ -322,7 +321,7 @@ def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> N
     )
     assert found.find(value) == name
     assert found.spans == ["run", "default", "6 months", "2 weeks", "1 day", "9 months"]
-    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "lasting", True):
+    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "other", True):
         with pytest.raises(ConfigurationError):
             found.find(other)
 

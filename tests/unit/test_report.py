@@ -30,7 +30,7 @@ def test_a_thousand_rotations_are_logged_and_not_remembered(
             rings = [ring.advance(now) for ring in rings]
             for event in (ROTATED, FILLING, FILLING):
                 for ring in rings:
-                    events.happened("shop:bloom", "lasting", event, ring)
+                    events.happened("shop:bloom", "default", event, ring)
     messages = [record.getMessage() for record in caplog.records]
     assert sum("has rotated" in message for message in messages) == ROTATIONS
     assert sum("filled to" in message for message in messages) == ROTATIONS

@@ -210,6 +210,13 @@ def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None
     assert any(repr(part)[:20] in message for part in shown) or "got int" in message
 
 
+def test_a_length_of_time_alone_does_not_suggest_runs() -> None:
+    for value in (0, "2 runs", "soon"):
+        with pytest.raises(ConfigurationError, match='as? "1 day", "6 hours"') as caught:
+            parse(BLOOM_RETRY_AFTER=value)
+        assert 'or "2 runs"' not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["{", "[1]", 5, {1: 2}])
 def test_client_arguments_that_are_no_dict_are_refused_without_showing_them(value: object) -> None:
     with pytest.raises(ConfigurationError, match="BLOOM_REDIS_PARAMS is a dict") as caught:
@@ -327,7 +334,7 @@ def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do() -> None:
     [
         ("BLOOM_WINDOWS", {"listing": "1 day"}, "BLOOM_RECRAWL_RULES = "),
         ("BLOOM_WINDOW_RULES", [("/page", "listing")], "BLOOM_RECRAWL_RULES = "),
-        ("BLOOM_START_WINDOW", "lasting", "set BLOOM_START_RECRAWL_AFTER"),
+        ("BLOOM_START_WINDOW", "any", "set BLOOM_START_RECRAWL_AFTER"),
     ],
 )
 def test_settings_of_named_windows_are_refused_with_what_to_write(

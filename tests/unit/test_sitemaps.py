@@ -59,7 +59,7 @@ class Keyed(Shop):
             yield request
 
 
-def make(cls: type[Shop] = Shop, forgotten: Callable[[], str | None] = lambda: "lasting:0") -> Any:
+def make(cls: type[Shop] = Shop, forgotten: Callable[[], str | None] = lambda: "default:0") -> Any:
     crawler = get_crawler(cls)
     spider: Any = crawler._create_spider("shop")
     spider.bloom_forgotten = forgotten
@@ -111,11 +111,11 @@ def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
 
 def test_sitemaps_have_versions_that_end_when_something_is_forgotten() -> None:
     body = index(entry("/a.xml", DAY.format(1), "sitemap"), entry("/b.xml", kind="sitemap"))
-    counts = iter(["lasting:0", "lasting:0", "lasting:1", None])
+    counts = iter(["default:0", "default:0", "default:1", None])
     spider = make(forgotten=lambda: next(counts))
     first, second, third, fourth = (found(spider._parse_sitemap(answer(body))) for _ in range(4))
-    assert first == second == [("/a.xml", f"{DAY.format(1)} lasting:0"), ("/b.xml", "")]
-    assert third[0] == ("/a.xml", f"{DAY.format(1)} lasting:1")
+    assert first == second == [("/a.xml", f"{DAY.format(1)} default:0"), ("/b.xml", "")]
+    assert third[0] == ("/a.xml", f"{DAY.format(1)} default:1")
     assert fourth[0] == ("/a.xml", "")
 
 

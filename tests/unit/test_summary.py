@@ -27,6 +27,10 @@ def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
     assert "crawled again from 2027-03-16" in text
     assert 'BLOOM_REMEMBER = "items"' in text
     assert 'meta={"bloom_recrawl_after": "run"}' in text
+    named = str(nothing_new(Tally(0, 5, 0), INFO, names_pages=True))
+    assert named.startswith("nothing was new: each link that was found (5) is remembered")
+    assert "crawled again from 2027-03-16" in named
+    assert "name them" not in named
     for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
     assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
 
@@ -38,5 +42,15 @@ def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> No
 
 
 def test_links_may_be_claimed_by_another_worker() -> None:
-    text = nothing_new(Tally(0, 5, 0), replace(INFO, claims=3))
-    assert "or is one of the 3 that another worker crawls or that failed, the oldest" in str(text)
+    text = nothing_new(Tally(0, 5, 0), replace(INFO, claims=1))
+    assert "UTC on; or it is pending (1 page): another worker is crawling it, or it" in str(text)
+
+
+def test_a_single_url_is_one_url() -> None:
+    text = summary(Tally(0, 0, 0), replace(INFO, count=1, claims=1))
+    assert "; 1 URL is remembered, 1 is not crawled yet or has failed (scrapy" in text
+
+
+def test_times_have_seconds_if_there_are_any() -> None:
+    info = replace(INFO, generations=(replace(GENERATION, closes=1_800_000_007),))
+    assert summary(Tally(0, 0, 0), info).endswith("is on 2027-01-15 08:00:07 UTC")

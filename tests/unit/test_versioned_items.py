@@ -77,8 +77,8 @@ def test_versions_are_short_texts(meta: dict[str, Any], version: bytes) -> None:
 
 # -- what a process knows --
 
-URL, PAGE = b"u" * 20, ("lasting", versioned(b"u" * 20, b"1"))
-LINK = ("lasting", URL)
+URL, PAGE = b"u" * 20, ("default", versioned(b"u" * 20, b"1"))
+LINK = ("default", URL)
 
 
 class Clock:
@@ -158,13 +158,13 @@ TODAY = date(2026, 3, 10)
 )
 def test_a_date_may_hide_changes_of_the_same_day(lastmod: str, expected: bool) -> None:
     assert is_final(lastmod, TODAY) is expected
-    assert bool(sitemap_version(lastmod, "lasting:0", TODAY)) is expected
+    assert bool(sitemap_version(lastmod, "default:0", TODAY)) is expected
 
 
 @given(st.text(max_size=12) | st.from_regex(r"[0-9]{4}-?[0-9W]{2}-?[0-9]{1,2}", fullmatch=True))
 def test_any_text_may_be_a_lastmod(lastmod: str) -> None:
-    version = sitemap_version(lastmod, "lasting:0", TODAY)
-    assert version == (f"{lastmod} lasting:0" if is_final(lastmod, TODAY) else "")
+    version = sitemap_version(lastmod, "default:0", TODAY)
+    assert version == (f"{lastmod} default:0" if is_final(lastmod, TODAY) else "")
 
 
 @given(st.dates(date(2000, 1, 1), date(2100, 1, 1)), st.integers(0, 3))
@@ -175,7 +175,7 @@ def test_a_final_date_is_over_everywhere(day: date, later: int) -> None:
 
 def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
     assert not sitemap_version("2026-03-01", None, TODAY)
-    first, second = (sitemap_version("2026-03-01", f"lasting:{n}", TODAY) for n in (0, 1))
+    first, second = (sitemap_version("2026-03-01", f"default:{n}", TODAY) for n in (0, 1))
     assert first != second
 
 

@@ -1,5 +1,6 @@
 """Addresses of servers: from a URL to a client's arguments, and to a label without secrets."""
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ OF_SENTINELS = "sentinel_"
 
 _WHO = r"(?:(?P<user>[^:@/?#]*)(?P<password>:[^/?#]*)?@)?"
 HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])"
-_HOST_AND_PORT = rf"{HOST}(?::[0-9]{{1,5}})?"
+_HOST_AND_PORT = rf"{HOST}(?::[0-9]{{1,9}})?"
 _HOSTS = rf"(?P<hosts>{_HOST_AND_PORT}(?:,{_HOST_AND_PORT})*)"
 _DB = r"(?:/[0-9]*)?"
 _QUERY = r"(?:\?(?P<query>[^#]*))?"
@@ -78,8 +79,7 @@ def parse(url: str, setting: str) -> ParsedUrl:
     match = _match(url)
     if match is None:
         raise ConfigurationError(
-            f"{setting} is not an address that can be used ({redact(url)!r}): expected {URL_FORMS},"
-            " with a port from 1 to 65535 and / ? # in a password written as %2F %3F %23"
+            f"{setting} is not an address that can be used ({redact(url)!r}): {_expected(url)}"
         )
     source = f"{setting} {redact(url)!r}"
     query = match["query"] or ""
@@ -119,6 +119,15 @@ def parse(url: str, setting: str) -> ParsedUrl:
     return ParsedUrl(arguments, nodes, service)
 
 
+def _expected(url: str) -> str:
+    """Return what to use in the place of a URL that is no address."""
+    if _form_of(url) is not None:
+        return "a port is a number from 1 to 65535"
+    if difflib.get_close_matches(url.partition(":")[0].lower(), ["embedded"], cutoff=0.8):
+        return 'did you mean "embedded:", or "embedded:/some/dir"?'
+    return f"expected {URL_FORMS}, with / ? # in a password written as %2F %3F %23"
+
+
 def _nodes(hosts: str, kind: str) -> Iterable[Address]:
     for host in hosts.split(","):
         name, port = re.fullmatch(rf"({HOST})(?::([0-9]+))?", host).groups()  # type: ignore[union-attr]
@@ -140,8 +149,12 @@ def _tls_options(query: str, source: str, *, is_tls: bool) -> dict[str, str]:
     return {name: value for name, value in options.items() if name == "ssl_check_hostname"}
 
 
+def _form_of(url: str) -> re.Match[str] | None:
+    return next(filter(None, (form.fullmatch(url) for form in _FORMS)), None)
+
+
 def _match(url: str) -> re.Match[str] | None:
-    match = next(filter(None, (form.fullmatch(url) for form in _FORMS)), None)
+    match = _form_of(url)
     if match is not None:
         ports = re.findall(rf"{HOST}:([0-9]+)", match.groupdict().get("hosts") or "")
         if not all(1 <= int(port) <= MAX_PORT for port in ports):

@@ -6,12 +6,14 @@ every client here has short time-outs, no retries, and refuses arguments that sa
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
@@ -283,13 +285,26 @@ def _open(
             explained = not_ready(explained)
         raise explained from showable(reason)
     except (TypeError, ValueError, redis.RedisError) as error:
-        raise ConfigurationError(
-            f"{source} or `params` holds an argument that the client refuses: {error}"
-        ) from error
+        raise _refused(error, source, source_of) from error
     hosts: list[Any] = [node.host for node in target.nodes] or [arguments.get("host")]
     resolves = bool(target.service) or any(map(_is_name, hosts))
     make_async = _async_maker(factory, target, arguments, context, label)
     return Connection(client, label, resolves, make_async)
+
+
+def _refused(error: Exception, source: str, source_of: Callable[[str], str]) -> ConfigurationError:
+    """Return the error for arguments that a client refuses."""
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if unknown is None:
+        return ConfigurationError(
+            f"{source} or `params` holds an argument that the client refuses: {error}"
+        )
+    name, own = unknown[1], signature(redis.Redis.__init__).parameters.keys()
+    close = difflib.get_close_matches(name, own - RESERVED.keys(), n=1)
+    hint = f"did you mean {close[0]}?" if close else "remove it, or correct its name"
+    return ConfigurationError(
+        f"{source_of(name)} sets {name!r:.60}, which the client does not know; {hint}"
+    )
 
 
 def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) -> dict[str, Any]:

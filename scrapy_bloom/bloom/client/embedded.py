@@ -82,6 +82,12 @@ class EmbeddedServer:
             with held(directory / "start.lock", deadline):
                 server = cls(directory, *_join(directory, deadline))
         except (OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.filename is None:
+                # Of no file: such as waiting under libfaketime.
+                raise StorageError(
+                    f"the embedded server in {directory} does not start: {error}; try again, or "
+                    "run a Redis or Valkey server and use redis://host:port"
+                ) from error
             raise StorageError(
                 f"the embedded server cannot keep its data in {directory}: {error}; make the "
                 'directory writable or choose another one with `url` = "embedded:/some/dir"'

@@ -1,5 +1,6 @@
 """Connections that are made only where that is allowed, and that never wait for ever."""
 
+import socket
 from typing import Any
 
 import redis
@@ -10,6 +11,10 @@ from scrapy_bloom.bloom.client.connect_guard import this_thread
 
 class NotConnectedError(redis.ConnectionError):
     """There is no connection, and none may be made here."""
+
+
+class NotTLSError(redis.ConnectionError):
+    """The server does not use TLS on this port."""
 
 
 class GuardedConnection(AbstractConnection):
@@ -36,6 +41,24 @@ class TCPConnection(GuardedConnection, redis.Connection):
 
 class TLSConnection(GuardedConnection, redis.SSLConnection):
     """To a host, with TLS."""
+
+    def _connect(self) -> Any:
+        try:
+            return super()._connect()
+        except TimeoutError as error:
+            # Without TLS, a server takes the handshake for a part of a command, and waits for more.
+            if "handshake" in str(error) and self._answers_without_tls():
+                raise NotTLSError("the server answers without TLS") from error
+            raise
+
+    def _answers_without_tls(self) -> bool:
+        try:
+            address, seconds = (self.host, self.port), self.socket_connect_timeout
+            with socket.create_connection(address, seconds) as plain:
+                plain.sendall(b"PING\r\n")
+                return plain.recv(1) in (b"+", b"-")
+        except OSError:
+            return False
 
 
 class UnixConnection(GuardedConnection, redis.UnixDomainSocketConnection):

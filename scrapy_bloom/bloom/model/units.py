@@ -43,3 +43,8 @@ def read(text: str, units: Mapping[str, int | Fraction]) -> int | float | None:
         return None
     value = Fraction(re.sub("[,_]", "", whole) + (fraction or "")) * unit
     return int(value) if value.denominator == 1 else float(value)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count with its word: ``1 URL``, ``1,200 URLs``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -124,13 +124,14 @@ class ItemInfo:
 
     Args:
         seen: whether it is remembered (or, at the error rate, wrongly seems so).
-        since: when the generation that has it was opened; 0 if none has.
+        recorded_after: when the generation that has it was opened, which is the earliest time at
+            which it may have been recorded; 0 if none has it.
         until: when it is forgotten, and new again; 0 if that is not known.
         window: how long items are remembered; None for ever.
     """
 
     seen: bool
-    since: int
+    recorded_after: int
     until: int
     window: str | None
 
@@ -177,7 +178,7 @@ def describe_item(ring: Ring, generation: Generation | None) -> ItemInfo:
     """Return what a ring remembers of an item that was found in a generation, or in none."""
     window = ring.config.window
     if generation is None:
-        return ItemInfo(seen=False, since=0, until=0, window=window)
+        return ItemInfo(seen=False, recorded_after=0, until=0, window=window)
     return ItemInfo(True, generation.opened, ring.forgotten(generation), window)
 
 

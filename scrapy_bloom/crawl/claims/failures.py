@@ -4,10 +4,11 @@ The text of an exception may be anything. URLs in it lose their user names, pass
 """
 
 import re
-from collections.abc import Callable
+from contextlib import suppress
 
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.spiders import CrawlSpider
 from twisted.internet.error import DNSLookupError
 from twisted.python.failure import Failure
 
@@ -41,7 +42,7 @@ def describe(
         return _of_exception(result.value)
     if error is None:
         return f"HTTP {result.status}"
-    return f"{_name_of(request.callback) or 'callback'}: {_of_exception(error)}"
+    return f"{_callback_of(request) or 'callback'}: {_of_exception(error)}"
 
 
 def redact(text: str) -> str:
@@ -68,7 +69,12 @@ def _of_exception(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _name_of(callback: Callable[..., object] | None) -> str:
-    """Return the name of a callback; "" for none."""
-    name = getattr(callback, "__name__", "") if callback is not None else "parse"
+def _callback_of(request: Request) -> str:
+    """Return the name of a request's callback, or of its rule's in a CrawlSpider; "" for none."""
+    callback: object = "parse" if request.callback is None else request.callback
+    spider = getattr(callback, "__self__", None)
+    if isinstance(spider, CrawlSpider) and callback == spider._callback:  # noqa: SLF001
+        with suppress(LookupError, TypeError):  # the spider may have changed its rules, or the meta
+            callback = spider._rules[request.meta["rule"]].callback  # noqa: SLF001
+    name = callback if isinstance(callback, str) else getattr(callback, "__name__", "")
     return name if isinstance(name, str) else ""

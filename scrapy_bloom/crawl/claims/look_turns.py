@@ -38,7 +38,7 @@ class LookTurns:
             clean: whether only a look will do that has found nothing.
         """
         begin = partial(worker_protocol.begin_look, group=self._group(filters), since=self._since)
-        turn = filters.lasting.run(partial(begin, pause=pause, clean=clean))
+        turn = filters.default.run(partial(begin, pause=pause, clean=clean))
         if turn.is_mine:
             self._begun, self._since = turn.now, turn.now - 1
         self._since = self._since or turn.now
@@ -47,7 +47,7 @@ class LookTurns:
     def end(self, filters: Filters, *, clean: bool) -> None:
         """Note that this worker's look has ended, and whether it has found nothing."""
         end = partial(worker_protocol.end_look, group=self._group(filters), begun=self._begun)
-        filters.lasting.run(partial(end, clean=clean))
+        filters.default.run(partial(end, clean=clean))
 
     def _group(self, filters: Filters) -> str:
         """Return what workers have in common that look for the same claims."""

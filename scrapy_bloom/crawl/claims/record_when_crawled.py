@@ -43,7 +43,7 @@ from scrapy_bloom.crawl.steps import run_blocking
 from scrapy_bloom.crawl.windows import is_start, pops_start_urls
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.fingerprinter import VERSIONED
-from scrapy_bloom.settings import LASTING, RUN, BloomSettings
+from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings
 
 #: Times that a failed URL is tried again without being found again.
 MAX_ATTEMPTS = 5
@@ -243,7 +243,7 @@ class RecordWhenCrawled(Policy):
         """
         if self._tracker.offer.inherited or (is_start(request) and not self._pops_start_urls):
             return
-        key = LASTING, KEPT + bytes.fromhex(self._token(8))
+        key = DEFAULT, KEPT + bytes.fromhex(self._token(8))
         text = self._mark(request, key)
         if text:
             self._put_claim(JobKind.KEEP, key, text, request)

@@ -15,7 +15,7 @@ from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, bounded
 from scrapy_bloom.migrate.batches import Counts
 from scrapy_bloom.migrate.requests_seen import MAX_WIDTH, WIDTH, read_seen
 from scrapy_bloom.migrate.sources import SetSource, UrlSource
-from scrapy_bloom.settings import LASTING, BloomSettings
+from scrapy_bloom.settings import DEFAULT, BloomSettings
 
 FINGERPRINTS = [bytes([n]) * WIDTH for n in (0, 9, 10, 48, 255)]
 
@@ -57,7 +57,7 @@ def _identifier(fingerprinter: str) -> Identifier:
     session = SimpleNamespace(
         crawler=Crawler(Spider, {"REQUEST_FINGERPRINTER_CLASS": fingerprinter}),
         settings=BloomSettings(),
-        window=LASTING,
+        window=DEFAULT,
         is_chosen=False,
     )
     return Identifier(cast("Any", session))
@@ -68,7 +68,7 @@ def run_urls(data: bytes) -> None:
     for identifier in _IDENTIFIERS:
         counts = Counts()
         source = UrlSource(io.BytesIO(data), "the file", identifier.identify)
-        items = [item for batch in source.batches(3, counts) for item in batch.get(LASTING, ())]
+        items = [item for batch in source.batches(3, counts) for item in batch.get(DEFAULT, ())]
         assert counts.read == len(items) + counts.skipped + counts.run_only
         assert counts.read <= source.total
         assert all(items)
@@ -97,8 +97,8 @@ class _Client:
 def run_members(data: bytes) -> None:
     """Read the members of a SET, one a line."""
     members, counts = data.split(b"\n"), Counts()
-    source = SetSource(_Client(members), "key", "Redis", LASTING)
-    items = [item for batch in source.batches(5, counts) for item in batch[LASTING]]
+    source = SetSource(_Client(members), "key", "Redis", DEFAULT)
+    items = [item for batch in source.batches(5, counts) for item in batch[DEFAULT]]
     assert counts.read == len(members) == len(items) + counts.skipped
     assert all(len(item) == WIDTH for item in items)
 
