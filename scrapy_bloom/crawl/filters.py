@@ -29,11 +29,13 @@ class Filters:
         by_window: the filter of each window, the lasting one first.
         connection: what they share.
         longer: of a window, the others that may last longer: their filters know its URLs, too.
+        left: windows that the settings no longer have.
     """
 
     by_window: dict[str, BloomFilter]
     connection: Connection
     longer: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    left: Collection[str] = ()
 
     @property
     def lasting(self) -> BloomFilter:
@@ -131,7 +133,7 @@ def connect_filters(
         )
     if len(blooms) == 1:
         blooms[LASTING].keep_connection()
-    return Filters(blooms, connection, windows.longer)
+    return Filters(blooms, connection, windows.longer, left)
 
 
 def newest_rings(first: FilterSession, second: FilterSession) -> list[Ring]:

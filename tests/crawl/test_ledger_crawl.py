@@ -363,3 +363,75 @@ def test_the_ledger_holds_no_claims(lab: Lab, moved: MovedServer) -> None:
     urls = sorted(json.loads(request)["url"] for request in requests)
     assert urls == sorted(lab.site.url + path for path in PAGES)
     assert not any("bloom_claims" in request for request in requests)
+
+
+# -- rules that change --
+
+TENS = "/1[0-9]$"
+
+
+def ruled(window: str) -> dict[str, str]:
+    """Return settings in which ten of the pages have a window of their own; "" for none."""
+    return {"BLOOM_RECRAWL_RULES": json.dumps([[TENS, window]] if window else [])}
+
+
+@pytest.mark.parametrize("now", ["40 days", "", "6 weeks"])
+@pytest.mark.parametrize("before", ["60 days", "2 months"])
+def test_pages_whose_window_is_gone_are_proposed_in_the_one_that_they_have_now(
+    lab: Lab, moved: MovedServer, before: str, now: str
+) -> None:
+    crawl(lab, **ruled(before))
+    unlink(lab.site)
+    assert crawl(lab, **ruled(now)).hits == Counter(["/", *PAGES[10:20]])
+    assert crawl(lab, **ruled(now)).hits == Counter(["/"])
+    move_to(moved, *LATER)
+    assert crawl(lab, **ruled(now)).hits == Counter(["/", *PAGES])
+    assert crawl(lab, **ruled(now)).hits == Counter(["/"])
+
+
+def test_pages_that_get_a_shorter_window_are_proposed_though_the_longer_one_stays(
+    lab: Lab, moved: MovedServer
+) -> None:
+    crawl(lab)
+    unlink(lab.site)
+    move_to(moved, 2027, 3, 20)
+    assert crawl(lab, **ruled("1 month")).hits == Counter(["/", *PAGES[10:20]])
+    move_to(moved, 2027, 5, 20)
+    assert crawl(lab, **ruled("1 month")).hits == Counter(["/", *PAGES[10:20]])
+
+
+def test_a_rule_that_comes_back_finds_its_ledger(lab: Lab, moved: MovedServer) -> None:
+    crawl(lab, **ruled("2 months"))
+    unlink(lab.site)
+    crawl(lab, **ruled("1 month"))
+    assert crawl(lab, **ruled("2 months")).hits == Counter(["/"]), "that window remembers them"
+    move_to(moved, 2027, 5, 20)
+    assert crawl(lab, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])
+
+
+OTHER = "from support.odd_site import OddSpider\n\nclass Other(OddSpider):\n    name = 'other'\n"
+
+
+def test_a_spider_with_other_rules_moves_only_its_own_pages(lab: Lab, moved: MovedServer) -> None:
+    shared = {"BLOOM_KEY": "odd:bloom"}
+    crawl(lab, **shared, **ruled("2 months"))
+    unlink(lab.site)
+    for _ in range(2):
+        assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
+        assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/"])
+    move_to(moved, 2027, 5, 20)
+    assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
+    assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])
+
+
+def test_a_crawl_that_is_killed_as_it_moves_pages_leaves_the_rest_to_the_next(
+    lab: Lab, moved: MovedServer
+) -> None:
+    crawl(lab, **ruled("2 months"))
+    unlink(lab.site)
+    before = lab.site.hits()
+    lab.kill_midway(5, **LEDGER, **ruled("1 month"))
+    lab.site.drain()
+    crawl(lab, **ruled("1 month"))
+    assert {*(lab.site.hits() - before)} == {"/", *PAGES[10:20]}
+    assert crawl(lab, **ruled("1 month")).hits == Counter(["/"])
