@@ -97,7 +97,8 @@ class JobApplier:
             bases = yield from self._record_bases(jobs[0].window, items, verdicts)
             return _unrecorded(items, verdicts) + bases
         if kind in (JobKind.CLAIM, JobKind.KEEP):
-            claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM)
+            cooldown = self._retry.seconds if self._retry else 0
+            claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM, cooldown=cooldown)
             requests, pages = [job.request for job in jobs], [job.page for job in jobs]
             verdicts = yield run(
                 lambda session: claim(session, items, requests, self._owner, nonce, pages=pages)

@@ -236,6 +236,46 @@ def test_redirects_are_followed_once(lab: Lab, moved: MovedServer) -> None:
     assert crawl(lab).hits == Counter(["/", *PAGES])
 
 
+REDIRECTED = """
+from support.odd_site import OddSpider
+
+class Sets:
+    def process_request(self, request, spider=None):
+        request.headers["User-Agent"] = request.headers["Authorization"] = "S3CRET"
+        request.meta["proxy"] = "http://user:S3CRET@" + request.url.split("/")[2]
+        request.meta["download_timeout"] = 77
+
+class Redirected(OddSpider):
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Sets: 100}, "RETRY_TIMES": 1}
+
+    def parse(self, response):
+        yield from self.links(response, meta={"own": 1, "max_retry_times": 1},
+                              headers={"X-Own": "mine"})
+"""
+DISK = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
+
+
+@pytest.mark.parametrize("queue", [{}, DISK], ids=["memory", "redis"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_middlewares_of_the_downloader_set_is_not_stored_with_a_redirects_target(
+    lab: Lab, moved: MovedServer, queue: dict[str, Any], keeps: bool
+) -> None:
+    settings = {**queue, "REDIS_URL": lab.redis_url, "BLOOM_KEEP_HEADERS": keeps}
+    lab.site.pages |= {"/": page("/1"), "/1": moved_to("/2"), "/2": moved_to("/3"), "/3": page()}
+    crawl(lab, spider=REDIRECTED, **settings)
+    keys = Keys("odd:bloom")
+    entries = [entry for block in range(16) for entry in raw(lab, "LRANGE", keys.entries(block))]
+    stored = {one["url"]: one for one in (json.loads(entry.split(b" ", 2)[2]) for entry in entries)}
+    assert {*stored} == {f"{lab.site.url}/{number}" for number in (1, 2, 3)}
+    for request in stored.values():
+        assert [name for name, *_ in request["headers"]] in (["X-Own"], ["X-Own", "Referer"])
+        kept = {"own", "max_retry_times", "depth", "bloom_claims"}
+        assert request["meta"].keys() - kept <= {
+            *("redirect_urls", "redirect_times", "redirect_ttl", "redirect_reasons")
+        }
+        assert kept <= request["meta"].keys()
+
+
 def test_rules_have_ledgers_of_their_own(lab: Lab, moved: MovedServer) -> None:
     rules = {"BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 month"], ["/2[0-9]$", "run"]]'}
     crawl(lab, **rules)

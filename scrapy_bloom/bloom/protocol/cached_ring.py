@@ -79,9 +79,9 @@ class _Parts:
             tail,
             claim_keys,
             claim_head,
-            # A counting filter's addition ends with "nx" or "", a claim with six arguments.
+            # A counting filter's addition ends with "nx" or "", a claim with seven arguments.
             _frame(Call(script, names, head), width, tail, counting),
-            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 6),
+            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 7),
             # To discard a URL takes about twice as long as to add one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
@@ -179,7 +179,7 @@ class CachedRing:
         nonce: str,
         claims: Sequence[str],
         *,
-        room: int = 0,
+        limits: tuple[int, int] = (0, 0),
         tested: bool = True,
     ) -> Call:
         """Return the call that claims URLs without recording them.
@@ -189,22 +189,23 @@ class CachedRing:
             owner: the new owner of the claims.
             nonce: of this call.
             claims: for each URL the field of its claim, that of its page, and its request.
-            room: bytes that the block's claims take at most with their requests; 0 for no limit.
+            limits: bytes that the block's claims take at most with their requests, and seconds that
+                a failed URL waits; 0 for no limit.
             tested: whether to leave out URLs that are recorded already.
         """
         keys, head = self._parts.claim_keys, self._parts.claim_head
         if not tested:
             keys, head = _claim_parts(self.version, self.ring, self.keys, self._parts.sizes, ())
-        args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
+        args = (*head[:5], packed, *head[5:], owner, nonce, *limits, *claims)
         return Call(load("claim"), keys, args)
 
-    def claim_one(self, packed: bytes, claim: tuple[str, str, int, str, str, str]) -> bytes:
+    def claim_one(self, packed: bytes, claim: tuple[str, str, int, int, str, str, str]) -> bytes:
         """Return the call that claims one URL as it is sent.
 
         Args:
             packed: its offsets.
-            claim: owner, nonce and room as of ``claim``, the field of the claim, that of its page,
-                and its request.
+            claim: owner, nonce and limits as of ``claim``, the field of the claim, that of its
+                page, and its request.
         """
         before, after = self._parts.claim_frame
         return b"%b%b%b%b" % (before, packed, after, to_resp(*claim))

@@ -93,7 +93,10 @@ class RecordWhenCrawled(Policy):
         me = _new_worker(spider, settings, queue)
         self._owner = me.shared_queue or me.id
         self._claim = partial(
-            claim_protocol.claim, owner=self._owner, memory=settings.pending_memory
+            claim_protocol.claim,
+            owner=self._owner,
+            memory=settings.pending_memory,
+            cooldown=settings.retry_after,
         )
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
@@ -105,7 +108,9 @@ class RecordWhenCrawled(Policy):
             keeps_headers=settings.keep_headers,
             proposals=proposals,
         )
-        self._reclaimer = Reclaimer(me, spider.name, self._restorer, in_main, runtime)
+        self._reclaimer = Reclaimer(
+            me, spider.name, self._restorer, in_main, runtime, cooldown=settings.retry_after
+        )
         self.task = WithLedger(self._reclaimer, proposals.task) if proposals else self._reclaimer
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
@@ -161,7 +166,7 @@ class RecordWhenCrawled(Policy):
         nonce, header = next(self._nonces), bloom.session.header
         room = self._settings.pending_memory // header.blocks if header else 0
         page = _page_of(request, self._tracker)
-        claim = (self._owner, nonce, room, field_of(item), page, text)
+        claim = (self._owner, nonce, room, self._settings.retry_after, field_of(item), page, text)
         verdict = bloom.run_one(
             item,
             partial(CachedRing.claim_one, claim=claim),
