@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.membership import add
+from scrapy_bloom.bloom.protocol.membership import add, renew
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
@@ -228,7 +228,7 @@ class JobApplier:
         if not bases:
             return []
         ordered = sorted(bases)
-        recorded = yield Step(window, partial(claim_protocol.record, items=ordered))
+        recorded = yield Step(window, partial(renew, items=ordered))
         bases.clear()
         return _unrecorded(ordered, recorded)
 

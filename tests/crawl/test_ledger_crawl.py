@@ -286,8 +286,7 @@ def test_rules_have_ledgers_of_their_own(lab: Lab, moved: MovedServer) -> None:
     assert crawl(lab, **rules).hits == Counter(["/", *PAGES[:20], *PAGES[30:]])
 
 
-def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None:
-    spider = """
+VERSIONS = """
 from support.odd_site import OddSpider
 
 class Versions(OddSpider):
@@ -296,16 +295,38 @@ class Versions(OddSpider):
             path, _, version = url.partition("?")
             yield response.follow(path, meta={"bloom_version": version} if version else {})
 """
+
+
+def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None:
     lab.site.pages["/"] = page("/1?a", "/2?a", "/3")
-    crawl(lab, spider=spider)
+    crawl(lab, spider=VERSIONS)
     move_to(moved, 2027, 3, 20)
     lab.site.pages["/"] = page("/1?b")
-    assert crawl(lab, spider=spider).hits == Counter(["/", "/1"])
+    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"])
     unlink(lab.site)
     move_to(moved, *LATER)
-    assert crawl(lab, spider=spider).hits == Counter(["/", "/1", "/2", "/3"])
+    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/2", "/3"])
     move_to(moved, 2027, 9, 20)
-    assert crawl(lab, spider=spider).hits == Counter(["/"]), "the second version: seen since July"
+    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"]), "seen since March"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"BLOOM_RING": "write-all"}, {"BLOOM_COUNTING": True}],
+    ids=["write-newest", "write-all", "counting"],
+)
+def test_a_changed_page_is_fetched_once_in_a_window(
+    lab: Lab, moved: MovedServer, settings: dict[str, Any]
+) -> None:
+    """Else the page and its version would be due by turns."""
+    settings = {**settings, "BLOOM_RECRAWL_AFTER": "2 months", "spider": VERSIONS}
+    fetched = []
+    for month in range(1, 8):
+        lab.site.pages["/"] = page("/1?a") if month == 1 else page("/1?b")
+        move_to(moved, 2027, month, 16)
+        if crawl(lab, **settings).hits["/1"]:
+            fetched.append(month)
+    assert fetched == [1, 2, 4, 6]
 
 
 def test_an_outage_loses_no_request_that_is_due(lab: Lab, moved: MovedServer) -> None:

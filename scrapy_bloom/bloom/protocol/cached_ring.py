@@ -141,6 +141,20 @@ class CachedRing:
             self._parts.add_script, self._parts.add_keys, (*self._parts.add_head, packed, *tail)
         )
 
+    def renew(self, packed: bytes) -> Call:
+        """Return the call that sets items, also those that are in an older generation."""
+        written = self.ring.written[::-1]  # the first decides whether an item is new
+        args = (*self._parts.add_head[:3], _groups(written, self._parts.sizes))
+        bits, _, *_ = self._parts.add_tail
+        room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
+        counts = (f"n:{layer.name}" for layer in written)
+        tail = ("nx",) if self.ring.header.counting else ()
+        return Call(
+            self._parts.add_script,
+            _keys(self.keys, self.ring.block, written),
+            (*args, len(self._parts.sizes), packed, bits, room, *counts, *tail),
+        )
+
     def add_one(self, packed: bytes, *, if_absent: bool = True) -> bytes:
         """Return the same call on one item as it is sent: each new URL passes here."""
         before, after = self._parts.add_frame

@@ -283,16 +283,6 @@ def confirm(
     return verdicts
 
 
-def record(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verdict]]:
-    """Record further items of pages that were confirmed. A server without memory does it too."""
-
-    def make_call(batch: BlockBatch) -> Call:
-        call = batch.held.add(batch.packed)
-        return call._replace(script=on_full_server(call.script))
-
-    return to_verdicts((yield from ask(session, items, make_call)))
-
-
 def hold(
     session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
 ) -> Operation[set[str]]:
@@ -354,6 +344,7 @@ def reassign(
     claims: Sequence[StoredClaim],
     owner: str,
     nonce: str,
+    *,
     cooldown: int = 0,
 ) -> Operation[dict[str, str]]:
     """Take over claims of a block if they are still whose they were; return field -> request."""
