@@ -522,12 +522,14 @@ def test_a_page_of_the_second_of_a_rotation_is_due_with_its_generation(
 ) -> None:
     with moved.client() as client:
         one = BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-        for number in range(3):  # one of them in the same second
+        one.open()
+        for number in range(3):  # one of them is recorded in the second of its rotation
+            moved.move(10)
             crawl(one, items(1, number))
             one.rotate()
-            one.rotate()
-        moved.move(10)
-        for _ in range(GENERATIONS - 1):
             pack_all(one)
-            one.rotate()
-        assert one.run(DUE)
+            for _ in range(GENERATIONS - 1):
+                moved.move(10)
+                one.rotate()
+            (chunk,) = one.run(DUE)
+            one.run(partial(ledger_protocol.drop, chunk=chunk))
