@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -151,6 +152,16 @@ class RecrawlWindows:
             if condition.holds(url, depth):
                 return name
         return DEFAULT
+
+    @property
+    def digest(self) -> str:
+        """What differs as soon as the rules may give a URL another window."""
+        conditions = [
+            (one.url and (one.url.pattern, one.url.flags), one.host, one.depth, name)
+            for one, name in self.rules
+        ]
+        text = repr((self.main.name, self.start, conditions, sorted(self.others)))
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def find(self, value: object) -> str:
         """Return the name of the window that a request names; also RUN and DEFAULT.

@@ -52,18 +52,20 @@ class FailedPage:
         window: of its filter.
         block: of its claim.
         claim: its claim.
+        due: when it is due.
         is_due: whether the next look of a crawl takes it up.
     """
 
     window: str
     block: int
     claim: StoredClaim
+    due: int
     is_due: bool
 
     @property
     def order(self) -> tuple[int, str, str]:
         """By which pages are sorted: when they are due."""
-        return self.claim.time, self.window, self.claim.field
+        return self.due, self.window, self.claim.field
 
 
 @dataclass(slots=True)
@@ -104,11 +106,12 @@ def run(session: CommandSession) -> ExitCode:
     limit = whole_number("--limit", session.opts.limit, 0, MAX_LIMIT, meaning)
     with session.connect() as server:
         blocks = session.stored_blocks(server)
+        cooldown = session.settings.retry_after
         filters, totals = {name: server.filter(name) for name in blocks}, Totals()
         pages = totals.count(
             page
             for name, bloom in filters.items()
-            for page in _failed(bloom, name, blocks[name], session.opts.spider)
+            for page in _failed(bloom, name, blocks[name], session.opts.spider, cooldown)
         )
         first = _first(pages, limit)
         documents = _documents(session, server, filters, first)
@@ -128,7 +131,7 @@ def _first(pages: Iterable[FailedPage], limit: int) -> list[FailedPage]:
 
 
 def _failed(
-    bloom: BloomFilter, window: str, blocks: int, spider: str | None
+    bloom: BloomFilter, window: str, blocks: int, spider: str | None, cooldown: int
 ) -> Iterator[FailedPage]:
     """Yield the failed pages of a filter, each once."""
     for block in range(blocks):
@@ -139,8 +142,9 @@ def _failed(
             cursor = part.cursor
             for claim in part.claims:
                 if claim.was_tried and (spider is None or workers.is_of(claim.owner, spider)):
-                    is_due = claim.time <= part.now
-                    found[claim.field] = FailedPage(window, block, claim, is_due)
+                    due = claim.due(part.now, cooldown)
+                    is_due = due <= part.now
+                    found[claim.field] = FailedPage(window, block, claim, due, is_due)
         yield from found.values()
 
 
@@ -162,7 +166,7 @@ def _documents(
                     "url": urls[page],
                     "name": page.window,
                     "attempts": claim.attempt,
-                    "due": claim.time,
+                    "due": page.due,
                     "reason": claim.reason,
                     "spider": spiders.get(tag, tag),
                     "block": page.block,

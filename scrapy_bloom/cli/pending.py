@@ -78,6 +78,7 @@ def _claims(
     """Yield all claims of a filter. A claim may come twice."""
     found = workers.parse_all(bloom.run(worker_protocol.read_workers).entries)
     spiders = {workers.tag(name): name for name in session.spiders}
+    cooldown = session.settings.retry_after
     for block in range(blocks):
         cursor = ""
         while cursor != "0":
@@ -91,7 +92,7 @@ def _claims(
                     "url": url,
                     "attempts": claim.attempt,
                     "since": 0 if claim.failed else claim.time,
-                    "due": claim.time if claim.failed else 0,
+                    "due": claim.due(page.now, cooldown) if claim.failed else 0,
                     "owner": claim.owner,
                     "worker": f"{worker.process.host}:{worker.process.pid}" if worker else "",
                     "spider": spiders.get(tag, tag),

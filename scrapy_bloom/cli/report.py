@@ -82,7 +82,7 @@ def _tally(session: CommandSession, bloom: BloomFilter, blocks: int) -> ClaimTal
     for block in range(blocks):
         for claim in _claims(bloom, block):
             if claim.failed:
-                due_times.append(claim.time)
+                due_times.append(claim.due(entries.now, session.settings.retry_after))
             else:
                 owned[claim.owner] += 1
     return tally(owned, due_times, entries.now, workers.parse_all(entries.entries), session.spiders)

@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.membership import add
+from scrapy_bloom.bloom.protocol.membership import add, renew
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
@@ -97,7 +97,8 @@ class JobApplier:
             bases = yield from self._record_bases(jobs[0].window, items, verdicts)
             return _unrecorded(items, verdicts) + bases
         if kind in (JobKind.CLAIM, JobKind.KEEP):
-            claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM)
+            cooldown = self._retry.seconds if self._retry else 0
+            claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM, cooldown=cooldown)
             requests, pages = [job.request for job in jobs], [job.page for job in jobs]
             verdicts = yield run(
                 lambda session: claim(session, items, requests, self._owner, nonce, pages=pages)
@@ -229,7 +230,7 @@ class JobApplier:
         if not bases:
             return []
         ordered = sorted(bases)
-        recorded = yield Step(window, partial(claim_protocol.record, items=ordered))
+        recorded = yield Step(window, partial(renew, items=ordered))
         bases.clear()
         return _unrecorded(ordered, recorded)
 

@@ -9,6 +9,7 @@ from scrapy.settings import BaseSettings
 from scrapy_bloom.bloom.model.generations import forgotten_before
 from scrapy_bloom.bloom.options import EXTEND, KEEP
 from scrapy_bloom.crawl import advice
+from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters, Notify, connect_filters, newest_rings
 from scrapy_bloom.crawl.identity import Key
@@ -16,8 +17,8 @@ from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.lookups import LookupBatcher
 from scrapy_bloom.crawl.opening import (
     Opening,
-    claims_left,
     count_claims,
+    find_left,
     open_filters,
 )
 from scrapy_bloom.crawl.report import Report
@@ -53,13 +54,17 @@ class Connections:
         #: None before they are opened, and after they are closed.
         self.filters: Filters | None = None
         self.lookups: LookupBatcher | None = None
-        #: Windows that the settings no longer have, and in which there are claims.
+        #: Windows that the settings no longer have, and in which there is something to crawl.
         self._left: Collection[str] = ()
         #: Round trips of those that were replaced.
         self._round_trips = self._async_round_trips = 0
 
-    def open(self, opening: Opening) -> Filters:
+    def open(self, opening: Opening, ledger_rules: LedgerRules | None = None) -> Filters:
         """Connect, and read or create the filters.
+
+        Args:
+            opening: repeats what may be repeated.
+            ledger_rules: of the spider; None if it has no ledger.
 
         Raises:
             BloomError: a setting cannot work, or the server cannot be used.
@@ -68,16 +73,19 @@ class Connections:
             self._report.warn_once("short-window", f"Bloom filter: {finding}")
         # Clients for clusters connect at once.
         filters = open_filters(opening.run(self._connect), opening)
-        left = claims_left(
-            filters, lambda windows: opening.run(partial(self._connect, left=windows)), opening
+        left = find_left(
+            filters,
+            lambda windows: opening.run(partial(self._connect, left=windows)),
+            opening,
+            ledger_rules,
         )
         if not self._settings.makes_claims:
-            claims = {**count_claims(filters), **left}
+            claims = {**count_claims(filters), **left.claims}
             self._report.claims_ignored(sum(claims.values()))
-        elif left:
-            self._report.windows_left(left)
+        elif left.claims or left.ledgers:
+            self._report.windows_left(left.claims)
             filters.close()
-            self._left = left.keys()
+            self._left = left.claims.keys() | left.ledgers
             connect = partial(self._connect, left=self._left)
             filters = open_filters(opening.run(connect), opening)
         self.filters = filters

@@ -29,10 +29,12 @@ class Filters:
     Attributes:
         by_window: the filter of each window, the default one first.
         connection: what they share.
+        left: windows that the settings no longer have.
     """
 
     by_window: dict[str, BloomFilter]
     connection: Connection
+    left: Collection[str] = ()
 
     @property
     def default(self) -> BloomFilter:
@@ -134,7 +136,7 @@ def connect_filters(
         )
     if len(blooms) == 1:
         blooms[DEFAULT].keep_connection()
-    return Filters(blooms, connection)
+    return Filters(blooms, connection, left)
 
 
 def newest_rings(first: FilterSession, second: FilterSession) -> list[Ring]:

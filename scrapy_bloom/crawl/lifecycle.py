@@ -6,6 +6,8 @@ from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.client.routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
 from scrapy_bloom.crawl.claims.proposals import NewAmong, Proposals
@@ -93,9 +95,10 @@ class Lifecycle:
             BloomError: a setting cannot work, or the server cannot be used.
         """
         opening = Opening(patience, runtime=self.runtime)
-        filters = self.connections.open(opening)
+        rules = self._ledger_rules()
+        filters = self.connections.open(opening, rules)
         in_main = self.runtime.to_main()
-        self.policy = self.failover.policy = self._make_policy(in_main)
+        self.policy = self.failover.policy = self._make_policy(in_main, rules)
         write_behind = WriteBehind(
             self.connections.connector(in_main),
             in_main,
@@ -118,7 +121,13 @@ class Lifecycle:
             spider.bloom_forgotten = self.connections.forgotten
         return filters
 
-    def _make_policy(self, in_main: InMain) -> Policy:
+    def _ledger_rules(self) -> LedgerRules | None:
+        spider = self._spider or self._crawler.spider
+        if spider is None or not self._settings.ledger:
+            return None
+        return LedgerRules(workers.tag(spider.name), self._settings.windows.digest)
+
+    def _make_policy(self, in_main: InMain, rules: LedgerRules | None) -> Policy:
         if not self._settings.makes_claims:
             return RecordWhenScheduled(self.local.versions.crawled)
         spider = self._crawler.spider
@@ -128,7 +137,7 @@ class Lifecycle:
                 "opened, and the crawler has none: set crawler.spider, or build the filter with "
                 "from_spider"
             )
-        if self._settings.ledger:
+        if rules is not None:
             self._proposals = Proposals(
                 spider,
                 self.engine,
@@ -137,6 +146,7 @@ class Lifecycle:
                 new_among=self.new_among,
                 in_main=in_main,
                 keeps_headers=self._settings.keep_headers,
+                rules=rules,
                 runtime=self.runtime,
             )
         page_items = None

@@ -67,4 +67,10 @@ META_KEYS: Mapping[str, MetaKey] = {
         "none",
         "Belongs to scrapy-bloom: the claims of a request that is pending. Do not set or copy it.",
     ),
+    "bloom_set_later": MetaKey(
+        "set by the crawl",
+        "none",
+        "Belongs to scrapy-bloom, as `bloom_claims`: names of what middlewares of the downloader "
+        "had set on a request that became a redirect or a retry.",
+    ),
 }

@@ -1,12 +1,14 @@
 """Opening the filters of a crawl, on a server that may be slow or loading its data."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
 from scrapy_bloom.messages import tagged
@@ -100,24 +102,44 @@ def count_claims(filters: Filters) -> dict[str, int]:
     return counts
 
 
-def claims_left(
-    filters: Filters, connect: Callable[[set[str]], Filters], opening: Opening
-) -> dict[str, int]:
-    """Return the windows that the settings no longer have, with the number of their claims.
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What there is in windows that the settings no longer have.
+
+    Args:
+        claims: number of claims, of the windows that have any.
+        ledgers: windows with requests in their ledgers that were not looked up by these rules.
+    """
+
+    claims: Mapping[str, int] = field(default_factory=dict)
+    ledgers: frozenset[str] = frozenset()
+
+
+def find_left(
+    filters: Filters,
+    connect: Callable[[set[str]], Filters],
+    opening: Opening,
+    ledger_rules: LedgerRules | None,
+) -> Left:
+    """Return what there is in windows that the settings no longer have.
 
     Args:
         filters: open.
         connect: connects the filters of further windows.
         opening: repeats what may be repeated.
+        ledger_rules: of the spider; None if it has no ledger.
     """
     names = [name for name in filters.by_window if name != DEFAULT]
     noted = filter(WINDOW_NAME.fullmatch, opening.run(partial(filters.noted_windows, names)))
     left = {*sorted({*noted} - filters.by_window.keys())[:MAX_WINDOWS_LEFT]}
     if not left:
-        return {}
+        return Left()
     others = connect(left)
     try:
         claims = opening.run(partial(count_claims, others))
+        ledgers = frozenset[str]()
+        if ledger_rules is not None:
+            ledgers = opening.run(partial(ledger_rules.unread, filters.default, others, left))
     finally:
         others.close()
-    return {window: claims[window] for window in left if claims[window]}
+    return Left({window: claims[window] for window in left if claims[window]}, ledgers)

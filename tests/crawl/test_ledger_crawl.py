@@ -240,6 +240,46 @@ def test_redirects_are_followed_once(lab: Lab, moved: MovedServer) -> None:
     assert crawl(lab).hits == Counter(["/", *PAGES])
 
 
+REDIRECTED = """
+from support.odd_site import OddSpider
+
+class Sets:
+    def process_request(self, request, spider=None):
+        request.headers["User-Agent"] = request.headers["Authorization"] = "S3CRET"
+        request.meta["proxy"] = "http://user:S3CRET@" + request.url.split("/")[2]
+        request.meta["download_timeout"] = 77
+
+class Redirected(OddSpider):
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Sets: 100}, "RETRY_TIMES": 1}
+
+    def parse(self, response):
+        yield from self.links(response, meta={"own": 1, "max_retry_times": 1},
+                              headers={"X-Own": "mine"})
+"""
+DISK = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
+
+
+@pytest.mark.parametrize("queue", [{}, DISK], ids=["memory", "redis"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_middlewares_of_the_downloader_set_is_not_stored_with_a_redirects_target(
+    lab: Lab, moved: MovedServer, queue: dict[str, Any], keeps: bool
+) -> None:
+    settings = {**queue, "REDIS_URL": lab.redis_url, "BLOOM_KEEP_HEADERS": keeps}
+    lab.site.pages |= {"/": page("/1"), "/1": moved_to("/2"), "/2": moved_to("/3"), "/3": page()}
+    crawl(lab, spider=REDIRECTED, **settings)
+    keys = Keys("odd:bloom")
+    entries = [entry for block in range(16) for entry in raw(lab, "LRANGE", keys.entries(block))]
+    stored = {one["url"]: one for one in (json.loads(entry.split(b" ", 2)[2]) for entry in entries)}
+    assert {*stored} == {f"{lab.site.url}/{number}" for number in (1, 2, 3)}
+    for request in stored.values():
+        assert [name for name, *_ in request["headers"]] in (["X-Own"], ["X-Own", "Referer"])
+        kept = {"own", "max_retry_times", "depth", "bloom_claims"}
+        assert request["meta"].keys() - kept <= {
+            *("redirect_urls", "redirect_times", "redirect_ttl", "redirect_reasons")
+        }
+        assert kept <= request["meta"].keys()
+
+
 def test_rules_have_ledgers_of_their_own(lab: Lab, moved: MovedServer) -> None:
     rules = {"BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 month"], ["/2[0-9]$", "run"]]'}
     crawl(lab, **rules)
@@ -250,8 +290,7 @@ def test_rules_have_ledgers_of_their_own(lab: Lab, moved: MovedServer) -> None:
     assert crawl(lab, **rules).hits == Counter(["/", *PAGES[:20], *PAGES[30:]])
 
 
-def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None:
-    spider = """
+VERSIONS = """
 from support.odd_site import OddSpider
 
 class Versions(OddSpider):
@@ -260,16 +299,38 @@ class Versions(OddSpider):
             path, _, version = url.partition("?")
             yield response.follow(path, meta={"bloom_version": version} if version else {})
 """
+
+
+def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None:
     lab.site.pages["/"] = page("/1?a", "/2?a", "/3")
-    crawl(lab, spider=spider)
+    crawl(lab, spider=VERSIONS)
     move_to(moved, 2027, 3, 20)
     lab.site.pages["/"] = page("/1?b")
-    assert crawl(lab, spider=spider).hits == Counter(["/", "/1"])
+    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"])
     unlink(lab.site)
     move_to(moved, *LATER)
-    assert crawl(lab, spider=spider).hits == Counter(["/", "/1", "/2", "/3"])
+    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/2", "/3"])
     move_to(moved, 2027, 9, 20)
-    assert crawl(lab, spider=spider).hits == Counter(["/"]), "the second version: seen since July"
+    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"]), "seen since March"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"BLOOM_RING": "write-all"}, {"BLOOM_COUNTING": True}],
+    ids=["write-newest", "write-all", "counting"],
+)
+def test_a_changed_page_is_fetched_once_in_a_window(
+    lab: Lab, moved: MovedServer, settings: dict[str, Any]
+) -> None:
+    """Else the page and its version would be due by turns."""
+    settings = {**settings, "BLOOM_RECRAWL_AFTER": "2 months", "spider": VERSIONS}
+    fetched = []
+    for month in range(1, 8):
+        lab.site.pages["/"] = page("/1?a") if month == 1 else page("/1?b")
+        move_to(moved, 2027, month, 16)
+        if crawl(lab, **settings).hits["/1"]:
+            fetched.append(month)
+    assert fetched == [1, 2, 4, 6]
 
 
 def test_an_outage_loses_no_request_that_is_due(lab: Lab, moved: MovedServer) -> None:
@@ -367,3 +428,75 @@ def test_the_ledger_holds_no_claims(lab: Lab, moved: MovedServer) -> None:
     urls = sorted(json.loads(request)["url"] for request in requests)
     assert urls == sorted(lab.site.url + path for path in PAGES)
     assert not any("bloom_claims" in request for request in requests)
+
+
+# -- rules that change --
+
+TENS = "/1[0-9]$"
+
+
+def ruled(window: str) -> dict[str, str]:
+    """Return settings in which ten of the pages have a window of their own; "" for none."""
+    return {"BLOOM_RECRAWL_RULES": json.dumps([[TENS, window]] if window else [])}
+
+
+@pytest.mark.parametrize("now", ["40 days", "", "6 weeks"])
+@pytest.mark.parametrize("before", ["60 days", "2 months"])
+def test_pages_whose_window_is_gone_are_proposed_in_the_one_that_they_have_now(
+    lab: Lab, moved: MovedServer, before: str, now: str
+) -> None:
+    crawl(lab, **ruled(before))
+    unlink(lab.site)
+    assert crawl(lab, **ruled(now)).hits == Counter(["/", *PAGES[10:20]])
+    assert crawl(lab, **ruled(now)).hits == Counter(["/"])
+    move_to(moved, *LATER)
+    assert crawl(lab, **ruled(now)).hits == Counter(["/", *PAGES])
+    assert crawl(lab, **ruled(now)).hits == Counter(["/"])
+
+
+def test_pages_that_get_a_shorter_window_are_proposed_though_the_longer_one_stays(
+    lab: Lab, moved: MovedServer
+) -> None:
+    crawl(lab)
+    unlink(lab.site)
+    move_to(moved, 2027, 3, 20)
+    assert crawl(lab, **ruled("1 month")).hits == Counter(["/", *PAGES[10:20]])
+    move_to(moved, 2027, 5, 20)
+    assert crawl(lab, **ruled("1 month")).hits == Counter(["/", *PAGES[10:20]])
+
+
+def test_a_rule_that_comes_back_finds_its_ledger(lab: Lab, moved: MovedServer) -> None:
+    crawl(lab, **ruled("2 months"))
+    unlink(lab.site)
+    crawl(lab, **ruled("1 month"))
+    assert crawl(lab, **ruled("2 months")).hits == Counter(["/"]), "that window remembers them"
+    move_to(moved, 2027, 5, 20)
+    assert crawl(lab, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])
+
+
+OTHER = "from support.odd_site import OddSpider\n\nclass Other(OddSpider):\n    name = 'other'\n"
+
+
+def test_a_spider_with_other_rules_moves_only_its_own_pages(lab: Lab, moved: MovedServer) -> None:
+    shared = {"BLOOM_KEY": "odd:bloom"}
+    crawl(lab, **shared, **ruled("2 months"))
+    unlink(lab.site)
+    for _ in range(2):
+        assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
+        assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/"])
+    move_to(moved, 2027, 5, 20)
+    assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
+    assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])
+
+
+def test_a_crawl_that_is_killed_as_it_moves_pages_leaves_the_rest_to_the_next(
+    lab: Lab, moved: MovedServer
+) -> None:
+    crawl(lab, **ruled("2 months"))
+    unlink(lab.site)
+    before = lab.site.hits()
+    lab.kill_midway(5, **LEDGER, **ruled("1 month"))
+    lab.site.drain()
+    crawl(lab, **ruled("1 month"))
+    assert {*(lab.site.hits() - before)} == {"/", *PAGES[10:20]}
+    assert crawl(lab, **ruled("1 month")).hits == Counter(["/"])

@@ -13,6 +13,7 @@ from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
+from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.settings import DEFAULT
@@ -42,7 +43,12 @@ class Stand:
         self.bloom = BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
         self.filters = Filters({DEFAULT: self.bloom}, cast("Any", None))
         self.bloom.open()
-        self.task = LedgerTask(TAG, self.events, lambda call: call(), secrets.token_hex)
+        self.task = self.new_task()
+
+    def new_task(self, rules: str = "rules") -> LedgerTask:
+        """Return the task of a process that has these rules."""
+        rules_of = LedgerRules(TAG, rules)
+        return LedgerTask(TAG, self.events, lambda call: call(), secrets.token_hex, rules_of)
 
     def crawl(self, count: int, first: int = 0) -> None:
         items = [number.to_bytes(20, "big") for number in range(first, first + count)]
@@ -153,3 +159,103 @@ def test_damaged_chunks_are_deleted(stand: Stand) -> None:
     assert len(stand.events.given) == 1
     assert stand.events.ends == 1
     assert not stand.client.exists(KEYS.ledger(0))
+
+
+# -- rules that change --
+
+
+class Window:
+    """A stand whose main filter has a second one beside it, of a window that rules may have."""
+
+    def __init__(self, stand: Stand, client: redis.Redis) -> None:
+        self.stand = stand
+        self.other = BloomFilter(client, "k:1-year", blocks=1, capacity=10_000, window="1 year")
+        self.other.open()
+        both = {DEFAULT: stand.bloom, "1-year": self.other}
+        #: The filters of a process that has the rule, and of one that has it no more.
+        self.before = Filters(both, cast("Any", None))
+        self.after = Filters(both, cast("Any", None), left=["1-year"])
+
+    def crawl(self, first: int) -> None:
+        """Record five pages in the second filter."""
+        main, self.stand.bloom = self.stand.bloom, self.other
+        self.stand.crawl(5, first)
+        self.stand.bloom = main
+
+    def moved(self, task: LedgerTask, filters: Filters) -> int:
+        """Open and run a task until nothing is left; return how many requests it has given."""
+        given = self.stand.events.given
+        given.clear()
+        task.begin(filters)
+        for _ in range(5):
+            task.want()
+            while task.run(filters) == 0:
+                pass
+            task.proposed()
+        return sum(map(len, given))
+
+
+@pytest.fixture
+def window(stand: Stand) -> Window:
+    return Window(stand, stand.client)
+
+
+def test_requests_are_looked_up_once_after_the_rules_have_changed(window: Window) -> None:
+    new_task = window.stand.new_task
+    assert window.moved(new_task("a"), window.before) == 0, "there are none"
+    window.crawl(0)
+    window.stand.crawl(7, 100)
+    assert window.moved(new_task("a"), window.before) == 0
+    assert window.moved(new_task("b"), window.after) == 12
+    assert window.moved(new_task("b"), window.after) == 0
+    assert window.moved(new_task("a"), window.before) == 12, "they stay where they are"
+
+
+def test_what_a_process_with_former_rules_adds_later_is_looked_up_too(window: Window) -> None:
+    former, new_task = window.stand.new_task("a"), window.stand.new_task
+    former.begin(window.before)
+    window.crawl(0)
+    assert window.moved(new_task("b"), window.after) == 5
+    window.crawl(10)
+    assert window.moved(new_task("b"), window.after) == 10
+    window.crawl(20)
+    window.stand.server.move(10)
+    window.other.rotate()
+    former.look_for_entries()
+    former.run(window.before)
+    assert window.stand.client.llen("{k:1-year:0}:ledger:new") == 0, "it has packed them"
+    assert window.moved(new_task("b"), window.after) == 15
+
+
+def test_a_process_with_former_rules_that_packs_in_between_voids_the_note(window: Window) -> None:
+    former, mover = window.stand.new_task("a"), window.stand.new_task("b")
+    former.begin(window.before)
+    window.crawl(0)
+    mover.begin(window.after)
+    mover.want()
+    while mover.run(window.after) == 0:
+        pass
+    window.crawl(10)
+    former.look_for_entries()
+    former.run(window.before)
+    for _ in range(3):
+        mover.proposed()
+        mover.want()
+        mover.run(window.after)
+    assert window.moved(window.stand.new_task("b"), window.after) == 10
+
+
+def test_requests_that_were_not_answered_are_looked_up_again(window: Window) -> None:
+    window.stand.new_task("a").begin(window.before)
+    window.crawl(0)
+    task, given = window.stand.new_task("b"), window.stand.events.given
+    task.begin(window.after)
+    for _ in range(2):
+        task.want()
+        while task.run(window.after) == 0:
+            pass
+    assert [len(part) for part in given] == [5, 5]
+    task.proposed()
+    task.want()
+    task.run(window.after)
+    assert window.stand.events.ends == 1

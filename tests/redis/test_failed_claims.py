@@ -1,6 +1,7 @@
 """Claims of failed URLs: why they failed, and URLs that are made due."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import redis
@@ -90,6 +91,37 @@ def test_claims_of_earlier_versions_have_no_reason(bloom: BloomFilter) -> None:
     claim(bloom, A)
     fail(bloom, A)
     assert (stored(bloom, A).nonce, stored(bloom, A).reason) == ("n", "")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
+    bloom: BloomFilter, is_kept: bool
+) -> None:
+    """A time further away than any failure now would be."""
+    claim(bloom, A, B, request=REQUEST if is_kept else "")
+    ahead = RetryPolicy(FAILED, 400 * 86_400, 5)
+    bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
+    fail(bloom, B)
+
+    def again(cooldown: int) -> list[Verdict]:
+        make = partial(claim_protocol.claim, items=[A, B], requests=["", ""], owner="w-2")
+        return bloom.run(partial(make, nonce="m", cooldown=cooldown))
+
+    waits = Verdict.OTHERS if is_kept else Verdict.OTHERS_UNKEPT
+    assert again(0) == [waits, waits]
+    assert again(600) == [Verdict.NEW, waits]
+
+
+def test_one_that_failed_while_the_clock_was_ahead_is_taken_over(bloom: BloomFilter) -> None:
+    claim(bloom, A, B)
+    ahead = RetryPolicy(FAILED, 400 * 86_400, 5)
+    bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
+    fail(bloom, B)
+    page = bloom.run(lambda session: claim_protocol.scan(session, 0, "0", 100))
+    take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner="w-2", nonce="m")
+    assert bloom.run(take) == {}
+    assert bloom.run(partial(take, cooldown=600)) == {field_of(A): REQUEST}
+    assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {field_of(A)}
 
 
 def test_a_reason_is_gone_when_another_worker_has_the_url(bloom: BloomFilter) -> None:

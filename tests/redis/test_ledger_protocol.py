@@ -515,3 +515,21 @@ def test_on_a_cluster_all_keys_of_a_block_are_on_one_node(cluster: redis.RedisCl
     assert len([page for block in range(16) for page in missing_in(bloom, block)]) == 40
     assert bloom.delete()
     assert not cluster.keys("*", target_nodes=redis.RedisCluster.PRIMARIES)
+
+
+def test_a_page_of_the_second_of_a_rotation_is_due_with_its_generation(
+    moved: MovedServer,
+) -> None:
+    with moved.client() as client:
+        one = BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
+        one.open()
+        for number in range(3):  # one of them is recorded in the second of its rotation
+            moved.move(10)
+            crawl(one, items(1, number))
+            one.rotate()
+            pack_all(one)
+            for _ in range(GENERATIONS - 1):
+                moved.move(10)
+                one.rotate()
+            (chunk,) = one.run(DUE)
+            one.run(partial(ledger_protocol.drop, chunk=chunk))

@@ -38,6 +38,8 @@ class Kind:
             at the end each of them links a page that is new.
         unlinks: whether, when all URLs are forgotten at the end, no page has a link any more.
         nodes: primaries of the cluster; 1 for no cluster.
+        windows: names of the further filters that rules may lead to; pages are crawled again when
+            the rules change.
     """
 
     faults: Faults
@@ -51,6 +53,7 @@ class Kind:
     items: float = 1.0
     unlinks: bool = False
     nodes: int = 1
+    windows: Sequence[str] = ()
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
@@ -120,6 +123,20 @@ KINDS = {
         shared_queue=True,
         passes=True,
         unlinks=True,
+    ),
+    "ledger-rules": Kind(
+        Faults(**_FAULTS),
+        stored=1.0,
+        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
+        choices={
+            "BLOOM_RECRAWL_RULES": [
+                *([], [("[02468]$", "1 hour")], [("[02468]$", "90 minutes")]),
+                *([("[13579]$", "1 hour")], [("[0-4]$", "90 minutes"), ("5$", "1 hour")]),
+            ]
+        },
+        passes=True,
+        unlinks=True,
+        windows=("1-hour", "90-minutes"),
     ),
     "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
 }

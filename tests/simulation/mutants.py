@@ -300,6 +300,13 @@ MUTANTS = (
         "ledger",
     ),
     Mutant(
+        "requests of the ledger stay with the rules that they had",
+        f"{CLAIMS}/ledger_task.py",
+        "        if self._rules.have_changed(filters):\n",
+        "        if False:\n",
+        "ledger-rules",
+    ),
+    Mutant(
         "packing deletes what was added to the ledger in between",
         f"{SCRIPTS}/ledger_pack.lua",
         "redis.call('LTRIM', KEYS[1], count, -1)",

@@ -224,6 +224,8 @@ class _Run:
 
     def _check_once(self, when: str) -> None:
         """Find pages that were crawled again, though no process left them behind."""
+        if self._kind.windows:
+            return
         for url, times in self._site.crawled_pages.items():
             # Start pages and listings are crawled by each process.
             if not self._is_listing(url) and times > 1 + self._left_behind[url]:
@@ -250,12 +252,17 @@ class _Run:
 
     def _forgotten(self) -> list[str]:
         """Find crawled pages that the filter does not know, or does not count."""
-        bloom = BloomFilter(self._world.client, "k")
+        keys = ["k", *(f"k:{window}" for window in self._kind.windows)]
+        blooms = [BloomFilter(self._world.client, key) for key in keys]
         pages = sorted(url for url in self._site.crawled_pages if not self._is_listing(url))
         items = {url: bytes.fromhex(name) for name, url in self._site.fields.items()}
-        found = [f"forgotten: {short(url)}" for url in pages if items[url] not in bloom]
-        if len(bloom) < len(pages) - len(found):
-            found.append(f"it counts {len(bloom)} URLs of {len(pages)}")
+        found = [
+            f"forgotten: {short(url)}"
+            for url in pages
+            if not any(items[url] in bloom for bloom in blooms)
+        ]
+        if (count := sum(map(len, blooms))) < len(pages) - len(found):
+            found.append(f"it counts {count} URLs of {len(pages)}")
         return found
 
     def _recorded_listings(self) -> list[str]:

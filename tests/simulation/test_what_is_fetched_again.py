@@ -126,8 +126,8 @@ class Model:
 
     def _crawled(self, offer: Offer, hour: int) -> None:
         if self._is_recorded(offer):
-            for version in {offer.version, ""}:
-                self._record((offer.window, offer.url, version), hour)
+            self._record((offer.window, offer.url, offer.version), hour)
+            self.recorded[offer.window, offer.url, ""] = hour
             if self.has_ledger:
                 self.ledger.append((offer, hour))
 

@@ -181,7 +181,7 @@ def test_an_addition_is_written_out_as_redis_py_does(
 def test_a_claim_is_written_out_as_redis_py_does(order: str) -> None:
     mine = held(order)
     packed = mine.pack(HASHES)
-    frame = mine.claim_one(packed, ("me", "n.1", 7, "ab", "cd", '{"url":"gr\u00fcn"}'))
+    frame = mine.claim_one(packed, ("me", "n.1", 7, 60, "ab", "cd", '{"url":"gr\u00fcn"}'))
     assert frame == sent(
-        mine.claim(packed, "me", "n.1", ("ab", "cd", '{"url":"gr\u00fcn"}'), room=7)
+        mine.claim(packed, "me", "n.1", ("ab", "cd", '{"url":"gr\u00fcn"}'), limits=(7, 60))
     )

@@ -79,9 +79,9 @@ class _Parts:
             tail,
             claim_keys,
             claim_head,
-            # A counting filter's addition ends with "nx" or "", a claim with six arguments.
+            # A counting filter's addition ends with "nx" or "", a claim with seven arguments.
             _frame(Call(script, names, head), width, tail, counting),
-            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 6),
+            _frame(Call(load("claim"), claim_keys, claim_head[:5]), width, claim_head[5:], 7),
             # To discard a URL takes about twice as long as to add one.
             max(8, (1 if counting else 2) * MAX_URLS_PER_CALL // (1 + len(layers))),
         )
@@ -141,6 +141,20 @@ class CachedRing:
             self._parts.add_script, self._parts.add_keys, (*self._parts.add_head, packed, *tail)
         )
 
+    def renew(self, packed: bytes) -> Call:
+        """Return the call that sets items, also those that are in an older generation."""
+        written = self.ring.written[::-1]  # the first decides whether an item is new
+        args = (*self._parts.add_head[:3], _groups(written, self._parts.sizes))
+        bits, _, *_ = self._parts.add_tail
+        room = b"".join(_ROOM.pack(layer.memory, layer.capacity) for layer in written)
+        counts = (f"n:{layer.name}" for layer in written)
+        tail = ("nx",) if self.ring.header.counting else ()
+        return Call(
+            self._parts.add_script,
+            _keys(self.keys, self.ring.block, written),
+            (*args, len(self._parts.sizes), packed, bits, room, *counts, *tail),
+        )
+
     def add_one(self, packed: bytes, *, if_absent: bool = True) -> bytes:
         """Return the same call on one item as it is sent: each new URL passes here."""
         before, after = self._parts.add_frame
@@ -179,7 +193,7 @@ class CachedRing:
         nonce: str,
         claims: Sequence[str],
         *,
-        room: int = 0,
+        limits: tuple[int, int] = (0, 0),
         tested: bool = True,
     ) -> Call:
         """Return the call that claims URLs without recording them.
@@ -189,22 +203,23 @@ class CachedRing:
             owner: the new owner of the claims.
             nonce: of this call.
             claims: for each URL the field of its claim, that of its page, and its request.
-            room: bytes that the block's claims take at most with their requests; 0 for no limit.
+            limits: bytes that the block's claims take at most with their requests, and seconds that
+                a failed URL waits; 0 for no limit.
             tested: whether to leave out URLs that are recorded already.
         """
         keys, head = self._parts.claim_keys, self._parts.claim_head
         if not tested:
             keys, head = _claim_parts(self.version, self.ring, self.keys, self._parts.sizes, ())
-        args = (*head[:5], packed, *head[5:], owner, nonce, room, *claims)
+        args = (*head[:5], packed, *head[5:], owner, nonce, *limits, *claims)
         return Call(load("claim"), keys, args)
 
-    def claim_one(self, packed: bytes, claim: tuple[str, str, int, str, str, str]) -> bytes:
+    def claim_one(self, packed: bytes, claim: tuple[str, str, int, int, str, str, str]) -> bytes:
         """Return the call that claims one URL as it is sent.
 
         Args:
             packed: its offsets.
-            claim: owner, nonce and room as of ``claim``, the field of the claim, that of its page,
-                and its request.
+            claim: owner, nonce and limits as of ``claim``, the field of the claim, that of its
+                page, and its request.
         """
         before, after = self._parts.claim_frame
         return b"%b%b%b%b" % (before, packed, after, to_resp(*claim))

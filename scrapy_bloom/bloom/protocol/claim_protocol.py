@@ -74,6 +74,15 @@ class StoredClaim:
         """Whether it keeps a failed URL from being crawled again at once."""
         return self.owner.startswith("-")
 
+    def due(self, now: int, cooldown: int) -> int:
+        """Return when a failed URL is due; now, if it failed while the clock was ahead.
+
+        Args:
+            now: Unix time in seconds on the server.
+            cooldown: seconds that it waits; 0 if that is not known.
+        """
+        return min(self.time, now) if cooldown and self.time - now > cooldown else self.time
+
     @property
     def was_tried(self) -> bool:
         """Whether its URL failed; not if it is one that is to be crawled again, and waits."""
@@ -137,6 +146,7 @@ def claim(
     pages: Sequence[str] = (),
     memory: int = 0,
     tested: bool = True,
+    cooldown: int = 0,
 ) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
@@ -152,11 +162,13 @@ def claim(
         pages: fields of the claims of the pages that yielded them, "" for none.
         memory: bytes that all claims on the filter take at most; 0 for no limit.
         tested: whether to leave out items that are recorded already.
+        cooldown: seconds that a failed item waits; 0 if that is not known.
     """
 
     def make_call(batch: BlockBatch) -> Call:
         claims = [text for place in batch.places for text in parts[place]]
-        return batch.held.claim(batch.packed, owner, nonce, claims, room=room(), tested=tested)
+        limits = room(), cooldown
+        return batch.held.claim(batch.packed, owner, nonce, claims, limits=limits, tested=tested)
 
     def room() -> int:
         """Return the bytes for the claims of one block."""
@@ -273,16 +285,6 @@ def confirm(
     return verdicts
 
 
-def record(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verdict]]:
-    """Record further items of pages that were confirmed. A server without memory does it too."""
-
-    def make_call(batch: BlockBatch) -> Call:
-        call = batch.held.add(batch.packed)
-        return call._replace(script=on_full_server(call.script))
-
-    return to_verdicts((yield from ask(session, items, make_call)))
-
-
 def hold(
     session: FilterSession, items: Iterable[bytes], owner: str, nonce: str
 ) -> Operation[set[str]]:
@@ -295,7 +297,7 @@ def hold(
         header = session.header
         fields = yield from _fields_by_block(session, wanted)
         calls = [
-            Call(load("reassign"), (session.keys.claims(block),), ("", owner, nonce, "", *part))
+            Call(load("reassign"), (session.keys.claims(block),), ("", owner, nonce, "", 0, *part))
             for block, all_of_it in fields.items()
             for part in _parts(all_of_it)
         ]
@@ -339,14 +341,21 @@ def make_due(
 
 
 def reassign(
-    session: FilterSession, block: int, claims: Sequence[StoredClaim], owner: str, nonce: str
+    session: FilterSession,
+    block: int,
+    claims: Sequence[StoredClaim],
+    owner: str,
+    nonce: str,
+    *,
+    cooldown: int = 0,
 ) -> Operation[dict[str, str]]:
     """Take over claims of a block if they are still whose they were; return field -> request."""
     by_owner: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
         by_owner[claim.owner].append(claim.field)
+    names, args = (session.keys.claims(block),), (owner, nonce, "1", cooldown)
     replies = yield [
-        Call(load("reassign"), (session.keys.claims(block),), (before, owner, nonce, "1", *fields))
+        Call(load("reassign"), names, (before, *args, *fields))
         for before, fields in by_owner.items()
     ]
     return {field: text for reply in replies for field, text in reply.fields.items()}

@@ -163,15 +163,16 @@ def add_failed(
     return sum(reply.verdicts.count("1") for reply in replies)
 
 
-def to_pack(session: FilterSession) -> Operation[list[int]]:
-    """Return the blocks with entries to pack."""
+def to_pack(session: FilterSession, *, is_all: bool = False) -> Operation[list[int]]:
+    """Return the blocks with entries to pack; with any entries, if all are to be packed."""
     found = []
     for wave in in_waves(session.held):
         for block, entries in (yield from _read(session, wave, 1)).items():
             oldest = next(map(LedgerEntry.parse, entries.texts), None)
             # A damaged one is packed away with the others.
             time = oldest.time if oldest else entries.count and 1
-            if ledger.is_to_pack(session.held[block].ring, entries.count, time):
+            ring = session.held[block].ring
+            if entries.count and (is_all or ledger.is_to_pack(ring, entries.count, time)):
                 found.append(block)
     return found
 
@@ -257,6 +258,55 @@ def due(session: FilterSession, tag: str, place: int = 0) -> Operation[list[DueC
         if found:  # those of all blocks of a large filter would be too many
             break
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a spider has in a filter's ledger.
+
+    Args:
+        has_entries: whether entries are not packed.
+        members: block and member of each chunk.
+    """
+
+    has_entries: bool
+    members: tuple[tuple[int, str], ...]
+
+
+def chunks(session: FilterSession, tag: str) -> Operation[Listing]:
+    """Return which chunks a spider has in the ledger of a filter, also of one that is not open."""
+    snapshot = yield from session.look()
+    script, has_entries, members = load("ledger_list"), False, list[tuple[int, str]]()
+    for wave in in_waves(range(snapshot.header.blocks if snapshot else 0)):
+        names = ((session.keys.entries(block), session.keys.ledger(block)) for block in wave)
+        replies = yield [Call(script, keys, (tag,)) for keys in names]
+        for block, reply in zip(wave, replies, strict=True):
+            has_entries |= reply.version == "1"
+            members += ((block, member) for member in reply.fields)
+    return Listing(has_entries, tuple(members))
+
+
+def chunk(session: FilterSession, block: int, member: str) -> Operation[DueChunk | None]:
+    """Return a chunk; None if it is not there any more."""
+    keys, name = (session.keys.chunks(block),), member.encode("utf-8", "surrogatepass")
+    (reply,) = yield [Call(load("ledger_chunk"), keys, (name,), binary=True)]
+    return DueChunk(block, name, reply.data) if reply.data else None
+
+
+def rules(session: FilterSession, tag: str) -> Operation[str]:
+    """Return by which rules a spider's requests in all ledgers were looked up; "" for none."""
+    return (yield from _rules(session, tag, "", "", "0"))
+
+
+def note_rules(session: FilterSession, tag: str, before: str, now: str) -> Operation[bool]:
+    """Note other rules, if the note is what it was; return whether it was."""
+    return (yield from _rules(session, tag, before, now, "1")) == before
+
+
+def _rules(session: FilterSession, tag: str, *args: str) -> Operation[str]:
+    script = load("ledger_rules")
+    (reply,) = yield [Call(script, (session.keys.header(),), (tag, *args))]
+    return reply.version
 
 
 def drop(session: FilterSession, chunk: DueChunk) -> Operation[None]:

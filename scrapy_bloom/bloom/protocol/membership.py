@@ -9,7 +9,7 @@ from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
-from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
@@ -65,6 +65,19 @@ def add(
 
     def make_call(batch: BlockBatch) -> Call:
         return batch.held.add(batch.packed, if_absent=if_absent)
+
+    return to_verdicts((yield from ask(session, items, make_call)))
+
+
+def renew(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verdict]]:
+    """Record items that were crawled now: also seen ones are remembered from now on.
+
+    A server without memory does it too.
+    """
+
+    def make_call(batch: BlockBatch) -> Call:
+        call = batch.held.renew(batch.packed)
+        return call._replace(script=on_full_server(call.script))
 
     return to_verdicts((yield from ask(session, items, make_call)))
 

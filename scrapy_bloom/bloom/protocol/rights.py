@@ -27,6 +27,7 @@ _SCRIPTS = {
     LEDGER: (
         *("ledger_add", "ledger_read", "ledger_pack"),
         *("ledger_due", "ledger_drop", "ledger_missing"),
+        *("ledger_list", "ledger_chunk", "ledger_rules"),
     ),
     DELETE: ("walk",),
     EXPORT: ("read_range",),

@@ -27,7 +27,7 @@ _ON_FULL_SERVER = frozenset(
     (
         *("begin_look", "end_look", "heartbeat", "reassign", "release", "touch"),
         # What the first writes, the end of a claim gives back.
-        *("ledger_add", "ledger_pack", "ledger_drop"),
+        *("ledger_add", "ledger_pack", "ledger_drop", "ledger_rules"),
     )
 )
 _ALLOW_OOM = "#!lua flags=allow-oom\n"

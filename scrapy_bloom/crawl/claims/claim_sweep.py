@@ -58,6 +58,7 @@ class ClaimSweep:
         dropped: is called with a window, the fields of claims that were ended because their
             requests are not stored, and the moment at which the look for them began.
         look_soon: is called when claims will be free soon.
+        cooldown: seconds that a failed URL waits; 0 if that is not known.
         runtime: clock and random numbers.
 
     Attributes:
@@ -73,9 +74,10 @@ class ClaimSweep:
         *,
         dropped: Callable[[str, Collection[str], float], object],
         look_soon: Callable[[], object],
+        cooldown: int,
         runtime: Runtime,
     ) -> None:
-        self._me = me
+        self._me, self.cooldown = me, cooldown
         self._dropped, self._look_soon = dropped, look_soon
         self._clock, self._token = runtime.monotonic, runtime.token
         self.views: dict[str, WorkerView] = {}
@@ -162,10 +164,9 @@ class ClaimSweep:
         for claims in _bounded(free):
             nonce = self._token(4)
             owner = self._me.shared_queue or self._me.id
+            take = partial(reassign, owner=owner, nonce=nonce, cooldown=self.cooldown)
             try:
-                requests = bloom.run(
-                    partial(reassign, block=block, claims=claims, owner=owner, nonce=nonce)
-                )
+                requests = bloom.run(partial(take, block=block, claims=claims))
             except BloomError:
                 # The call may have succeeded: claims with this nonce are taken over again.
                 self.lost.add(nonce)

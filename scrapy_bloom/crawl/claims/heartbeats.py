@@ -167,6 +167,7 @@ class Heartbeats:
             lost=self._claims.lost,
             is_partial=found.is_partial,
             soon=found.soon,
+            cooldown=self._claims.cooldown,
         )
         self._claims.views[window] = view
         # Of few workers, each watches the others; of many, one is soon there by itself.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import failures
+from scrapy_bloom.crawl.claims.set_later import NONE, PartNames
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
 
@@ -46,6 +47,7 @@ class InFlightRequest:
         yielded: claims, not certain, of requests that it yielded.
         has_item: whether it has yielded an item, or counts as if it had.
         also: recorded with it, if it is kept and has yielded an item; None for nothing.
+        yielded_with: what the spider had set on it; NONE after its callback.
         claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
@@ -64,6 +66,7 @@ class InFlightRequest:
     yielded: set[Key] | None = None
     has_item: bool = False
     also: Key | None = None
+    yielded_with: PartNames = NONE
     claim: Key | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.request_codec import without_meta
 from scrapy_bloom.crawl.claims.tracker import META
 from scrapy_bloom.crawl.filters import Filters
@@ -29,7 +30,10 @@ class LedgerEvents(Protocol):
     """Receives what is found; always in the crawl's thread."""
 
     def due(self, requests: Sequence[str]) -> None:
-        """These requests are due. Nothing more comes until ``proposed``, and ``want`` again."""
+        """These requests are due, or may be by rules that have changed.
+
+        Nothing more comes until ``proposed``, and ``want`` again.
+        """
 
     def none_due(self) -> None:
         """No request is due."""
@@ -41,10 +45,12 @@ class Given(NamedTuple):
     Args:
         window: of their filter.
         chunk: of that filter.
+        stays: whether it is not due: the rules have changed.
     """
 
     window: str
     chunk: DueChunk
+    stays: bool = False
 
 
 class LedgerTask:
@@ -55,12 +61,18 @@ class LedgerTask:
         events: receives what is found.
         in_main: schedules a function in the crawl's thread.
         token: returns so many random bytes as hexadecimal text.
+        rules: by which the requests have their windows.
     """
 
     def __init__(
-        self, tag: str, events: LedgerEvents, in_main: InMain, token: Callable[[int], str]
+        self,
+        tag: str,
+        events: LedgerEvents,
+        in_main: InMain,
+        token: Callable[[int], str],
+        rules: LedgerRules,
     ) -> None:
-        self._tag, self._token = tag, token
+        self._tag, self._token, self._rules = tag, token, rules
         self._events, self._in_main = events, in_main
         #: Whether the crawl takes requests that are due.
         self._is_wanted = False
@@ -73,6 +85,10 @@ class LedgerTask:
         #: The chunk that the crawl has, and whether it has proposed all of it.
         self._given: Given | None = None
         self._is_proposed = False
+        #: The note of this process while it looks up all requests, because the rules have changed;
+        #: "" if it does not. The chunks that are left; None if they are not listed yet.
+        self._moving = ""
+        self._left: deque[tuple[str, int, str]] | None = None
 
     # -- messages of the crawl --
 
@@ -90,13 +106,22 @@ class LedgerTask:
 
     # -- the background thread --
 
+    def begin(self, filters: Filters) -> None:
+        """Find out whether the rules have changed; called when the crawl opens.
+
+        Raises:
+            StorageError: the server does not answer.
+        """
+        if self._rules.have_changed(filters):
+            self._moving = self._rules.begin(filters, f"moving:{self._token(8)}")
+
     def run(self, filters: Filters) -> float:
         """Do what is to be done; return seconds until the next run."""
         self._drop_proposed(filters)
         if self._looks_now or (self._is_wanted and self._looks_first):
             self._look(filters)
         for window, block in [*self._full][:MAX_PACKED]:
-            if window not in filters.forgetting or not self._pack(filters, window, block):
+            if window not in filters.by_window or not self._pack(filters, window, block):
                 self._full.discard((window, block))
         if self._full:
             return 0.0
@@ -118,7 +143,8 @@ class LedgerTask:
     def _drop_proposed(self, filters: Filters) -> None:
         if not self._is_proposed or self._given is None:
             return
-        self._drop(filters, self._given)
+        if not self._given.stays:
+            self._drop(filters, self._given)
         self._given, self._is_proposed = None, False
 
     def _drop(self, filters: Filters, due: Given) -> None:
@@ -129,15 +155,22 @@ class LedgerTask:
     # -- packing --
 
     def _look(self, filters: Filters) -> None:
-        """Find entries of earlier generations, which may be due, and blocks with many of them."""
-        for window, bloom in filters.forgetting.items():
-            bloom.run(FilterSession.read)  # the generations of now
-            self._full.update((window, block) for block in bloom.run(ledger_protocol.to_pack))
+        """Find entries of earlier generations, which may be due, and blocks with many of them.
+
+        If the rules have changed, all entries. Else those of windows that are left stay unpacked:
+        they show that another process has added them.
+        """
+        self._rules.void_others(filters, self._moving)
+        to_pack = partial(ledger_protocol.to_pack, is_all=bool(self._moving))
+        for window, bloom in (filters.by_window if self._moving else filters.forgetting).items():
+            if self._moving or window not in filters.left:
+                bloom.run(FilterSession.read)  # the generations of now
+                self._full.update((window, block) for block in bloom.run(to_pack))
         self._looks_now = self._looks_first = False
 
     def _pack(self, filters: Filters, window: str, block: int) -> bool:
         """Pack some entries of a block; return whether there are more to pack."""
-        bloom = filters.forgetting[window]
+        bloom = filters.by_window[window]
         entries = bloom.run(partial(ledger_protocol.read, block=block))
         if block not in bloom.session.held or not entries.texts:
             return False
@@ -147,13 +180,18 @@ class LedgerTask:
         bloom.run(partial(pack, block=block, nonce=self._token(8)))
         left, last = entries.count - len(entries.texts), LedgerEntry.parse(entries.texts[-1])
         # The next entry may be as old as the last one that was packed.
-        return left > 0 and ledger.is_to_pack(ring, left, last.time if last else 1)
+        is_more = bool(self._moving) or ledger.is_to_pack(ring, left, last.time if last else 1)
+        return left > 0 and is_more
 
     # -- requests that are due --
 
     def _give(self, filters: Filters) -> None:
-        """Give the crawl the next requests that are due."""
-        while self._found or self._find(filters):
+        """Give the crawl the next requests that are due, or that may have other windows now."""
+        if self._left is not None and self._given is not None and self._given.stays:
+            chunk = self._given.chunk  # the server did not answer
+            self._left.appendleft((self._given.window, chunk.block, chunk.member.decode()))
+        self._given = None
+        while self._found or self._find(filters) or self._find_moved(filters):
             due = self._found.popleft()
             try:
                 requests = ledger.unpack(due.chunk.data)
@@ -172,13 +210,33 @@ class LedgerTask:
         Other workers begin elsewhere.
         """
         place = int(self._token(4), 16)
-        for window in filters.forgetting:
-            due = partial(ledger_protocol.due, tag=self._tag, place=place)
-            chunks = filters.by_window[window].run(due)
+        for window, bloom in filters.forgetting.items():
+            chunks = bloom.run(partial(ledger_protocol.due, tag=self._tag, place=place))
             if chunks:
                 self._found.extend(Given(window, chunk) for chunk in chunks)
                 self._found.rotate(place % len(chunks))
                 return True
+        return False
+
+    def _find_moved(self, filters: Filters) -> bool:
+        """Find the next chunk of those that former rules made; return whether there is one."""
+        if not self._moving:
+            return False
+        if self._left is None:
+            self._left = deque(
+                (window, *member)
+                for window, bloom in filters.by_window.items()
+                for member in self._rules.listing(bloom).members
+            )
+        while self._left:
+            window, block, member = self._left.popleft()
+            read = partial(ledger_protocol.chunk, block=block, member=member)
+            chunk = filters.by_window[window].run(read) if window in filters.by_window else None
+            if chunk is not None:
+                self._found.append(Given(window, chunk, stays=True))
+                return True
+        self._rules.end(filters, self._moving)
+        self._moving, self._left = "", None
         return False
 
 

@@ -15,6 +15,7 @@ from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
 from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.claims.pace import LOOK_SECONDS
@@ -45,6 +46,7 @@ class Proposals:
         new_among: looks requests up.
         in_main: schedules a function in the crawl's thread.
         keeps_headers: whether requests with credentials are stored; if not, none is proposed.
+        rules: by which requests have their windows.
         runtime: time.
 
     Attributes:
@@ -61,6 +63,7 @@ class Proposals:
         new_among: NewAmong,
         in_main: InMain,
         keeps_headers: bool,
+        rules: LedgerRules,
         runtime: Runtime,
     ) -> None:
         self._spider, self._engine = spider, engine
@@ -71,7 +74,7 @@ class Proposals:
         self._windows: frozenset[str] = frozenset()
         self._added = 0
         self._tag = workers.tag(spider.name)
-        self.task = LedgerTask(self._tag, self, in_main, runtime.token)
+        self.task = LedgerTask(self._tag, self, in_main, runtime.token, rules)
         #: Whether requests that are due were asked for, or are being looked up.
         self._is_asked = False
         #: Whether there may be more of them.
@@ -96,6 +99,7 @@ class Proposals:
         """
         for bloom in filters.forgetting.values():
             bloom.run(ledger_protocol.check_rights)
+        self.task.begin(filters)
         self._post = write_behind.post
 
     def added(self, window: str) -> None:

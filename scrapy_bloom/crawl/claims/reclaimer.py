@@ -77,6 +77,7 @@ class Reclaimer:
         events: receives what happens.
         in_main: schedules a function in the crawl's thread.
         runtime: clock and random numbers.
+        cooldown: seconds that a failed URL waits; 0 if that is not known.
     """
 
     def __init__(
@@ -86,12 +87,20 @@ class Reclaimer:
         events: ReclaimerEvents,
         in_main: InMain,
         runtime: Runtime | None = None,
+        *,
+        cooldown: int = 0,
     ) -> None:
         self._me = me
         self._events, self._in_main = events, in_main
         runtime = runtime or Runtime()
         self._clock = runtime.monotonic
-        self._claims = ClaimSweep(me, dropped=self._drop, look_soon=self.look_soon, runtime=runtime)
+        self._claims = ClaimSweep(
+            me,
+            dropped=self._drop,
+            look_soon=self.look_soon,
+            cooldown=cooldown,
+            runtime=runtime,
+        )
         self._heartbeats = Heartbeats(me, spider, self._claims, runtime)
         self.status = ReclaimerStatus(has_peers=bool(me.shared_queue))
         #: Number of the crawl's idle period; 0 if it is not idle.

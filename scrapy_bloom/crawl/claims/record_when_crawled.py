@@ -92,9 +92,8 @@ class RecordWhenCrawled(Policy):
         self._max_length = settings.pending_memory // 4
         me = _new_worker(spider, settings, queue)
         self._owner = me.shared_queue or me.id
-        self._claim = partial(
-            claim_protocol.claim, owner=self._owner, memory=settings.pending_memory
-        )
+        limited = partial(claim_protocol.claim, memory=settings.pending_memory)
+        self._claim = partial(limited, owner=self._owner, cooldown=settings.retry_after)
         retry = RetryPolicy(workers.failed_id(spider.name), settings.retry_after, MAX_ATTEMPTS)
         self.claims = ClaimOwner(self._owner, me.id, retry)
         self._restorer = Restorer(
@@ -105,7 +104,8 @@ class RecordWhenCrawled(Policy):
             keeps_headers=settings.keep_headers,
             proposals=proposals,
         )
-        self._reclaimer = Reclaimer(me, spider.name, self._restorer, in_main, runtime)
+        reclaimer = partial(Reclaimer, me, spider.name, cooldown=settings.retry_after)
+        self._reclaimer = reclaimer(self._restorer, in_main, runtime)
         self.task = WithLedger(self._reclaimer, proposals.task) if proposals else self._reclaimer
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
@@ -158,7 +158,7 @@ class RecordWhenCrawled(Policy):
         nonce, header = next(self._nonces), bloom.session.header
         room = self._settings.pending_memory // header.blocks if header else 0
         page = _page_of(request, self._tracker)
-        claim = (self._owner, nonce, room, field_of(item), page, text)
+        claim = (self._owner, nonce, room, self._settings.retry_after, field_of(item), page, text)
         verdict = bloom.run_one(
             item,
             partial(CachedRing.claim_one, claim=claim),

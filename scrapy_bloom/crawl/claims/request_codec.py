@@ -6,6 +6,7 @@ imports no module, calls no function that it names, and evaluates no property of
 """
 
 import json
+from collections.abc import Collection
 from os.path import commonprefix
 from types import FunctionType, MethodType
 from typing import Any
@@ -23,6 +24,7 @@ from scrapy_bloom.crawl.claims.request_values import (
     to_json,
     unpack,
 )
+from scrapy_bloom.crawl.claims.set_later import NONE, SET_LATER, set_later
 
 #: Of the pages that a spider may crawl: others could name a file.
 _SCHEMES = ("http://", "https://")
@@ -52,13 +54,18 @@ class NotKeepableError(ValueError):
 
 
 def has_credentials(request: Request) -> bool:
-    """Whether a request carries cookies or credentials, or is sent through a proxy."""
-    is_sent_with_some = bool(request.cookies) or "proxy" in request.meta
-    return is_sent_with_some or any(name in request.headers for name in _CREDENTIALS)
+    """Whether a request carries cookies or credentials, or is sent through a proxy.
+
+    Not those that middlewares of the downloader set.
+    """
+    later = set_later(request)
+    has_proxy = "proxy" in request.meta and "proxy" not in later.meta
+    own = (name for name in _CREDENTIALS if name not in later.headers)
+    return bool(request.cookies) or has_proxy or any(name in request.headers for name in own)
 
 
 def dump(request: Request, spider: Spider | None) -> str:
-    """Return a request as JSON: ASCII, compact, one line.
+    """Return a request as JSON: ASCII, compact, one line; without what was set on it later.
 
     Args:
         request: a request of any class.
@@ -142,15 +149,19 @@ def _reason(error: Exception) -> str:
 
 def _fields(request: Request, packer: Packer, spider: Spider | None) -> dict[str, object]:
     fields: dict[str, object] = {}
+    later = set_later(request) if SET_LATER in request.meta else NONE  # as of most requests
     for name in request.attributes:
         value = getattr(request, name)
+        if name == "meta" and SET_LATER in value:
+            value = {key: one for key, one in value.items() if key not in (SET_LATER, *later.meta)}
         default = _DEFAULTS.get(name)
         if name in _DEFAULTS and (value == default or not (value or default)):
             continue
         if name in ("callback", "errback"):
             fields[name] = _method_name(name, value, spider)
         elif name == "headers":
-            fields[name] = _header_lines(value, request.url)
+            if lines := _header_lines(value, request.url, later.headers):
+                fields[name] = lines
         else:
             fields[name] = packer.pack(name, value)
     if type(request) is not Request:
@@ -158,7 +169,7 @@ def _fields(request: Request, packer: Packer, spider: Spider | None) -> dict[str
     return fields
 
 
-def _header_lines(headers: Headers, url: str) -> list[list[Any]]:
+def _header_lines(headers: Headers, url: str, later: Collection[str]) -> list[list[Any]]:
     """Return headers with their values: ``[["Accept", "text/html"]]``.
 
     A Referer begins like the URL, in most requests: ``["Referer", 20, "page/1"]`` has the first 20
@@ -166,7 +177,10 @@ def _header_lines(headers: Headers, url: str) -> list[list[Any]]:
     """
     lines: list[list[Any]] = []
     for name, values in dict.items(headers):  # Headers.items looks each name up again
-        lines.append([name.decode("latin-1"), *(value.decode("latin-1") for value in values)])
+        text = name.decode("latin-1")
+        if text in later:
+            continue
+        lines.append([text, *(value.decode("latin-1") for value in values)])
         if name == b"Referer" and len(values) == 1:
             referer = lines[-1].pop()
             shared = len(commonprefix((url, referer)))  # noqa: RUF071 - of characters

@@ -23,6 +23,8 @@ from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
 from scrapy_bloom.crawl.claims.page_items import PageItems
+from scrapy_bloom.crawl.claims.set_later import NONE, SET_LATER, PartNames, set_later
+from scrapy_bloom.crawl.claims.set_later import note as note_set_later
 from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -200,6 +202,8 @@ class ClaimTracker:
         """Follow a request that has left the queue."""
         self._handed_out()
         self.sweep()
+        later = set_later(request)
+        request.meta.pop(SET_LATER, None)
         queued = self._queued.get(request)
         # The same request may be in the queue twice, with other claims.
         claims = queued.pop() if queued else self._take_claims(request)
@@ -209,7 +213,10 @@ class ClaimTracker:
         if flight is None:
             is_certain = self._settler.uncertain.isdisjoint(claims)
             self._in_flight[request] = InFlightRequest(
-                claims, epoch=self.epoch, is_certain=is_certain
+                claims,
+                epoch=self.epoch,
+                is_certain=is_certain,
+                yielded_with=PartNames.of(request).without(later),
             )
         else:  # its callback has yielded it again
             flight.claims |= claims
@@ -222,6 +229,7 @@ class ClaimTracker:
         flight = self._in_flight.pop(request, None)
         if flight is not None:
             self._successors[successor] = flight.claims
+            note_set_later(successor, PartNames.of(request).without(flight.yielded_with))
 
     def raised(self, request: Request, error: BaseException) -> None:
         """Note that some links of a page may not have been found."""
@@ -237,6 +245,7 @@ class ClaimTracker:
         if flight.times:
             return
         del self._in_flight[request]
+        flight.yielded_with = NONE  # 100,000 pages may wait
         kind = self._outcome(flight, result)
         if kind is None or flight.is_given_up:
             return  # the claims stay for the next run

@@ -32,6 +32,7 @@ class WorkerView:
             absence of one.
         soon: id -> ``until`` of workers that will be dead unless they send a heartbeat; the first
             MAX_NAMED.
+        cooldown: seconds that a failed URL waits; 0 if that is not known.
     """
 
     me: Worker
@@ -44,6 +45,7 @@ class WorkerView:
     lost: Collection[str] = ()
     is_partial: bool = False
     soon: Mapping[str, int] = field(default_factory=dict)
+    cooldown: int = 0
 
     def is_dead(self, worker: Worker) -> bool:
         """Whether a worker has ended, so that its claims are free."""
@@ -104,7 +106,7 @@ class WorkerView:
         if owner == self.me.id:
             return claim.nonce in self.lost
         if claim.failed:
-            return claim.time <= self.now
+            return claim.due(self.now, self.cooldown) <= self.now
         if owner.startswith("q"):
             return self._has_left_queue(claim)
         if owner in self.others:

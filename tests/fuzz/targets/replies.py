@@ -212,7 +212,7 @@ def _one(bloom: Offline) -> Operation[object]:
     if held is None:
         return None
     assert held.add_one(packed)
-    assert held.claim_one(packed, ("w", "n", 0, FIELD, "", "{}"))
+    assert held.claim_one(packed, ("w", "n", 0, 0, FIELD, "", "{}"))
     (reply,) = yield [held.add(packed)]
     return verdict_on_one(session, held, reply)
 

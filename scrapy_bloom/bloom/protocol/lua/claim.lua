@@ -14,7 +14,9 @@
 -- ARGV[11]    nonce of this call: repeated with the same one, it gives the same answers
 -- ARGV[12]    bytes that the block's claims take at most; beyond, they are made without their
 --             requests. 0 for no limit
--- ARGV[13..]  per URL: field of the claim, that of the page that yielded it, "" for none, and the
+-- ARGV[13]    seconds that a failed URL waits, 0 if that is not known: one that is due later than that
+--             failed while the clock was ahead, and is due
+-- ARGV[14..]  per URL: field of the claim, that of the page that yielded it, "" for none, and the
 --             request as JSON, "" if it is not kept
 --
 -- Needs    prelude_layers.lua and prelude_rights.lua
@@ -27,7 +29,7 @@
 --          "stale" and "lost" as in prelude_ring.lua
 -- Cost     O(URLs * layers * k) at most, as in prelude_layers.lua; a new URL costs HGET and HSET
 --          in addition. With a limit that many claims could pass, MEMORY USAGE of 50 of them, once.
-local claims, now = KEYS[#KEYS], now or call('TIME')[1]
+local claims, now, cooldown = KEYS[#KEYS], now or call('TIME')[1], tonumber(ARGV[13])
 
 -- Returns the verdict on a URL with a claim; if it may be claimed, '1', the attempts so far, and the
 -- request of a failed URL: if the caller's is not kept, this one is. Else it would be lost with the
@@ -37,8 +39,9 @@ local function judge(claim, page)
   if not owner then return '1', 0 end  -- not ours to read: damaged
   local failed = string.sub(owner, 1, 1) == '-'
   local kept = start <= #claim and string.byte(claim, start) ~= 64  -- "@"
-  local hides = tonumber(time) > tonumber(now) and string.byte(nonce) ~= 126  -- "~"
-  if failed and not hides then
+  local waits = failed and time - now
+  local is_near = failed and waits > 0 and (cooldown == 0 or waits <= cooldown)
+  if failed and not (is_near and string.byte(nonce) ~= 126) then  -- "~"
     return '1', attempt, kept and string.sub(claim, start)
   end
   if owner == ARGV[10] and nonce == ARGV[11] then return '1', attempt end
@@ -50,7 +53,7 @@ end
 -- Bytes that the claims take, estimated from a few of them where all of them might take too many;
 -- measured when it is first needed. A user who may not call MEMORY has no limit.
 local LARGEST = 70000  -- bytes of a claim and its request, at most
-local urls, room, used = (#ARGV - 12) / 3, tonumber(ARGV[12]), nil
+local urls, room, used = (#ARGV - 13) / 3, tonumber(ARGV[12]), nil
 local function has_room_for(request)
   if room == 0 or request == '' then return true end
   if not used then
@@ -66,7 +69,7 @@ local expiry = tonumber(ARGV[9])
 check_rights(unpack(expiry == 0 and {'PERSIST'} or {'EXPIREAT', 'EXPIRETIME'}))
 local verdicts, taken = {}, {}
 for url = 1, urls do
-  local field, page, request = ARGV[10 + 3 * url], ARGV[11 + 3 * url], ARGV[12 + 3 * url]
+  local field, page, request = ARGV[11 + 3 * url], ARGV[12 + 3 * url], ARGV[13 + 3 * url]
   local verdict, attempt, stored = '1', 0, nil
   at, unpacked = (url - 1) * width, {}
   for i = 1, layers do

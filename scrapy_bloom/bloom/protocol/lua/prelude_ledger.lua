@@ -5,7 +5,8 @@
 --
 -- KEYS[1]       any
 -- KEYS[last-2]  HASH  the block's claims, as in claim.lua
--- KEYS[last-1]  LIST  its entries: "time tag request", the oldest first
+-- KEYS[last-1]  LIST  its entries: "time tag request", the oldest first; the time at which the page's
+--                     generation was opened or, of a page that is missing, at which it was counted
 -- KEYS[last]    HASH  its missing pages: field = fingerprint, value = "first last times why url": the
 --                     Unix times at which it was counted first and last, and in how many windows
 -- ARGV[..]      per page why it is missing, "-" if it is there, with spaces between
@@ -75,7 +76,9 @@ local function keep(field, place)
   elseif not note_missing(field, whys[place], time, request) then
     return false
   end
-  redis.call('RPUSH', entries, table.concat({time, tag, request}, ' '))
+  -- A page that is recorded in the second of a rotation is of the generation before, or of the new one.
+  local since_when = whys[place] == '-' and string.format('%d', opened) or time
+  redis.call('RPUSH', entries, table.concat({since_when, tag, request}, ' '))
   if not is_kept then expire_with_ring(entries) end
   is_kept = true
   return true
