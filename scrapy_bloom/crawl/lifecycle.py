@@ -122,7 +122,7 @@ class Lifecycle:
         return filters
 
     def _ledger_rules(self) -> LedgerRules | None:
-        spider = self._spider or self._crawler.spider
+        spider = self._crawler.spider
         if spider is None or not self._settings.ledger:
             return None
         return LedgerRules(workers.tag(spider.name), self._settings.windows.digest)
