@@ -257,6 +257,21 @@ def test_many_urls_of_a_file(lab: Lab) -> None:
     assert_settled(lab)
 
 
+def test_a_spider_with_braces_in_its_name(lab_of: LabOf) -> None:
+    spider = """
+from support.odd_site import OddSpider
+
+class Own(OddSpider):
+    name = "odd {1}"
+"""
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
+    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a", "/b"])
+    assert lab.recorded("odd %7B1%7D:bloom") == {"/a", "/b"}
+    recrawl(lab, "/a", spider=spider)
+    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a"])
+    assert lab.crawl(spider).hits == EACH_RUN
+
+
 def test_under_scheduled_it_says_what_would_happen(lab: Lab) -> None:
     done = bloom(lab, "recrawl", f"{lab.site.url}/a", BLOOM_REMEMBER="scheduled")
     assert (done.code, done.out) == (2, "")
