@@ -13,7 +13,8 @@ from scrapy_bloom.bloom.errors import explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim, scan
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim
 from scrapy_bloom.cli.session import Server
 
 _USER = re.compile(r"//[^/?#]*@")
@@ -25,7 +26,8 @@ def scan_block(bloom: BloomFilter, block: int) -> Iterator[ClaimPage]:
     """Yield the claims of a block, page by page. A claim may come twice."""
     cursor = ""
     while cursor != "0":
-        page = bloom.run(partial(scan, block=block, cursor=cursor or "0", count=PAGE))
+        scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
+        page = bloom.run(scan)
         cursor = page.cursor
         yield page
 
