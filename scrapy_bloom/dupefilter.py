@@ -69,7 +69,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._is_local = not self.settings.enabled or is_developer_command(crawler)
         self._scheduled: set[bytes] = set()
         #: Neither looks up nor records; for good after ``close`` and in developer commands.
-        self._closed = self._is_local or is_shell(crawler)
+        self._closed = self._is_local
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
         self._is_open = self._spider_opened = False
@@ -88,7 +88,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._metrics = MetricsServer(self.settings.metrics_port, self._read_metrics)
         #: The start request that the scheduler is offered next, to be looked up like any other.
         self._start: Request | None = None
-        if self.settings.filters_start_requests and not pops_start_urls(spider):
+        if self.settings.filters_start_requests and not pops_start_urls(crawler.spider):
             crawler.signals.connect(self._on_request_scheduled, signals.request_scheduled)
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
@@ -114,11 +114,11 @@ class BloomDupeFilter(BaseDupeFilter):
             FilterMismatchError: the stored filter has other blocks or seeds than the settings ask.
             StorageError: the server cannot be reached or used.
         """
-        if self._closed:
+        filters = None if self._closed else self._open(OPENING_SECONDS)
+        if filters is None:
             why = "developer command" if self.settings.enabled else "BLOOM_ENABLED is False"
             logger.info("Bloom filter off (%s): nothing is read or written on Redis", why)
             return
-        filters = self._open(OPENING_SECONDS)
         self._report.opened(
             filters,
             self.crawler.settings,
@@ -127,7 +127,11 @@ class BloomDupeFilter(BaseDupeFilter):
         )
         self._count_round_trips()
 
-    def _open(self, patience: float) -> Filters:
+    def _open(self, patience: float) -> Filters | None:
+        """Open the filters, unless a developer command needs none."""
+        if is_shell(self.crawler):
+            self._closed = True
+            return None
         try:
             filters = self._crawl.open(patience)
             if self._crawl.follows_outputs:
@@ -149,11 +153,11 @@ class BloomDupeFilter(BaseDupeFilter):
         if request is self._start:
             # Offsite pages, redirects and retries go by it, as without this filter.
             request.dont_filter, self._start = True, None
-        if self._closed:
-            return self._is_local and self._was_scheduled(request)
-        if not self._is_open:
+        if not (self._is_open or self._closed):
             # The scheduler has not opened it, and the crawl is under way.
             self._open(patience=0)
+        if self._closed:
+            return self._is_local and self._was_scheduled(request)
         return not self._deduplicator.decide(request).is_new
 
     def _was_scheduled(self, request: Request) -> bool:

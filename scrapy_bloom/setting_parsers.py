@@ -10,6 +10,8 @@ from scrapy_bloom.bloom.model.keys import Keys
 
 #: Of a primary, at most.
 MAX_REPLICAS = 100
+#: A key has names without braces, and no two names alike.
+ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
 def statuses(name: str, value: Any) -> frozenset[int]:
@@ -59,5 +61,5 @@ def key_prefix(template: str, names: Mapping[str, str]) -> str:
             "for BOT_NAME, and nothing else in parentheses after a percent sign does; got "
             f"{template!r:.100}"
         )
-    parts[1::2] = [names[name] for name in parts[1::2]]
+    parts[1::2] = [names[name].translate(ENCODED) for name in parts[1::2]]
     return Keys("".join(parts)).prefix

@@ -114,8 +114,8 @@ class BloomSettings:
         "%(spider)s:bloom",
         validators.text,
         "prefix of the filter's Redis keys",
-        "`%(spider)s` is the spider's name, `%(bot)s` is `BOT_NAME`. One fixed name shares a "
-        "filter between spiders.",
+        "`%(spider)s` is the spider's name, `%(bot)s` is `BOT_NAME`, both with `%`, `{` and `}` "
+        "percent-encoded. One fixed name shares a filter between spiders.",
     )
     capacity: int | None = _option("capacity")
     error_rate: float | None = _option("error_rate")

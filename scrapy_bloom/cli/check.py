@@ -72,7 +72,11 @@ class Identifier:
             raise ConfigurationError(f"{url!r:.100} is no URL: {error}") from None
         # A URL alone has no depth.
         window = self.default if self._windows is None else self._windows.name(request.url, None)
-        return window, bounded(self.fingerprinter.fingerprint(request))
+        return window, self.item(request)
+
+    def item(self, request: Request) -> bytes:
+        """Return a request's fingerprint, whatever its ``meta`` says."""
+        return bounded(self.fingerprinter.fingerprint(request))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
+from scrapy_bloom import __version__
 from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.cli import (
     acl,
@@ -108,6 +109,7 @@ class BloomCommand(ScrapyCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
+        parser.add_argument("--version", action="version", version=f"scrapy-bloom {__version__}")
         parser.epilog = f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h"
         commands = parser.add_subparsers(
             title="Subcommands",

@@ -4,13 +4,11 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from heapq import nsmallest
 from typing import Any
 
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.units import plural
-from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.validators import whole_number
 from scrapy_bloom.cli import render
@@ -23,7 +21,9 @@ from scrapy_bloom.cli.session import (
     with_dates,
 )
 from scrapy_bloom.cli.stored_claims import (
+    PAGE,
     printable,
+    scan_block,
     stored_claims,
     url_of,
     without_credentials,
@@ -40,8 +40,6 @@ HELP = (
 #: Pages that are listed, unless --limit says otherwise.
 LIMIT = 100
 MAX_LIMIT = 1_000_000_000
-#: Claims, and requests of claims, read at once.
-PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +133,8 @@ def _failed(
 ) -> Iterator[FailedPage]:
     """Yield the failed pages of a filter, each once."""
     for block in range(blocks):
-        found, cursor = dict[str, FailedPage](), ""
-        while cursor != "0":
-            scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
-            part = bloom.run(scan)
-            cursor = part.cursor
+        found = dict[str, FailedPage]()
+        for part in scan_block(bloom, block):
             for claim in part.claims:
                 if claim.was_tried and (spider is None or workers.is_of(claim.owner, spider)):
                     due = claim.due(part.now, cooldown)

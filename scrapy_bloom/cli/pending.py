@@ -19,15 +19,13 @@ from scrapy_bloom.cli.session import (
     print_json_list,
     with_dates,
 )
-from scrapy_bloom.cli.stored_claims import printable, stored_claims, url_of
+from scrapy_bloom.cli.stored_claims import printable, scan_block, stored_claims, url_of
 from scrapy_bloom.crawl.claims import workers
 
 #: A claim in the form that JSON has.
 Claim = dict[str, Any]
 
 HELP = "list all URLs that are claimed, by owner, and end claims (failed says why pages failed)"
-#: Claims read at once.
-PAGE = 256
 #: What happens to the pages of claims that are released.
 CONSEQUENCE = "their pages are crawled only if a crawl finds the URLs again"
 HEADING = f"{'attempts':8}  {'since, or due if it failed':26}  {'owner':30}  URL"
@@ -80,11 +78,7 @@ def _claims(
     spiders = {workers.tag(name): name for name in session.spiders}
     cooldown = session.settings.retry_after
     for block in range(blocks):
-        cursor = ""
-        while cursor != "0":
-            scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
-            page = bloom.run(scan)
-            cursor = page.cursor
+        for page in scan_block(bloom, block):
             stored = stored_claims(server, bloom, block, [claim.field for claim in page.claims])
             for claim, url in zip(page.claims, map(url_of, stored), strict=True):
                 tag, worker = claim.owner[1:9], found.get(claim.owner)

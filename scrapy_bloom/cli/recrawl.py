@@ -4,9 +4,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from scrapy import Spider
+from scrapy.spiders import CrawlSpider
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
@@ -61,11 +63,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_filter_options(parser)
     parser.add_argument("urls", nargs="*", metavar="URL")
     parser.add_argument("--file", metavar="FILE", help="URLs, one a line; - is the standard input")
+    parser.add_argument("--failed", action="store_true", help="all pages that failed, now")
     parser.add_argument(
         "--callback",
         metavar="NAME",
         help="method of the spider that gets the pages. By default, a page that failed goes where "
-        "it would have gone, and others to the spider's parse, or to the rules of a CrawlSpider",
+        "it would have gone, and others to the spider's parse; in a CrawlSpider, where a link to "
+        "them goes by the first rule that matches",
     )
 
 
@@ -78,8 +82,10 @@ def run(session: CommandSession) -> ExitCode:
         StorageError: the server did not answer; some URLs may be left.
     """
     opts = session.opts
-    if not (opts.urls or opts.file):
-        raise ConfigurationError("give URLs to crawl again, or a file of them with --file")
+    if not (opts.urls or opts.file or opts.failed):
+        raise ConfigurationError(
+            "give URLs to crawl again, a file of them with --file, or --failed for all that failed"
+        )
     spider, identifier = _spider(session), Identifier(session)
     _check_callback(spider, opts.callback)
     reader = TargetReader(spider, opts.callback, identifier)
@@ -87,8 +93,15 @@ def run(session: CommandSession) -> ExitCode:
     if wrong:
         complain(f"{plural(wrong, 'URL is', 'URLs are')} wrong, and none is crawled again")
         return ExitCode.NO
+    _warn_of_rules(spider, reader, targets)
     with session.connect() as server:
-        filters = _filters(server, identifier, {target.key[0] for target in targets})
+        blocks = session.stored_blocks(server)
+        windows = {*blocks, *(target.key[0] for target in targets)}
+        filters = _filters(server, identifier, windows)
+        pending = [*reader.pending(server, filters, blocks, targets, failed=opts.failed)]
+        found = {target.item for target in pending}
+        new = (target for target in targets if target.item not in found)
+        targets = [*{target.key: target for target in chain(pending, new)}.values()]
         leaver = _Leaver(session, spider, reader, filters)
         _report(session, server, spider, targets, leaver.leave_all(targets))
     return ExitCode.FINE
@@ -136,6 +149,17 @@ def _check_callback(spider: Spider, name: str | None) -> None:
             request_codec.method_of(spider, name)
         except ValueError as error:
             raise ConfigurationError(f"--callback: {error} {cls.name!r}") from None
+
+
+def _warn_of_rules(spider: Spider, reader: TargetReader, targets: Sequence[RecrawlTarget]) -> None:
+    """Say that pages of a CrawlSpider yield no items, if no callback gets them."""
+    if reader.callback is None and isinstance(spider, CrawlSpider):
+        count = sum(reader.rule_of(target.url) is None for target in targets)
+        if count:
+            complain(
+                f"no rule of spider {spider.name!r} matches {count:,} of the URLs: only their "
+                "links are followed, unless --callback says which method gets the pages"
+            )
 
 
 # -- the filters --
@@ -212,7 +236,9 @@ class _Leaver:
         free = [
             place
             for place, verdict in enumerate(verdicts)
-            if verdict is Verdict.SEEN or (verdict is Verdict.MINE and self._replaces)
+            if (verdict is Verdict.MINE and self._replaces)
+            # Not one whose claim a crawl has ended since.
+            or (verdict is Verdict.SEEN and targets[place].pending is None)
         ]
         for place, verdict in zip(free, self._claim(bloom, targets, free), strict=True):
             # Another verdict: a worker has claimed it since.

@@ -3,7 +3,8 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import redis
 
@@ -12,10 +13,23 @@ from scrapy_bloom.bloom.errors import explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim
 from scrapy_bloom.cli.session import Server
 
 _USER = re.compile(r"//[^/?#]*@")
+#: Claims, and requests of claims, read at once.
+PAGE = 256
+
+
+def scan_block(bloom: BloomFilter, block: int) -> Iterator[ClaimPage]:
+    """Yield the claims of a block, page by page. A claim may come twice."""
+    cursor = ""
+    while cursor != "0":
+        scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
+        page = bloom.run(scan)
+        cursor = page.cursor
+        yield page
 
 
 def claims_of(

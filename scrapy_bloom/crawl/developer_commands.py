@@ -1,7 +1,8 @@
 """Commands of Scrapy's that run a spider and are no crawl."""
 
 from scrapy.crawler import Crawler
-from scrapy.settings import SETTINGS_PRIORITIES
+
+from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 
 
 def is_developer_command(crawler: Crawler) -> bool:
@@ -14,8 +15,6 @@ def is_developer_command(crawler: Crawler) -> bool:
 
 
 def is_shell(crawler: Crawler) -> bool:
-    """Whether ``scrapy shell`` runs: there, nothing is filtered."""
-    # Only the shell sets this default.
-    settings = crawler.settings
-    shell = settings.getpriority("LOGSTATS_INTERVAL") == SETTINGS_PRIORITIES["command"]
-    return shell and settings.getfloat("LOGSTATS_INTERVAL") == 0
+    """Whether ``scrapy shell`` runs, once its spider is open: there, nothing is filtered."""
+    # It makes an engine that stays open, and does not start it by `Crawler.crawl`.
+    return not (EngineAdapter(crawler).closes_when_idle or crawler.crawling)

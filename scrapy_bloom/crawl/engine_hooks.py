@@ -256,6 +256,11 @@ class EngineAdapter:
         return getattr(self._engine, "spider", None)
 
     @property
+    def closes_when_idle(self) -> bool:
+        """Whether its spider is closed when there is nothing to do."""
+        return self._slot is None or bool(self._slot.close_if_idle)
+
+    @property
     def _engine(self) -> Any:
         try:
             return self._crawler.engine

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from support.lab_commands import Called, bloom, start_bloom
-from support.odd_site import ERROR, Lab, LabOf, moved, page
+from support.odd_site import ERROR, PLAIN, Lab, LabOf, moved, page
 from support.polling import until
+
+from scrapy_bloom import __version__
 
 #: What each run fetches: the start page.
 EACH_RUN = Counter(["/"])
@@ -31,10 +33,10 @@ def recrawl(lab: Lab, *paths: str, **settings: Any) -> Called:
     return done
 
 
-def assert_settled(lab: Lab, **settings: Any) -> None:
+def assert_settled(lab: Lab, spider: str = PLAIN, **settings: Any) -> None:
     """Nothing is claimed, and a further run crawls nothing."""
     assert not lab.claims()
-    assert lab.crawl(**settings).hits == EACH_RUN
+    assert lab.crawl(spider, **settings).hits == EACH_RUN
 
 
 def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
@@ -137,6 +139,113 @@ def test_a_page_that_a_worker_crawls_now_is_left_to_it(lab: Lab) -> None:
     assert_settled(lab)
 
 
+OTHER_NAMES = {
+    "dont_filter": {"dont_filter": True},
+    "a window": {"meta": {"bloom_recrawl_after": "1 day"}},
+    "a key": {"meta": {"bloom_key": "product"}},
+    "a version": {"meta": {"bloom_version": "2"}},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_page_that_is_pending_under_another_name_is_left_alone(lab_of: LabOf, name: str) -> None:
+    """It has no claim under its URL's fingerprint in the window that its URL has."""
+    spider = f"""
+from support.odd_site import OddSpider
+
+class Own(OddSpider):
+    def parse(self, response):
+        return self.links(response, **{OTHER_NAMES[name]})
+"""
+    settings = {"BLOOM_RECRAWL_RULES": json.dumps([["/list", "1 day"]])}
+    lab = lab_of({"/": page("/a"), "/a": page(), "/b": page()})
+    lab.site.hold_after(1)
+    with lab.start(spider, **settings) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the page is asked for")
+        done = recrawl(lab, "/a", "/b", spider=spider, **settings)
+        assert done.out.splitlines()[0].startswith("claimed already")
+        assert "1 URLs are left" in done.out
+        lab.site.release()
+        crawl.wait()
+    assert lab.claims().keys() == {"/b"}
+    assert lab.site.hits() == Counter(["/", "/a"])
+
+
+def test_a_request_of_another_method_is_another_page(lab_of: LabOf) -> None:
+    spider = """
+from support.odd_site import OddSpider
+
+class Own(OddSpider):
+    def parse(self, response):
+        return self.links(response, method="POST")
+"""
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.site.hold_after(1)
+    with lab.start(spider) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the page is asked for")
+        assert "will be crawled" in recrawl(lab, "/a", spider=spider).out
+        lab.site.release()
+        crawl.wait()
+    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a"])
+
+
+FAILING = """
+from support.odd_site import OddSpider
+from scrapy import Request
+
+class Own(OddSpider):
+    def parse(self, response):
+        if not self.settings.getbool("LINKS", True):
+            return
+        yield Request(response.urljoin("/a"), callback=self.parse_item, cb_kwargs={"number": 7})
+        yield Request(response.urljoin("/b"), meta={"bloom_key": "b"})
+        yield Request(response.urljoin("/c"), method="POST", body=b"1", meta={"bloom_version": "1"})
+        yield Request(response.urljoin("/d"))
+
+    def parse_item(self, response, number=0):
+        self.crawler.stats.inc_value(f"{response.request.method} {number}")
+"""
+
+
+@pytest.fixture
+def failing(lab_of: LabOf) -> Lab:
+    """A site of which three pages have failed."""
+    pages = dict.fromkeys(("/a", "/b", "/c"), (ERROR, page()))
+    lab = lab_of({"/": page(), **pages, "/d": page(), "/e": page()})
+    lab.crawl(FAILING, **NO_RETRIES)
+    assert bloom(lab, "failed", "--json", spider=FAILING).json["failed"] == 3
+    return lab
+
+
+def test_all_that_failed_is_due(failing: Lab) -> None:
+    """Whatever its key, version, method and callback; other URLs may be given, too."""
+    assert failing.crawl(FAILING).hits == EACH_RUN
+    done = recrawl(failing, "--failed", "/a", "/e", "--json", spider=FAILING)
+    assert (done.json["due"], done.json["left"], len(done.json["urls"])) == (3, 1, 4)
+    last = failing.crawl(FAILING)
+    assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
+    assert last.stats["GET 7"] == 1
+    assert_settled(failing, FAILING)
+    assert "0 URLs are left" in recrawl(failing, "--failed", spider=FAILING).out
+
+
+def test_all_that_failed_goes_to_another_callback(failing: Lab) -> None:
+    """Here no page links it first: then it would go where that link goes."""
+    recrawl(failing, "--failed", "--callback", "parse_item", spider=FAILING)
+    last = failing.crawl(FAILING, LINKS=False)
+    assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c"])
+    assert (last.stats["GET 0"], last.stats["POST 0"]) == (2, 1)
+    assert_settled(failing, FAILING)
+
+
+def test_pages_that_failed_for_good_are_counted(failing: Lab) -> None:
+    for claim in failing.claims().values():
+        failing.client.hset(claim.key, claim.field, f"{claim.owner} 0.0 1 5 ")
+    done = bloom(failing, "recrawl", "--failed", spider=FAILING)
+    assert "3 pages failed and have no request any more" in done.err
+    assert (done.code, failing.crawl(FAILING).hits["/d"]) == (0, 0)
+
+
 LOOKING_OFTEN = """
 from scrapy_bloom.crawl.claims import reclaimer
 from support.odd_site import OddSpider
@@ -191,24 +300,39 @@ from scrapy.spiders import CrawlSpider, Rule
 
 class Rules(CrawlSpider):
     name = "odd"
-    rules = [Rule(LinkExtractor(), callback="parse_page", follow=True)]
+    rules = [
+        Rule(LinkExtractor(allow="/list"), follow=True),
+        Rule(LinkExtractor(deny="/other"), callback="parse_page", cb_kwargs={"x": 1}, follow=True),
+    ]
     start = OddSpider.start
 
-    def parse_page(self, response):
-        self.crawler.stats.inc_value(f"parsed {response.url.rpartition('/')[2]}")
+    def parse_page(self, response, x=0):
+        self.crawler.stats.inc_value(f"parsed {response.url.rpartition('/')[2]} {x}")
 """
 
 
-def test_a_crawl_spider_follows_the_links_by_its_rules(lab: Lab) -> None:
-    lab.site.pages["/a"] = page("/c", "/added")
-    lab.site.pages["/added"] = page()
-    recrawl(lab, "/a", spider=CRAWL_SPIDER)
+def test_a_crawl_spider_does_with_a_page_what_its_rules_do_with_a_link(lab: Lab) -> None:
+    lab.site.pages |= {"/a": page("/c", "/added"), "/added": page(), "/list": page("/a", "/b")}
+    recrawl(lab, "/a", "/list", spider=CRAWL_SPIDER)
     done = lab.crawl(CRAWL_SPIDER)
-    assert done.hits == EACH_RUN + Counter(["/a", "/added"])
-    assert done.stats["parsed added"] == 1
-    assert "parsed a" not in done.stats
+    assert done.hits == EACH_RUN + Counter(["/a", "/list", "/added"])
+    assert {name for name in done.stats if "parsed" in name} == {"parsed a 1", "parsed added 1"}
+    assert_settled(lab, CRAWL_SPIDER)
+
+
+def test_a_page_that_no_rule_of_a_crawl_spider_matches(lab: Lab) -> None:
+    lab.site.pages["/other"] = page("/added")
+    lab.site.pages["/added"] = page()
+    done = bloom(lab, "recrawl", f"{lab.site.url}/other", spider=CRAWL_SPIDER)
+    assert "no rule of spider 'odd' matches 1 of the URLs: only their links are foll" in done.err
+    done_crawl = lab.crawl(CRAWL_SPIDER)
+    assert done_crawl.hits == EACH_RUN + Counter(["/other", "/added"])
+    assert {name for name in done_crawl.stats if "parsed" in name} == {"parsed added 1"}
+
+
+def test_the_callback_comes_before_the_rules_of_a_crawl_spider(lab: Lab) -> None:
     recrawl(lab, "/a", "--callback", "parse_page", spider=CRAWL_SPIDER)
-    assert lab.crawl(CRAWL_SPIDER).stats["parsed a"] == 1
+    assert lab.crawl(CRAWL_SPIDER).stats["parsed a 0"] == 1
     assert_settled(lab)
 
 
@@ -255,6 +379,26 @@ def test_many_urls_of_a_file(lab: Lab) -> None:
     assert (done.code, done.json["left"], len(done.json["urls"])) == (0, 300, 300)
     assert lab.crawl().hits == EACH_RUN + Counter(paths)
     assert_settled(lab)
+
+
+def test_a_spider_with_braces_in_its_name(lab_of: LabOf) -> None:
+    spider = """
+from support.odd_site import OddSpider
+
+class Own(OddSpider):
+    name = "odd {1}"
+"""
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
+    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a", "/b"])
+    assert lab.recorded("odd %7B1%7D:bloom") == {"/a", "/b"}
+    recrawl(lab, "/a", spider=spider)
+    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a"])
+    assert lab.crawl(spider).hits == EACH_RUN
+
+
+def test_the_version(lab: Lab) -> None:
+    done = bloom(lab, "--version")
+    assert (done.code, done.out) == (0, f"scrapy-bloom {__version__}\n")
 
 
 def test_under_scheduled_it_says_what_would_happen(lab: Lab) -> None:

@@ -132,7 +132,7 @@ def test_which_spider_must_be_clear(recrawl: Call, bloom: BloomFilter) -> None:
 def test_there_must_be_urls(recrawl: Call, bloom: BloomFilter, tmp_path: Path) -> None:
     done = recrawl()
     assert done.code == 2
-    assert "give URLs to crawl again, or a file of them with --file" in done.err
+    assert "give URLs to crawl again, a file of them with --file, or --failed" in done.err
     done = recrawl("--file", str(tmp_path / "nothing"))
     assert done.code == 2
     assert "cannot be read" in done.err

@@ -18,6 +18,18 @@ def parse(**settings: Any) -> BloomSettings:
     return BloomSettings.from_scrapy(Settings(settings), "shop")
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("shop{de}", "shop%7Bde%7D:bloom"),
+        ("shop%7Bde%7D", "shop%257Bde%257D:bloom"),
+        ("münchen 1", "münchen 1:bloom"),
+    ],
+)
+def test_a_spider_may_have_any_name(name: str, key: str) -> None:
+    assert BloomSettings.from_scrapy(Settings(), name).key == key
+
+
 def test_defaults() -> None:
     assert parse() == BloomSettings(
         redis_url=None,

@@ -191,4 +191,5 @@ class Proposals:
             return None
         # A version that was crawled is not what is due: the page is.
         request.meta.pop("bloom_version", None)
+        request.dont_filter = False  # of start pages, and pages that were given to recrawl
         return request

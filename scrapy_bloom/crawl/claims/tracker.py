@@ -294,7 +294,7 @@ class ClaimTracker:
     def claims_of(self, request: Request) -> Claims:
         """Return a request's claims, as far as they are valid: stored text may be anything."""
         try:
-            given = {_key_of(name): int(length) for name, length in request.meta[META].items()}
+            given = {key_of(name): int(length) for name, length in request.meta[META].items()}
         except (KeyError, AttributeError, TypeError, ValueError):
             return {}
         return {key: length for key, length in given.items() if key[0] in self._windows}
@@ -305,6 +305,7 @@ def set_claims(request: Request, claims: Claims) -> None:
     request.meta[META] = {name_of(key): length for key, length in claims.items()}
 
 
-def _key_of(name: str) -> Key:
+def key_of(name: str) -> Key:
+    """Return a key from its text in ``meta``."""
     window, _, item = name.partition(":")
     return window, bytes.fromhex(item)
