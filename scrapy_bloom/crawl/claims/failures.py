@@ -44,6 +44,11 @@ def describe(
     return f"{_name_of(request.callback) or 'callback'}: {_of_exception(error)}"
 
 
+def of_pipeline(error: BaseException | None) -> str:
+    """Return why an item of a page was not stored: ``pipeline: ConnectionError: ...``."""
+    return f"pipeline: {_of_exception(error)}"
+
+
 def redact(text: str) -> str:
     """Return a text whose URLs have no user name, password and query."""
     return _URL.sub(_without_secrets, text)

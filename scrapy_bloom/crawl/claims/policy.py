@@ -116,6 +116,9 @@ class Policy:
     def raised(self, page: Request, error: BaseException) -> None:
         """Note that some links of a page may not have been found."""
 
+    def item_failed(self, page: Request, error: BaseException | None) -> None:
+        """Note that a pipeline has raised for an item of a page."""
+
     def forget(self, key: Key) -> None:
         """Note that a page is crawled again in this run."""
 

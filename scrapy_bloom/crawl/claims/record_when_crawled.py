@@ -297,6 +297,10 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._tracker.raised(page, error)
 
+    def item_failed(self, page: Request, error: BaseException | None) -> None:
+        """See ``Policy``."""
+        self._tracker.item_failed(page, error)
+
     def forget(self, key: Key) -> None:
         """See ``Policy``."""
         self._settler.to_repeat.add(key)

@@ -228,6 +228,12 @@ class ClaimTracker:
         if request in self._in_flight:
             self._in_flight[request].error = error
 
+    def item_failed(self, request: Request, error: BaseException | None) -> None:
+        """Note that an item of a page was not stored: the page has to yield it again."""
+        flight = self._in_flight.get(request)
+        if flight is not None and not flight.item_error:
+            flight.item_error = failures.of_pipeline(error)
+
     def finished(self, request: Request, result: Response | Failure) -> None:
         """Settle a request, unless it waits for requests that it yielded and are not stored."""
         flight = self._in_flight.get(request)
@@ -243,7 +249,8 @@ class ClaimTracker:
         if kind is JobKind.RELEASE:
             self._settler.ignore(flight.claims)
         if kind is JobKind.FAIL or (isinstance(result, Response) and result.status >= MISSING):
-            flight.reason = failures.describe(request, result, flight.error)
+            described = failures.describe(request, result, flight.error)
+            flight.reason = flight.item_error or described
         if kind is JobKind.CONFIRM and self._page_items is not None:
             self._page_items.judge(flight, request, result)
         flight.kind = kind
@@ -262,6 +269,8 @@ class ClaimTracker:
     def _outcome(self, flight: InFlightRequest, result: Response | Failure) -> JobKind | None:
         if isinstance(flight.error, CloseSpider):
             return None
+        if flight.item_error:
+            return JobKind.FAIL
         if isinstance(result, Failure):
             return JobKind.RELEASE if isinstance(result.value, IgnoreRequest) else JobKind.FAIL
         is_crawled = flight.error is None and result.status in self._crawled_statuses
