@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from support.odd_site import OddSpider
 
 class Plain:
-    def process_item(self, item):
+    def process_item(self, item, spider=None):
         return self.store(item)
 
     def store(self, item):
@@ -40,17 +40,17 @@ class Plain:
         return self
 
 class Async(Plain):
-    async def process_item(self, item):
+    async def process_item(self, item, spider=None):
         await asyncio.sleep(0.05)
         return self.store(item)
 
 class Late(Plain):
-    def process_item(self, item):
+    def process_item(self, item, spider=None):
         from twisted.internet import reactor
         return deferLater(reactor, 0.05, self.store, item)
 
 class Endless(Plain):
-    async def process_item(self, item):
+    async def process_item(self, item, spider=None):
         if item["path"] != "/":
             await asyncio.sleep(1_000)
         return self.store(item)
@@ -177,7 +177,9 @@ def test_a_pipeline_that_raises_close_spider_closes_nothing_and_its_page_has_fai
     assert done.claims["/1"].attempt == 1
 
 
-@pytest.mark.parametrize("settings", [{"BLOOM_RETRY_ITEM_ERRORS": False}, {"BLOOM_REMEMBER": "scheduled"}])
+@pytest.mark.parametrize(
+    "settings", [{"BLOOM_RETRY_ITEM_ERRORS": False}, {"BLOOM_REMEMBER": "scheduled"}]
+)
 def test_without_the_setting_and_under_scheduled_such_pages_are_recorded(
     shop: Shop, settings: dict[str, Any]
 ) -> None:

@@ -38,6 +38,7 @@ class Kind:
             at the end each of them links a page that is new.
         unlinks: whether, when all URLs are forgotten at the end, no page has a link any more.
         nodes: primaries of the cluster; 1 for no cluster.
+        raises: whether, for some pages, a pipeline raises at first.
     """
 
     faults: Faults
@@ -51,6 +52,7 @@ class Kind:
     items: float = 1.0
     unlinks: bool = False
     nodes: int = 1
+    raises: bool = False
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
@@ -104,6 +106,13 @@ KINDS = {
         settings={**_SHARED, "BLOOM_REMEMBER": "items"},
         shared_queue=True,
         items=0.5,
+    ),
+    "pipelines": Kind(Faults(**_FAULTS), raises=True),
+    "pipelines-shared": Kind(
+        Faults(**_FAULTS),
+        settings={**_SHARED, "BLOOM_REMEMBER": "items"},
+        shared_queue=True,
+        raises=True,
     ),
     "ledger": Kind(
         Faults(**{**_FAULTS, "jump": 0.02}),
