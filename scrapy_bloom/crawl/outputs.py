@@ -99,6 +99,7 @@ class Outputs:
 
     def item_failed(self, response: Response | Failure | None, failure: Failure) -> None:
         """Note that a pipeline has raised: for the signal ``item_error``."""
+        assert failure.value is not None  # noqa: S101 - Scrapy has caught it
         for page in self._pages.get(id(response), ()):
             self.deduplicator.item_failed(page, failure.value)
 

@@ -44,7 +44,7 @@ def describe(
     return f"{_name_of(request.callback) or 'callback'}: {_of_exception(error)}"
 
 
-def of_pipeline(error: BaseException | None) -> str:
+def of_pipeline(error: BaseException) -> str:
     """Return why an item of a page was not stored: ``pipeline: ConnectionError: ...``."""
     return f"pipeline: {_of_exception(error)}"
 

@@ -223,16 +223,15 @@ class ClaimTracker:
         if flight is not None:
             self._successors[successor] = flight.claims
 
-    def raised(self, request: Request, error: BaseException) -> None:
-        """Note that some links of a page may not have been found."""
-        if request in self._in_flight:
-            self._in_flight[request].error = error
-
-    def item_failed(self, request: Request, error: BaseException | None) -> None:
-        """Note that an item of a page was not stored: the page has to yield it again."""
+    def raised(self, request: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
+        """Note that links of a page may not have been found, or that an item was not stored."""
         flight = self._in_flight.get(request)
-        if flight is not None and not flight.item_error:
-            flight.item_error = failures.of_pipeline(error)
+        if flight is None:
+            return
+        if in_pipeline:
+            flight.item_error = flight.item_error or failures.of_pipeline(error)
+        else:
+            flight.error = error
 
     def finished(self, request: Request, result: Response | Failure) -> None:
         """Settle a request, unless it waits for requests that it yielded and are not stored."""
