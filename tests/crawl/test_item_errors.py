@@ -190,7 +190,7 @@ def test_without_the_setting_and_under_scheduled_such_pages_are_recorded(
     assert "bloom/failed" not in done.stats
 
 
-@pytest.mark.skipif(version_info < (2, 13, 1), reason="2.13.0 drops what errbacks yield")
+@pytest.mark.skipif(version_info < (2, 13, 2), reason="2.13.0 drops what errbacks yield")
 def test_an_item_of_an_errback_whose_pipeline_raises_is_tried_again(lab_of: LabOf) -> None:
     """Its page, which robots.txt forbids, would count as dropped."""
     robots = Reply(text="User-agent: *\nDisallow: /denied")
