@@ -93,6 +93,8 @@ class BloomDupeFilter(BaseDupeFilter):
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
+        if self.settings.retry_item_errors:
+            crawler.signals.connect(self._outputs.item_failed, signals.item_error)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> "BloomDupeFilter":

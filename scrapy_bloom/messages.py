@@ -354,7 +354,9 @@ _SERVER: Mapping[str, Message] = {
         "None is needed; repair the server before the next run.",
     ),
     "no-last-look": Message(
-        "The last stats and the last line about the filter are missing.",
+        "The last line about each filter does not say how many URLs it holds, and its gauges "
+        "(`bloom/fill_ratio`, `bloom/estimated_error_rate`, `bloom/generations`, `bloom/layers`) "
+        "are None.",
         "The server did not answer when the crawl ended.",
         "`scrapy bloom info` shows the filter when the server is back.",
     ),

@@ -190,6 +190,14 @@ class BloomSettings:
         "Until then, links to it count as seen. A URL is tried up to 5 times.",
         shown_default='`"1 day"`',
     )
+    retry_item_errors: bool = _setting(
+        True,
+        validators.flag,
+        "whether a page has failed if a pipeline raises an exception for one of its items",
+        "It is crawled again after `BLOOM_RETRY_AFTER`, and yields all its items again "
+        "([pages whose items fail](../how-to/items.md)). `DropItem` is no such exception. Not with "
+        '`BLOOM_REMEMBER = "scheduled"`, where pages do not fail.',
+    )
     crawled_statuses: frozenset[int] = _setting(
         frozenset([*range(200, 400), 404, 410]),
         setting_parsers.statuses,

@@ -168,13 +168,12 @@ class Connections:
             self._async_round_trips += lookups.round_trips
 
     def close(self, *, is_up: bool) -> None:
-        """Close the connections that block; the filters stay."""
+        """Log the last lines, and close the connections that block; the filters stay."""
         filters, self.filters = self.filters, None
         if filters is None:
             return
         try:
-            if is_up:
-                self._report.closing(filters)
+            self._report.closing(filters, is_up=is_up)
         finally:
             self._round_trips += filters.round_trips
             filters.close()

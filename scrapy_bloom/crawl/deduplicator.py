@@ -222,6 +222,10 @@ class Deduplicator:
         """Note that a link of a page is not crawled: the page is crawled again later."""
         self._crawl.policy.raised(page, error)
 
+    def item_failed(self, page: Request, error: BaseException) -> None:
+        """Note that a pipeline has raised for an item of a page."""
+        self._crawl.policy.raised(page, error, in_pipeline=True)
+
     def may_close(self) -> bool:
         """Return whether an idle spider may close; if not, the engine is woken later."""
         return self._crawl.write_behind is None or self._crawl.policy.may_close()

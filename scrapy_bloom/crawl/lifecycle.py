@@ -201,7 +201,7 @@ class Lifecycle:
 
     def close(self) -> None:
         """Write what is queued, and close the connections that block."""
-        self.failover.is_over = True
+        self.failover.is_over, is_up = True, True
         write_behind, self.write_behind = self.write_behind, None
         if write_behind is not None:
             for key, reserved in self.local.pop_oldest_reserved(0):
@@ -209,7 +209,8 @@ class Lifecycle:
             self.policy.finish()
             left = write_behind.stop(self._settings.timeout)
             self._report.closed(write_behind.round_trips, left)
-        self.connections.close(is_up=self.failover.is_up)
+            is_up = not write_behind.server.is_down  # it may be back since the last lookup
+        self.connections.close(is_up=is_up)
 
     def _use(self, filters: Filters) -> None:
         self.connections.use(

@@ -58,6 +58,8 @@ class Outputs:
         self._crawler = crawler
         self._handle: Callable[..., Awaitable[None]] | None = None
         self._offsite: OffsiteMiddleware | None = None
+        #: The pages under way, by the id of what their callback or errback got.
+        self._pages: dict[int, list[Request]] = {}
         #: Whether ``request_dropped`` has receivers, and until when that holds.
         self._has_receivers, self._holds_until = False, 0.0
 
@@ -84,7 +86,21 @@ class Outputs:
     ) -> None:
         """Process the output of a callback or errback, as Scrapy's own method does."""
         outputs = result if isinstance(result, AsyncIterator) else _Asynchronous(result)
-        await _Page(self, request, response).process(outputs)
+        # Of an item that raises, only the response is known; its request may be a copy.
+        pages = self._pages.setdefault(id(response), [])
+        pages.append(request)
+        try:
+            await _Page(self, request, response).process(outputs)
+        finally:
+            pages.remove(request)
+            if not pages:
+                del self._pages[id(response)]
+
+    def item_failed(self, response: Response | Failure | None, failure: Failure) -> None:
+        """Note that a pipeline has raised: for the signal ``item_error``."""
+        assert failure.value is not None  # noqa: S101 - Scrapy has caught it
+        for page in self._pages.get(id(response), ()):
+            self.deduplicator.item_failed(page, failure.value)
 
     async def pass_on(
         self, outputs: list[Any], request: Request, response: Response | Failure

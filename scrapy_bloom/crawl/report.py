@@ -25,7 +25,7 @@ from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import ITEMS, BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
-_COUNTED = ("new", "seen", "failed", "taken_over", "without_item")
+_COUNTED = ("new", "seen", "failed", "taken_over", "without_item", "unknown", "offline")
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
 
@@ -122,18 +122,23 @@ class Report:
         if not settings.makes_claims:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
-    def closing(self, filters: Filters) -> None:
-        """Take down what the filters hold at the end."""
-        try:
-            for window, bloom in filters.by_window.items():
-                info = bloom.info()
-                self._set(window, info)
-                tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
-                logger.info("Bloom filter %r: %s", bloom.key, summary(tally, info))
-                if reason := nothing_new(tally, info, names_pages=self.names_pages):
-                    logger.info("Bloom filter %r: %s", bloom.key, reason)
-        except BloomError as error:
-            logger.warning(tagged("no-last-look", "No last look at the Bloom filter: %s"), error)
+    def closing(self, filters: Filters, *, is_up: bool) -> None:
+        """Log what the crawl did, and what the filters hold at the end if the server says it."""
+        trouble = "" if is_up else self._trouble
+        for window, bloom in filters.by_window.items():
+            info = None
+            try:
+                info = None if trouble else bloom.info()
+            except BloomError as error:
+                trouble = str(error)
+            self._set(window, info)
+            tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
+            logger.info("Bloom filter %r: %s", bloom.key, summary(tally, info))
+            if info and (reason := nothing_new(tally, info, names_pages=self.names_pages)):
+                logger.info("Bloom filter %r: %s", bloom.key, reason)
+        if trouble:
+            text = "Bloom filter: what it holds at the end is not known: %s"
+            logger.warning(tagged("no-last-look", text), trouble)
 
     def server_failed(self, error: Exception, policy: str) -> None:
         """Log that a call of the server failed."""
@@ -236,16 +241,17 @@ class Report:
                 f"{left:,}",
             )
 
-    def _set(self, window: str, info: FilterInfo) -> None:
-        active = info.generations[0]
+    def _set(self, window: str, info: FilterInfo | None) -> None:
+        """Set the gauges of a filter; to None if they are not known."""
+        generations = info.generations if info else ()
         values = {
-            "generations": len(info.generations),
-            "layers": sum(generation.layers for generation in info.generations),
-            "fill_ratio": active.fill_ratio,
-            "estimated_error_rate": float(f"{info.estimated_error_rate:.2g}"),
+            "generations": len(generations),
+            "layers": sum(generation.layers for generation in generations),
+            "fill_ratio": generations[0].fill_ratio if generations else None,
+            "estimated_error_rate": float(f"{info.estimated_error_rate:.2g}") if info else None,
         }
         for name, value in values.items():
-            self.stats.set(name, value, window)
+            self.stats.set(name, value if info else None, window)
 
     def _advise(self, code: str, bloom: BloomFilter, finding: advice.Finding | None) -> None:
         if finding:

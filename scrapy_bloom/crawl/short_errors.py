@@ -9,6 +9,8 @@ import logging
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.messages import tagged
 
+logger = logging.getLogger(__name__)
+
 #: Loggers that show why a crawl ended. Twisted's, if Scrapy runs on Deferreds (before 2.15).
 _LAST = ("asyncio", "twisted")
 #: Loggers that show what fails because of that.
@@ -17,10 +19,10 @@ _MAX_CHAIN = 20
 
 
 class ShortErrors(logging.Filter):
-    """Replaces the records of an error of the package by one line."""
+    """Replaces the records of an error of the package by one of the package's own, in one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Shorten a record, or drop it."""
+        """Drop a record of such an error; log the error, if the record is the last one."""
         given = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if given is None:
             # The next record has the error.
@@ -30,9 +32,9 @@ class ShortErrors(logging.Filter):
         error = _cause(given)
         if error is None:
             return True
-        record.msg, record.args = tagged(error.code, "Bloom filter: %s"), (str(error),)
-        record.exc_info = record.exc_text = None
-        return record.name in _LAST
+        if record.name in _LAST:
+            logger.log(record.levelno, tagged(error.code, "Bloom filter: %s"), error)
+        return False
 
 
 def install() -> None:

@@ -17,6 +17,8 @@ class Tally:
         failed: pages that failed.
         taken_over: requests that were left behind, and are crawled now.
         without_item: pages that were crawled and are read again in the next run.
+        unknown: requests that count as new, because the server did not answer.
+        offline: requests that were new to this process, while the server was down.
     """
 
     new: int
@@ -24,13 +26,24 @@ class Tally:
     failed: int
     taken_over: int = 0
     without_item: int = 0
+    unknown: int = 0
+    offline: int = 0
+
+    @property
+    def without_server(self) -> int:
+        """Requests that were crawled without the server's answer."""
+        return self.unknown + self.offline
 
 
-def summary(tally: Tally, info: FilterInfo) -> str:
-    """Return what a crawl did with a filter, and what the filter holds now."""
+def summary(tally: Tally, info: FilterInfo | None) -> str:
+    """Return what a crawl did with a filter, and what the filter holds now, if that is known."""
     listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
     new = f"{tally.new:,} new{listings}"
+    if tally.without_server:
+        new += f", {tally.without_server:,} crawled without the server's answer"
     done = f"{new}, {tally.seen:,} seen, {tally.failed:,} failed in this process"
+    if info is None:
+        return f"{done}; how many URLs are remembered is not known"
     text = f"{done}; {plural(info.count, 'URL is', 'URLs are')} remembered"
     if info.claims:
         pending = plural(info.claims, "is not crawled yet or has", "are not crawled yet or have")
@@ -47,7 +60,7 @@ def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) ->
         info: the filter as it is now.
         names_pages: whether the project says already which pages are read again sooner.
     """
-    if tally.new or tally.taken_over or not tally.seen:
+    if tally.new or tally.taken_over or tally.without_server or not tally.seen:
         return None
     since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
     again = f", and is crawled again from {day(due)} on" if due else ""

@@ -62,3 +62,42 @@ async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
         assert not any(worker.sees(number) for number in range(3))
     assert marked(own_server, remember) == 3
     assert "could not be written" not in caplog.text
+
+
+GAUGES = ["fill_ratio", "estimated_error_rate", "generations", "layers"]
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+@pytest.mark.parametrize("outage", [killed, stalled])
+@in_loop
+async def test_a_crawl_that_ends_without_the_server_says_what_it_did_and_what_is_not_known(
+    outage: Callable[[Server], AbstractContextManager[None]],
+    is_noticed: bool,
+    own_server: Server,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    with Worker(own_server.url) as worker:
+        assert not worker.sees(0)
+        with outage(own_server):
+            assert not (is_noticed and worker.sees(1))
+            worker.dupefilter.close("finished")
+        new = "1 new, 1 crawled without the server's answer" if is_noticed else "1 new"
+        assert f"{new}, 0 seen, 0 failed in this process; how many URLs are" in caplog.text
+        assert "what it holds at the end is not known: " in caplog.text
+        stats = worker.dupefilter.crawler.stats
+        assert stats is not None
+        assert [stats.get_value(f"bloom/{name}", 0) for name in GAUGES] == [None] * 4
+
+
+@in_loop
+async def test_a_server_that_is_back_at_the_end_says_what_it_holds(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with Worker(own_server.url, BLOOM_REMEMBER="scheduled", BLOOM_TIMEOUT=5) as worker:
+        with killed(own_server):
+            worker.thread.server._failures = 1_000  # the next attempt would be late
+            assert not worker.sees(0)
+        worker.dupefilter.close("finished")
+    assert "0 seen, 0 failed in this process; 1 URL" in caplog.text

@@ -84,6 +84,7 @@ def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_scheduled(
 
         stats = crawl_and_act(web, tmp_path, {50: kill}, BLOOM_ON_REDIS_ERROR="close", **settings)
         assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
+        assert stats["bloom/fill_ratio"] is None, "it is not known"
     fetched, pages = web.hits(), site.truth().crawl()
     assert len(fetched) < len(pages)
     with lasting_server.client() as client:

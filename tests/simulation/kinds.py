@@ -40,6 +40,7 @@ class Kind:
         nodes: primaries of the cluster; 1 for no cluster.
         windows: names of the further filters that rules may lead to; pages are crawled again when
             the rules change.
+        raises: whether, for some pages, a pipeline raises at first.
     """
 
     faults: Faults
@@ -54,6 +55,7 @@ class Kind:
     unlinks: bool = False
     nodes: int = 1
     windows: Sequence[str] = ()
+    raises: bool = False
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
@@ -107,6 +109,13 @@ KINDS = {
         settings={**_SHARED, "BLOOM_REMEMBER": "items"},
         shared_queue=True,
         items=0.5,
+    ),
+    "pipelines": Kind(Faults(**_FAULTS), raises=True),
+    "pipelines-shared": Kind(
+        Faults(**_FAULTS),
+        settings={**_SHARED, "BLOOM_REMEMBER": "items"},
+        shared_queue=True,
+        raises=True,
     ),
     "ledger": Kind(
         Faults(**{**_FAULTS, "jump": 0.02}),

@@ -279,6 +279,21 @@ MUTANTS = (
         "items-kills",
     ),
     Mutant(
+        "a page is recorded although a pipeline has raised for its item",
+        f"{CLAIMS}/tracker.py",
+        "if flight.item_error:\n            return",
+        "if False:\n            return",
+        "pipelines",
+    ),
+    Mutant(
+        "a page is settled before its item has left the pipelines",
+        "crawl/engine_hooks.py",
+        "scraping = enqueue_scrape(result, request, *args)",
+        "listener.finished(request, result)\n            "
+        "scraping = enqueue_scrape(result, request, *args)",
+        "pipelines",
+    ),
+    Mutant(
         "a chunk of the ledger is deleted before its requests are claimed",
         f"{CLAIMS}/ledger_task.py",
         "self._is_wanted, self._is_proposed, self._given = False, False, due",

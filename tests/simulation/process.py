@@ -40,11 +40,13 @@ from simulation.client import (
     SimulatedThread,
     exchange,
 )
-from simulation.site import Site
+from simulation.site import Site, short
 from simulation.world import Task, World
 
 #: Requests that are downloaded at a time, and seconds that a download takes.
 CONCURRENCY, DOWNLOAD_SECONDS = 3, 0.2
+#: Seconds that an item stays in its pipeline.
+PIPELINE_SECONDS = 0.1
 #: Seconds between two looks of an idle engine.
 IDLE_SECONDS = 5.0
 TIMEOUT = 2.0
@@ -263,7 +265,18 @@ class Crawl:
                 deduplicator.count_seen(known)
                 continue
             self.crawl(link)
+        if self._site.raises and self._site.has_item(response):
+            self._store(response, request)
         self._site.crawled(response, self.name)
+
+    def _store(self, response: Response, request: Request) -> None:
+        """Pass a page's item to a pipeline."""
+        self._world.wait(PIPELINE_SECONDS)
+        try:
+            self._site.store(response.url)
+        except ConnectionError as error:
+            self._world.log(f"{self.name}: the pipeline raises for {short(response.url)}")
+            self._deduplicator.item_failed(request, error)
 
 
 def _run(coroutine: Any) -> None:

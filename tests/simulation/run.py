@@ -87,6 +87,7 @@ class _Run:
             world.log,
             fails=kind.fails,
             items=kind.items,
+            raises=kind.raises,
         )
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         self._crawls: list[Crawl] = []
@@ -216,6 +217,9 @@ class _Run:
         missing = {*(expected or self._site.reachable)} - self._site.crawled_pages.keys()
         self._found += [f"hidden{when}: {short(url)}" for url in sorted(missing)]
         self._found += [*self._left(), *self._lasting()]
+        if self._kind.raises:
+            lost = self._site.reachable - {*self._site.starts} - self._site.stored
+            self._found += [f"its item is lost: {short(url)}" for url in sorted(lost)]
         if when or not self._kind.repeats:
             self._found += self._forgotten()
         self._found += self._recorded_listings()

@@ -31,14 +31,17 @@ class Site:
         log: notes what is fetched.
         fails: whether some pages fail at first.
         items: share of the pages that have an item.
+        raises: whether, for some pages, a pipeline raises at first.
 
     Attributes:
         links: URL -> URLs that it links, and whether their requests can be stored.
         fails: URL -> how often it still answers with an error.
         redirects: URL -> where it leads.
+        raises: URL -> how often a pipeline still raises for its item; empty if none ever does.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
+        stored: pages whose item a pipeline has stored.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Site:
         *,
         fails: bool = True,
         items: float = 1.0,
+        raises: bool = False,
     ) -> None:
         self._log = log
         names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
@@ -67,6 +71,8 @@ class Site:
         #: Pages without an item.
         self.listings = {ROOT, *(name for name in names if items < 1 and rng.random() >= items)}
         self.listings -= self.redirects.keys()
+        self.raises = {name: rng.choice([0] * 5 + [1, 1, 2]) for name in names if raises}
+        self.stored: set[str] = set()
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
@@ -80,6 +86,7 @@ class Site:
         more = f", redirects to {short(self.redirects[name])}" if name in self.redirects else ""
         more += ", lists" if name in self.listings else ""
         more += f", fails {self.fails[name]} times" if self.fails.get(name) else ""
+        more += f", its item fails {times} times" if (times := self.raises.get(name)) else ""
         self._log(f"site: {short(name)} links {links or 'nothing'}{more}")
 
     def fetch(self, request: Request, process: str) -> Response | Request:
@@ -113,6 +120,13 @@ class Site:
     def has_item(self, response: Response) -> bool:
         """Whether a page has an item."""
         return response.status == 200 and response.url not in self.listings
+
+    def store(self, url: str) -> None:
+        """Store a page's item, or raise."""
+        if self.raises.get(url):
+            self.raises[url] -= 1
+            raise ConnectionError("database is down")
+        self.stored.add(url)
 
     def parse(self, response: Response, callback: Callable[..., Any]) -> list[Request]:
         """Return the requests that a page yields."""

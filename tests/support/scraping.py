@@ -88,6 +88,7 @@ class FakeDeduplicator:
         self.dropped: list[Request] = []
         self.lost: list[Request] = []
         self.noted: list[Request] = []
+        self.failed: list[tuple[Request, BaseException]] = []
 
     def prepare(self, request: Request, page: Request) -> Lookup | None:
         if request in self.broken:
@@ -112,6 +113,9 @@ class FakeDeduplicator:
         assert isinstance(error, LookupError)
         self.lost.append(page)
 
+    def item_failed(self, page: Request, error: BaseException) -> None:
+        self.failed.append((page, error))
+
     def yields(self, page: Request) -> Callable[[Request], None] | None:
         assert page is PAGE
         return self.noted.append
@@ -131,7 +135,8 @@ class ScraperLab:
             get_downloader_middleware=lambda _: middleware,
         )
         deduplicator: Any = self.filter
-        Outputs(crawler, deduplicator, batch, self.filter.log).hook(self.scraper)
+        self.outputs = Outputs(crawler, deduplicator, batch, self.filter.log)
+        self.outputs.hook(self.scraper)
 
     async def handle(self, outputs: Any) -> None:
         await self.scraper.handle_spider_output_async(outputs, PAGE, RESPONSE)

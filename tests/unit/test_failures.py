@@ -13,7 +13,7 @@ from twisted.internet import error
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed
 
-from scrapy_bloom.crawl.claims.failures import describe, redact
+from scrapy_bloom.crawl.claims.failures import describe, of_pipeline, redact
 
 URL = "https://example.com/"
 SECRET = "S3CRET"
@@ -97,3 +97,12 @@ def test_a_password_never_survives(before: str, password: str, after: str) -> No
     url = f"https://user:{SECRET}{password}{SECRET}@{after}"
     assert SECRET not in redact(f"{before} {url}")
     assert SECRET not in redact(f"'{url}'")
+
+
+def test_pipelines() -> None:
+    assert of_pipeline(ConnectionError("database is down")) == (
+        "pipeline: ConnectionError: database is down"
+    )
+    secret = f"postgres://shop:{SECRET}@db/items is away"
+    assert of_pipeline(OSError(secret)) == "pipeline: OSError: postgres://***@db/items is away"
+    assert of_pipeline(BrokenError()) == "pipeline: BrokenError"

@@ -126,9 +126,11 @@ def test_warnings_show_their_codes_and_each_once(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_an_error_that_stops_the_crawl_shows_its_code() -> None:
+def test_an_error_that_stops_the_crawl_shows_its_code(caplog: pytest.LogCaptureFixture) -> None:
     error = ConfigurationError("BLOOM_CAPACITY is 50%")
     exc_info = (type(error), error, None)
     record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "Task failed", None, exc_info)
-    assert ShortErrors().filter(record)
-    assert record.getMessage() == "Bloom filter: BLOOM_CAPACITY is 50% [bloom-configuration]"
+    assert not ShortErrors().filter(record)
+    (logged,) = caplog.records
+    assert logged.name.startswith("scrapy_bloom.")
+    assert logged.getMessage() == "Bloom filter: BLOOM_CAPACITY is 50% [bloom-configuration]"

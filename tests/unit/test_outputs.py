@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from support.loops import in_loop
 from support.scraping import (
     FORMS,
     ITEM,
     PAGE,
+    RESPONSE,
     FakeDeduplicator,
     Scraper,
     ScraperLab,
@@ -288,3 +290,24 @@ def test_an_unknown_form_is_an_error_before_the_first_page(scraper: Any, what: s
 def test_without_an_engine_nothing_is_replaced() -> None:
     crawler: Crawler = get_crawler(Spider)
     EngineAdapter(crawler).hook_scraper(outputs(crawler).hook)
+
+
+# -- items whose pipeline raises --
+
+
+@in_loop
+async def test_the_page_of_an_item_that_fails_is_the_one_whose_response_it_has() -> None:
+    """Two requests may have got one response; and the response's request may be a copy."""
+    lab, error = ScraperLab(), OSError("down")
+
+    async def fail(_: Any) -> None:
+        await asyncio.sleep(0.01)  # both are under way
+        for response in (RESPONSE, None, Response("https://shop.example/other")):
+            lab.outputs.item_failed(response, Failure(error))
+        await asyncio.sleep(0.01)
+
+    lab.scraper.pipeline = fail
+    await asyncio.gather(lab.handle([ITEM]), lab.handle([ITEM]))
+    assert lab.filter.failed == [(PAGE, error)] * 4
+    lab.outputs.item_failed(RESPONSE, Failure(error))
+    assert len(lab.filter.failed) == 4, "no page is under way"

@@ -53,6 +53,7 @@ def test_defaults() -> None:
         remember="crawled",
         heartbeat=30,
         retry_after=86_400,
+        retry_item_errors=True,
         crawled_statuses=frozenset([*range(200, 400), 404, 410]),
         on_redis_error="degrade",
         timeout=2.0,

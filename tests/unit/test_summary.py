@@ -14,6 +14,11 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
     )
     with_listings = summary(Tally(12, 3_400, 1, without_item=4), INFO)
     assert with_listings.startswith("12 new (4 without an item), 3,400 seen, 1 failed in this")
+    alone = summary(Tally(12, 3_400, 1, unknown=1, offline=3), None)
+    assert alone == (
+        "12 new, 4 crawled without the server's answer, 3,400 seen, 1 failed in this process; how "
+        "many URLs are remembered is not known"
+    )
     pending = replace(INFO, claims=3, generations=(replace(GENERATION, closes=0),))
     assert summary(Tally(0, 0, 0), pending).endswith(
         "335 URLs are remembered, 3 are not crawled yet or have failed (scrapy bloom pending)"
@@ -39,6 +44,7 @@ def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> No
     assert nothing_new(Tally(1, 5, 0), INFO) is None
     assert nothing_new(Tally(0, 0, 0), INFO) is None
     assert nothing_new(Tally(0, 5, 0, taken_over=1), INFO) is None
+    assert nothing_new(Tally(0, 5, 0, offline=1), INFO) is None
 
 
 def test_links_may_be_claimed_by_another_worker() -> None:

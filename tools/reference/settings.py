@@ -34,7 +34,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("blocks", "seeds", "counting"),
     ),
     "Crashes and failures": (
-        *("remember", "crawled_statuses", "retry_after", "heartbeat"),
+        *("remember", "crawled_statuses", "retry_after", "retry_item_errors", "heartbeat"),
         *("pending_memory", "keep_headers", "on_redis_error", "wait_replicas"),
     ),
     "Speed": ("batch", "cache_size"),

@@ -45,6 +45,11 @@ def describe(
     return f"{_callback_of(request) or 'callback'}: {_of_exception(error)}"
 
 
+def of_pipeline(error: BaseException) -> str:
+    """Return why an item of a page was not stored: ``pipeline: ConnectionError: ...``."""
+    return f"pipeline: {_of_exception(error)}"
+
+
 def redact(text: str) -> str:
     """Return a text whose URLs have no user name, password and query."""
     return _URL.sub(_without_secrets, text)

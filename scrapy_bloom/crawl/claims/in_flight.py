@@ -33,6 +33,7 @@ class InFlightRequest:
     Args:
         claims: are settled with it.
         error: raised by its callback.
+        item_error: what a pipeline has raised for one of its items, in words; "" for nothing.
         times: how often it has to finish: its callback may have yielded the request again.
         epoch: the epoch in which its callback began to yield, see ``failover.py``.
         has_queued: whether claims on its links were queued for the background thread.
@@ -53,6 +54,7 @@ class InFlightRequest:
 
     claims: Claims
     error: BaseException | None = None
+    item_error: str = ""
     times: int = 1
     epoch: int = 0
     has_queued: bool = False

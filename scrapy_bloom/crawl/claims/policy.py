@@ -113,8 +113,8 @@ class Policy:
     def yields_again(self, page: Request, key: Key) -> None:
         """Note that a page yields such a request."""
 
-    def raised(self, page: Request, error: BaseException) -> None:
-        """Note that some links of a page may not have been found."""
+    def raised(self, page: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
+        """Note that links of a page may not have been found, or that an item was not stored."""
 
     def forget(self, key: Key) -> None:
         """Note that a page is crawled again in this run."""

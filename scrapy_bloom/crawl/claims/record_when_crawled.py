@@ -290,9 +290,9 @@ class RecordWhenCrawled(Policy):
         """See ``Policy``."""
         self._tracker.yields_again(page, key)
 
-    def raised(self, page: Request, error: BaseException) -> None:
+    def raised(self, page: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
         """See ``Policy``."""
-        self._tracker.raised(page, error)
+        self._tracker.raised(page, error, in_pipeline=in_pipeline)
 
     def forget(self, key: Key) -> None:
         """See ``Policy``."""

@@ -231,10 +231,15 @@ class ClaimTracker:
             self._successors[successor] = flight.claims
             note_set_later(successor, PartNames.of(request).without(flight.yielded_with))
 
-    def raised(self, request: Request, error: BaseException) -> None:
-        """Note that some links of a page may not have been found."""
-        if request in self._in_flight:
-            self._in_flight[request].error = error
+    def raised(self, request: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
+        """Note that links of a page may not have been found, or that an item was not stored."""
+        flight = self._in_flight.get(request)
+        if flight is None:
+            return
+        if in_pipeline:
+            flight.item_error = flight.item_error or failures.of_pipeline(error)
+        else:
+            flight.error = error
 
     def finished(self, request: Request, result: Response | Failure) -> None:
         """Settle a request, unless it waits for requests that it yielded and are not stored."""
@@ -252,7 +257,8 @@ class ClaimTracker:
         if kind is JobKind.RELEASE:
             self._settler.ignore(flight.claims)
         if kind is JobKind.FAIL or (isinstance(result, Response) and result.status >= MISSING):
-            flight.reason = failures.describe(request, result, flight.error)
+            described = failures.describe(request, result, flight.error)
+            flight.reason = flight.item_error or described
         if kind is JobKind.CONFIRM and self._page_items is not None:
             self._page_items.judge(flight, request, result)
         flight.kind = kind
@@ -271,6 +277,8 @@ class ClaimTracker:
     def _outcome(self, flight: InFlightRequest, result: Response | Failure) -> JobKind | None:
         if isinstance(flight.error, CloseSpider):
             return None
+        if flight.item_error:
+            return JobKind.FAIL
         if isinstance(result, Failure):
             return JobKind.RELEASE if isinstance(result.value, IgnoreRequest) else JobKind.FAIL
         is_crawled = flight.error is None and result.status in self._crawled_statuses

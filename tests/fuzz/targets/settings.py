@@ -163,6 +163,7 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_REMEMBER": ["crawled", "scheduled"],
     "BLOOM_HEARTBEAT": [30],
     "BLOOM_RETRY_AFTER": ["1 day", 60],
+    "BLOOM_RETRY_ITEM_ERRORS": [True, "0"],
     "BLOOM_CRAWLED_STATUSES": ["200-399, 404", [200, "301"], 200],
     "BLOOM_LEDGER": [False, "yes"],
     "BLOOM_BATCH": [64],

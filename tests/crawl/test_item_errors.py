@@ -1,0 +1,230 @@
+"""Item pipelines that raise, in real crawls: the pages of such items have failed."""
+
+from typing import Any
+
+import pytest
+from scrapy import version_info
+from support.lab_commands import bloom
+from support.odd_site import CONCURRENCY, Lab, LabOf, Reply, moved, page
+from support.polling import until
+
+SPIDER = """
+import asyncio
+from pathlib import Path
+from scrapy import Request
+from scrapy.exceptions import CloseSpider, DropItem
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+from twisted.internet.task import deferLater
+from support.odd_site import OddSpider
+
+class Plain:
+    def process_item(self, item, spider=None):
+        return self.store(item)
+
+    def store(self, item):
+        path = item["path"]
+        if path in self.settings.getlist("DOWN"):
+            raise ConnectionError("database is down")
+        if path in self.settings.getlist("DROPPED"):
+            raise DropItem("not wanted")
+        if path in self.settings.getlist("CLOSING"):
+            raise CloseSpider("enough")
+        with Path(self.settings["ITEMS"]).open("a") as file:
+            file.write(item["name"] + "\\n")
+        return item
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = cls()
+        self.settings = crawler.settings
+        return self
+
+class Async(Plain):
+    async def process_item(self, item, spider=None):
+        await asyncio.sleep(0.05)
+        return self.store(item)
+
+class Late(Plain):
+    def process_item(self, item, spider=None):
+        from twisted.internet import reactor
+        return deferLater(reactor, 0.05, self.store, item)
+
+class Endless(Plain):
+    async def process_item(self, item, spider=None):
+        if item["path"] != "/":
+            await asyncio.sleep(1_000)
+        return self.store(item)
+
+class Shop:
+    name = "odd"
+    custom_settings = {"ITEM_PIPELINES": {PIPELINE: 1}}
+
+    def items(self, response):
+        path = "/" + response.url.partition("://")[2].partition("/")[2]
+        for number in range(self.settings.getint("ITEMS_A_PAGE", 1)):
+            yield {"path": path if number < 1 else "", "name": f"{path} {number}"}
+
+class Manual(Shop, OddSpider):
+    def parse(self, response):
+        yield from self.items(response)
+        yield from self.links(response, errback=self.failed)
+
+    def failed(self, failure):
+        yield {"path": "/denied", "name": "/denied"}
+
+class Follows(Shop, CrawlSpider):
+    rules = [Rule(LinkExtractor(), callback="parse_item", follow=True)]
+
+    async def start(self):
+        yield Request(self.settings["SITE_URL"] + "/")
+
+    def parse_item(self, response):
+        return self.items(response)
+"""
+REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
+PATHS = [f"/{number}" for number in range(10)]
+BROKEN = {"/1", "/5", "/8"}
+
+
+def spider(pipeline: str = "Plain", name: str = "Manual") -> str:
+    """Return a spider, the only one of its file, with one pipeline."""
+    other = "Follows" if name == "Manual" else "Manual"
+    text = SPIDER.replace("PIPELINE:", f"{pipeline}:")
+    return f"{text}\ndel {other}\n"
+
+
+class Shop:
+    """A lab, and what its pipelines let through."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self._file = lab, lab.directory / "items"
+
+    def settings(self, **settings: Any) -> dict[str, Any]:
+        return {"ITEMS": self._file, **settings}
+
+    def take(self) -> list[str]:
+        """Return the names of the items since the last call."""
+        names = self._file.read_text().split("\n")[:-1] if self._file.exists() else []
+        self._file.unlink(missing_ok=True)
+        return sorted(names)
+
+
+@pytest.fixture
+def shop(lab_of: LabOf) -> Shop:
+    """Ten pages that the start page links."""
+    return Shop(lab_of({"/": page(*PATHS), **{path: page("/") for path in PATHS}}))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "name", "settings"),
+    [
+        ("Plain", "Manual", {}),
+        ("Async", "Follows", {}),
+        ("Late", "Manual", {"BLOOM_REMEMBER": "items"}),
+        ("Async", "Manual", {"BLOOM_BATCH": 0}),
+        ("Plain", "Follows", REDIS),
+        ("Async", "Manual", {**REDIS, "BLOOM_REMEMBER": "items"}),
+    ],
+)
+def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
+    shop: Shop, pipeline: str, name: str, settings: dict[str, Any]
+) -> None:
+    lab, code = shop.lab, spider(pipeline, name)
+    if settings.get("SCHEDULER"):
+        settings = {**settings, "REDIS_URL": lab.redis_url}
+    down = {"DOWN": ",".join(BROKEN)}
+    done = lab.crawl(code, **shop.settings(**settings, **down))
+    assert done.stats["bloom/failed"] == 3
+    assert done.claims.keys() == BROKEN
+    assert done.recorded & {*PATHS} == {*PATHS} - BROKEN
+    assert {f"{path} 0" for path in {*PATHS} - BROKEN} <= set(shop.take())
+    called = bloom(lab, "failed", "--json", spider=code, **settings)
+    reasons = [one["reason"] for one in called.json["pages"]]
+    assert reasons == ["pipeline: ConnectionError: database is down"] * 3
+    for path in BROKEN:
+        lab.make_due(path)
+    done = lab.crawl(code, **shop.settings(**settings))
+    assert done.hits.keys() - {"/", "/robots.txt"} == BROKEN
+    assert not done.claims
+    assert done.recorded >= {*PATHS}
+    assert {*shop.take()} - {"/ 0"} == {f"{path} 0" for path in BROKEN}
+
+
+def test_a_page_of_which_one_item_of_three_raises_has_failed_and_gives_all_again(
+    shop: Shop,
+) -> None:
+    settings = shop.settings(ITEMS_A_PAGE=3)
+    done = shop.lab.crawl(spider(), **settings, DOWN="/1")
+    assert done.claims.keys() == {"/1"}
+    assert {"/1 1", "/1 2"} <= set(shop.take())
+    shop.lab.make_due("/1")
+    assert not shop.lab.crawl(spider(), **settings).claims
+    assert {"/1 0", "/1 1", "/1 2"} <= set(shop.take())
+
+
+def test_a_page_whose_items_are_dropped_is_recorded(shop: Shop) -> None:
+    done = shop.lab.crawl(spider(), **shop.settings(DROPPED="/1,/5"))
+    assert done.recorded >= {*PATHS}
+    assert not done.claims
+
+
+def test_a_pipeline_that_raises_close_spider_closes_nothing_and_its_page_has_failed(
+    shop: Shop,
+) -> None:
+    done = shop.lab.crawl(spider(), **shop.settings(CLOSING="/1"))
+    assert done.stats["finish_reason"] == "finished"
+    assert done.stats["bloom/failed"] == 1
+    assert done.claims["/1"].attempt == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"BLOOM_RETRY_ITEM_ERRORS": False}, {"BLOOM_REMEMBER": "scheduled"}]
+)
+def test_without_the_setting_and_under_scheduled_such_pages_are_recorded(
+    shop: Shop, settings: dict[str, Any]
+) -> None:
+    done = shop.lab.crawl(spider(), **shop.settings(**settings, DOWN="/1"))
+    assert done.recorded >= {*PATHS}
+    assert not done.claims
+    assert "bloom/failed" not in done.stats
+
+
+@pytest.mark.skipif(version_info < (2, 13, 2), reason="2.13.0 drops what errbacks yield")
+def test_an_item_of_an_errback_whose_pipeline_raises_is_tried_again(lab_of: LabOf) -> None:
+    """Its page, which robots.txt forbids, would count as dropped."""
+    robots = Reply(text="User-agent: *\nDisallow: /denied")
+    shop = Shop(lab_of({"/": page("/denied"), "/denied": page(), "/robots.txt": robots}))
+    settings = shop.settings(ROBOTSTXT_OBEY=True)
+    done = shop.lab.crawl(spider(), **settings, DOWN="/denied")
+    assert done.claims.keys() == {"/denied"}
+    assert "/denied" not in shop.take()
+    shop.lab.make_due("/denied")
+    shop.lab.crawl(spider(), **settings)
+    assert "/denied" in shop.take()
+
+
+def test_a_redirect_to_a_page_of_which_a_pipeline_raises_has_failed(lab_of: LabOf) -> None:
+    pages = {"/": page("/from"), "/from": moved("/to"), "/to": page()}
+    shop = Shop(lab_of(pages))
+    done = shop.lab.crawl(spider(), **shop.settings(DOWN="/to"))
+    assert done.claims.keys() == {"/from", "/to"}
+    for path in ("/from", "/to"):
+        shop.lab.make_due(path)
+    done = shop.lab.crawl(spider(), **shop.settings())
+    assert not done.claims
+    assert "/to 0" in shop.take()
+
+
+def test_a_page_is_settled_after_its_items(shop: Shop) -> None:
+    """They are still in an asynchronous pipeline when the crawl is killed."""
+    lab, settings = shop.lab, shop.settings(CONCURRENT_REQUESTS=CONCURRENCY)
+    with lab.start(spider("Endless"), **settings) as crawl:
+        until(lambda: lab.site.hits().keys() >= {*PATHS} or crawl.is_over, "all is fetched")
+        until(lambda: len(lab.claims()) == len(PATHS) or crawl.is_over, "all is claimed")
+        assert not crawl.is_over, crawl.log
+        crawl.kill()
+    assert lab.claims().keys() == {*PATHS}
+    shop.take()
+    lab.crawl(spider(), **settings)
+    assert {*shop.take()} >= {f"{path} 0" for path in PATHS}
