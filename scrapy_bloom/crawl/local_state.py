@@ -185,6 +185,13 @@ class LocalState:
             self._for_run.update(items)
         return is_new
 
+    def untake(self, item: bytes) -> None:
+        """Forget a URL that was to stay: its page was not crawled, and is to be yielded again."""
+        for one in (item, base_of(item)):
+            if one in self._for_run:
+                self._for_run.remove(one)
+                self._taken.discard(one)
+
     def recorded(self, keys: Collection[Key], *, is_up: bool) -> None:
         """Note URLs that a filter has recorded; forget them here once lookups use the filter."""
         for key in keys:

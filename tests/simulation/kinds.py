@@ -38,6 +38,8 @@ class Kind:
             at the end each of them links a page that is new.
         unlinks: whether, when all URLs are forgotten at the end, no page has a link any more.
         nodes: primaries of the cluster; 1 for no cluster.
+        spiders: how many share the filter. All read the same site, each from a start page of its
+            own; at the end, only the first one runs, and has to get what it can reach.
     """
 
     faults: Faults
@@ -51,6 +53,7 @@ class Kind:
     items: float = 1.0
     unlinks: bool = False
     nodes: int = 1
+    spiders: int = 1
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
@@ -97,6 +100,12 @@ KINDS = {
         settings={"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 6},
         nodes=3,
     ),
+    "spiders-kills": Kind(Faults(**_ENDS), fails=False, repeats=False, spiders=2),
+    "spiders": Kind(Faults(**_FAULTS), spiders=2),
+    "spiders-full": Kind(
+        Faults(**_FAULTS), choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}, spiders=2
+    ),
+    "spiders-shared": Kind(Faults(**_FAULTS), settings=_SHARED, shared_queue=True, spiders=2),
     "items-kills": Kind(Faults(**_ENDS), fails=False, repeats=False, **_ITEMS),
     "items": Kind(Faults(**_FAULTS, forget=0.002), **_ITEMS),
     "items-shared": Kind(

@@ -54,8 +54,6 @@ CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 class Pages(Spider):
     """Follows all links."""
 
-    name = "pages"
-
     def parse(self, response: Response) -> None:
         """Only its name counts: the engine reads the site."""
 
@@ -67,6 +65,7 @@ class Crawl:
         world: the world.
         site: the site.
         name: of the process.
+        spider: its number; it starts from the start page with this number.
         settings: Scrapy's.
         shared_queue: requests of all processes, as they are stored; None for a queue in memory.
 
@@ -79,10 +78,11 @@ class Crawl:
         world: World,
         site: Site,
         name: str,
+        spider: int,
         settings: dict[str, Any],
         shared_queue: list[dict[str, Any]] | None = None,
     ) -> None:
-        self._world, self._site, self.name = world, site, name
+        self._world, self._site, self.name, self.spider = world, site, name, spider
         self._settings, self._shared_queue = settings, shared_queue
         self.must_stop = False
         self._life: Lifecycle | None = None
@@ -133,7 +133,8 @@ class Crawl:
             {"BLOOM_TIMEOUT": TIMEOUT, "SIMULATED": self._connect, **self._settings}
         )
         crawler: Any = SimpleNamespace(settings=settings, spidercls=Pages)
-        crawler.spider, crawler.signals = Pages(), SignalManager(crawler)
+        crawler.spider = Pages(f"pages{self.spider}")
+        crawler.signals = SignalManager(crawler)
         crawler.stats = MemoryStatsCollector(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
         crawler.request_fingerprinter = RequestFingerprinter()
         crawler.engine = self
@@ -147,7 +148,7 @@ class Crawl:
     def _main(self) -> None:
         world, crawler = self._world, self._crawler()
         report = Report(Stats(crawler.stats))
-        own = BloomSettings.from_scrapy(crawler.settings, Pages.name)
+        own = BloomSettings.from_scrapy(crawler.settings, crawler.spider.name)
         identity = Identity(crawler, own, report)
         self._spider = crawler.spider
         life = Lifecycle(crawler, own, identity, report=report, runtime=self._runtime())
@@ -209,10 +210,10 @@ class Crawl:
         """See Scrapy's scraper."""
 
     def _crawl(self) -> None:
-        for url in self._site.starts:
-            start = Request(url, callback=self._spider.parse, dont_filter=True)
-            start.meta["is_start_request"] = True
-            self.crawl(start)
+        url = self._site.starts[self.spider]
+        start = Request(url, callback=self._spider.parse, dont_filter=True)
+        start.meta["is_start_request"] = True
+        self.crawl(start)
         while True:
             self._read_messages()
             if self.must_stop and not self._under_way:
@@ -262,7 +263,7 @@ class Crawl:
                 deduplicator.count_seen(known)
                 continue
             self.crawl(link)
-        self._site.crawled(response, self.name)
+        self._site.crawled(response, self.name, self.spider)
 
 
 def _run(coroutine: Any) -> None:

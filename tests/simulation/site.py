@@ -31,6 +31,7 @@ class Site:
         log: notes what is fetched.
         fails: whether some pages fail at first.
         items: share of the pages that have an item.
+        starts: number of start pages, one for each spider.
 
     Attributes:
         links: URL -> URLs that it links, and whether their requests can be stored.
@@ -39,6 +40,7 @@ class Site:
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
+        last_by: the spider that has crawled each page last, by its number.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class Site:
         *,
         fails: bool = True,
         items: float = 1.0,
+        starts: int = 1,
     ) -> None:
         self._log = log
         names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
-        self.starts = [ROOT]
+        #: By spider: some have one in common.
+        self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(starts - 1))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):
             # Each is linked from one before it, so that all can be reached.
@@ -70,6 +74,7 @@ class Site:
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
+        self.last_by: dict[str, int] = {}
         #: Field of a claim -> URL.
         self.fields = {fingerprint(Request(name)).hex(): name for name in names}
         for name in names:
@@ -123,21 +128,28 @@ class Site:
             for url, is_stored in self.links[response.url]
         ]
 
-    def crawled(self, response: Response, process: str) -> None:
+    def crawled(self, response: Response, process: str, spider: int) -> None:
         """Note that a page's callback is done."""
         if response.status == 200:
             self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
             self.crawled_by[process, response.url] += 1
+            self.last_by[response.url] = spider
 
     @property
     def reachable(self) -> set[str]:
         """All pages that a crawl has to get."""
         return self._reached(self.links.keys()) - self.redirects.keys()
 
-    def _reached(self, by: Collection[str]) -> set[str]:
+    def reachable_by(self, spider: int) -> set[str]:
+        """All pages that a spider has to get: a page's links are the spider's that crawls it."""
+        own = {url for url, last in self.last_by.items() if last == spider}
+        start = {self.starts[spider]}
+        return self._reached(own | self.redirects.keys(), start) - self.redirects.keys()
+
+    def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
         """Return the start pages, and what they lead to by way of such pages."""
-        found, waiting = set[str](), [*self.starts]
+        found, waiting = set[str](), [*(starts or self.starts)]
         while waiting:
             url = waiting.pop()
             if url in found:

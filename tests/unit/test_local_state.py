@@ -225,6 +225,20 @@ def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalSta
     assert state.get(("lasting", b"a"), 0, ANY_AGE), "for the next outage"
 
 
+def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
+    state: LocalState,
+) -> None:
+    version = versioned(b"u" * 20, "2")
+    for item in (b"listing", version):
+        state.take(item, for_run=True)
+    state.take(b"outage")
+    for item in (b"listing", version, b"outage", b"other"):
+        state.untake(item)
+    assert not any(map(state.has_taken, (b"listing", version, b"u" * 20)))
+    assert state.has_taken(b"outage")
+    assert state.take(b"listing", for_run=True)
+
+
 def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
     state.take(b"a")
     state.recorded([("lasting", b"a"), ("lasting", b"b")], is_up=False)

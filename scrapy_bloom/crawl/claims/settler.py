@@ -112,6 +112,8 @@ class ClaimSettler:
                 self._keeps(window)
         else:
             self._local.discard(claim)
+            if kind is not JobKind.RELEASE:
+                self._local.untake(item)
         self.length -= length
         self.uncertain.discard(claim)
         self._report.count(_STATS[kind], window)
@@ -165,5 +167,6 @@ class ClaimSettler:
         """
         for claim in self._unkept.find(window, fields, begun):
             self._local.discard(claim)
+            self._local.untake(claim[1])
             for page in self._unkept.settle(claim, JobKind.REPEAT):
                 self.settle(page.claims, page.end(), page)
