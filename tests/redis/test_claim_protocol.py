@@ -27,7 +27,7 @@ pytestmark = pytest.mark.each_server
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
 OURS, THEIRS = "w-ours", "w-theirs"
 #: A cool-down that lasts, and one that is over at once.
-SAME_PAGE = Verdict.SAME_PAGE
+YIELD_AGAIN = Verdict.YIELD_AGAIN
 LATER, NOW = RetryPolicy("-shop", 1_000, 3), RetryPolicy("-shop", 0, 3)
 
 
@@ -108,8 +108,8 @@ def test_an_item_that_occurs_twice_in_a_call_is_new_once(bloom: BloomFilter) -> 
 def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: BloomFilter) -> None:
     """Another worker that crawls the page too must not record it while the first one waits."""
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
-    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == YIELD_AGAIN
+    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == YIELD_AGAIN
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW  # the same call
     assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == Verdict.OTHERS_UNKEPT
     assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == MINE_UNKEPT
@@ -119,7 +119,7 @@ def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: Bl
 def test_it_does_also_when_that_request_has_failed(bloom: BloomFilter) -> None:
     claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
     release(bloom, B, failure=LATER)
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == YIELD_AGAIN
     assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="3") == Verdict.OTHERS_UNKEPT
     release(bloom, B, failure=NOW)
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="4") == NEW

@@ -100,7 +100,7 @@ KINDS = {
         settings={"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 6},
         nodes=3,
     ),
-    "spiders-kills": Kind(Faults(**_ENDS), fails=False, repeats=False, spiders=2),
+    "spiders-kills": Kind(Faults(**_ENDS), stored=1.0, fails=False, repeats=False, spiders=2),
     "spiders": Kind(Faults(**_FAULTS), spiders=2),
     "spiders-full": Kind(
         Faults(**_FAULTS), choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}, spiders=2

@@ -93,7 +93,9 @@ class _Run:
         self._crawls: list[Crawl] = []
         self._started = 0
         #: Of each spider.
-        self._queues = [[] if kind.shared_queue else None for _ in range(kind.spiders)]
+        self._queues: list[list[dict[str, Any]] | None] = [
+            [] if kind.shared_queue else None for _ in range(kind.spiders)
+        ]
         #: How often a process has ended with a claim on each page.
         self._left_behind: Counter[str] = Counter()
         self._found: list[str] = []

@@ -172,6 +172,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.not_kept_reason = NO_ROOM
         elif verdict is Verdict.NEW:
             self._settler.length += len(text)
+        self._note_awaited(verdict)
         return verdict
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
@@ -189,6 +190,11 @@ class RecordWhenCrawled(Policy):
             if lookup.verdict is not Verdict.NEW:
                 lookup.length = 0
             self._settler.length += lookup.length
+            self._note_awaited(lookup.verdict)
+
+    def _note_awaited(self, verdict: Verdict | None) -> None:
+        if verdict is Verdict.OTHER_SPIDERS:
+            self._restorer.awaits()
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
@@ -227,7 +233,7 @@ class RecordWhenCrawled(Policy):
         if is_mine and key[1].startswith(VERSIONED):
             self._local.versions.claimed(key)
         if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
-            offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
+            offer.unkept, offer.is_same_page = key, verdict is Verdict.YIELD_AGAIN
 
     def attach_claim(self, request: Request, key: Key, length: int) -> None:
         """See ``Policy``."""
