@@ -25,10 +25,10 @@ from scrapy_bloom.bloom.protocol.verdicts import Verdict
 pytestmark = pytest.mark.each_server
 
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
-OURS, THEIRS = "w-ours", "w-theirs"
+OURS, THEIRS = "wthe-shopours", "wthe-shoptheirs"
 #: A cool-down that lasts, and one that is over at once.
 YIELD_AGAIN = Verdict.YIELD_AGAIN
-LATER, NOW = RetryPolicy("-shop", 1_000, 3), RetryPolicy("-shop", 0, 3)
+LATER, NOW = RetryPolicy("-the-shop", 1_000, 3), RetryPolicy("-the-shop", 0, 3)
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_whoever_has_a_request_in_hand_holds_its_claim(bloom: BloomFilter) -> No
     release(bloom, C, owner="q-queue", failure=LATER)
     bloom.run(lambda session: claim_protocol.hold(session, [A, C, b"none"], OURS, "n"))
     owners = {field: claim.owner for field, claim in claims(bloom).items()}
-    assert owners == {A.hex(): OURS, B.hex(): "q-queue", C.hex(): "-shop"}
+    assert owners == {A.hex(): OURS, B.hex(): "q-queue", C.hex(): "-the-shop"}
 
 
 @pytest.mark.parametrize("item", [b"x" * 32, b"x" * 33, KEPT + b"12345678", bytes(250)])
@@ -280,7 +280,7 @@ def test_many_claims_are_found_page_by_page_and_ended(bloom: BloomFilter) -> Non
 DAMAGED = [
     b"",
     b"x",
-    b"w-ours",
+    OURS.encode(),
     b"w n 1 0",
     b" n 1 0 {}",
     b"w n x 0 {}",

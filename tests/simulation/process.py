@@ -65,8 +65,8 @@ class Crawl:
         world: the world.
         site: the site.
         name: of the process.
-        spider: its number; it starts from the start page with this number.
         settings: Scrapy's.
+        spider: its number; it begins with the start page of this number.
         shared_queue: requests of all processes, as they are stored; None for a queue in memory.
 
     Attributes:
@@ -78,8 +78,9 @@ class Crawl:
         world: World,
         site: Site,
         name: str,
-        spider: int,
         settings: dict[str, Any],
+        *,
+        spider: int = 0,
         shared_queue: list[dict[str, Any]] | None = None,
     ) -> None:
         self._world, self._site, self.name, self.spider = world, site, name, spider
@@ -199,7 +200,7 @@ class Crawl:
 
     def fetch(self, request: Request) -> Any:
         """Return the page, or the request that it redirects to."""
-        return self._site.fetch(request, self.name)
+        return self._site.fetch(request, self.name, self.spider)
 
     def enqueue_scrape(self, result: Any, request: Request) -> Deferred[None]:
         """Pass a page to its callback."""

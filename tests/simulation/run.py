@@ -219,7 +219,14 @@ class _Run:
         drawn = {name: rng.choice(values) for name, values in self._kind.choices.items()}
         self._world.log(f"{name}: STARTS {drawn or ''}{spider or ''}")
         settings = {**SETTINGS, **self._kind.settings, **drawn}
-        crawl = Crawl(self._world, self._site, name, spider, settings, self._queues[spider])
+        crawl = Crawl(
+            self._world,
+            self._site,
+            name,
+            settings,
+            spider=spider,
+            shared_queue=self._queues[spider],
+        )
         self._crawls.append(crawl)
         return crawl
 

@@ -40,7 +40,7 @@ class Site:
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
-        last_by: the spider that has crawled each page last, by its number.
+        last_by: the spider that has crawled each page, or followed each redirect, last.
     """
 
     def __init__(
@@ -87,12 +87,13 @@ class Site:
         more += f", fails {self.fails[name]} times" if self.fails.get(name) else ""
         self._log(f"site: {short(name)} links {links or 'nothing'}{more}")
 
-    def fetch(self, request: Request, process: str) -> Response | Request:
+    def fetch(self, request: Request, process: str, spider: int) -> Response | Request:
         """Return the page of a request, or the request that it redirects to."""
         url = request.url
         self.fetched[url] += 1
         self._log(f"{process}: fetches {short(url)}")
         if url in self.redirects:
+            self.last_by[url] = spider
             target = request.replace(url=self.redirects[url])
             target.meta["redirect_urls"] = [*request.meta.get("redirect_urls", ()), url]
             return target
@@ -144,8 +145,7 @@ class Site:
     def reachable_by(self, spider: int) -> set[str]:
         """All pages that a spider has to get: a page's links are the spider's that crawls it."""
         own = {url for url, last in self.last_by.items() if last == spider}
-        start = {self.starts[spider]}
-        return self._reached(own | self.redirects.keys(), start) - self.redirects.keys()
+        return self._reached(own, {self.starts[spider]}) - self.redirects.keys()
 
     def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
         """Return the start pages, and what they lead to by way of such pages."""

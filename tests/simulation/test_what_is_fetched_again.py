@@ -204,7 +204,7 @@ def test_each_run_fetches_what_is_due(
                 site.offered = {offer.url: offer for offer in run.offers}
                 site.known |= site.offered
                 site.fetched.clear()
-                crawl = Crawl(world, site, f"p{number}", 0, settings)
+                crawl = Crawl(world, site, f"p{number}", settings)
                 world.run(lambda crawl=crawl: not crawl.is_running)  # type: ignore[misc]
                 expected = model.run(world.time // HOUR, run.offers)
                 expected[ROOT] = 1

@@ -51,8 +51,8 @@ class StoredClaim:
         nonce: of the call that made it its owner's; of a failed URL, why it failed.
         time: when it was made, in Unix seconds on the server; of a failed URL, when it is due.
         attempt: times that the URL failed.
-        length: of the request in characters, 0 if it is not kept; in another spider's claim, of that
-            of the spider which looks.
+        length: of the request in characters, 0 if it is not kept; in another spider's claim, of
+            that of the spider which looks.
     """
 
     field: str
@@ -139,8 +139,8 @@ def claim(
 ) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
-    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, YIELD_AGAIN, OTHERS,
-    OTHERS_UNKEPT or OTHER_SPIDERS.
+    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, YIELD_AGAIN,
+    OTHERS, OTHERS_UNKEPT or OTHER_SPIDERS.
 
     Args:
         session: the filter.

@@ -2,8 +2,8 @@
 
 A worker's claims are its own as long as it sends heartbeats. A worker that opens a filter, or is
 idle, looks for free claims: those of dead workers, those of failed URLs that are due again, and
-those whose queue has lost their requests. Of other spiders' claims, it takes over those in which its
-own spider has a request. Workers that look for the same claims take turns, and
+those whose queue has lost their requests. Of other spiders' claims, it takes over those in which
+its own spider has a request. Workers that look for the same claims take turns, and
 a look that finds nothing counts for all of them (``begin_look.lua``).
 
 The crawl's thread posts messages (``idle``, ``resume``, ``go_on``) by ``WriteBehind.post``, and
@@ -92,7 +92,9 @@ class Reclaimer:
         self._events, self._in_main = events, in_main
         runtime = runtime or Runtime()
         self._clock = runtime.monotonic
-        self._claims = ClaimSweep(me, spider, dropped=self._drop, look_soon=self.look_soon, runtime=runtime)
+        self._claims = ClaimSweep(
+            me, spider, dropped=self._drop, look_soon=self.look_soon, runtime=runtime
+        )
         self._heartbeats = Heartbeats(me, spider, self._claims, runtime)
         self.status = ReclaimerStatus(has_peers=bool(me.shared_queue))
         #: Number of the crawl's idle period; 0 if it is not idle.

@@ -172,7 +172,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.not_kept_reason = NO_ROOM
         elif verdict is Verdict.NEW:
             self._settler.length += len(text)
-        self._note_awaited(verdict)
+        self._restorer.looked_up(verdict)
         return verdict
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
@@ -190,11 +190,7 @@ class RecordWhenCrawled(Policy):
             if lookup.verdict is not Verdict.NEW:
                 lookup.length = 0
             self._settler.length += lookup.length
-            self._note_awaited(lookup.verdict)
-
-    def _note_awaited(self, verdict: Verdict | None) -> None:
-        if verdict is Verdict.OTHER_SPIDERS:
-            self._restorer.awaits()
+            self._restorer.looked_up(lookup.verdict)
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""

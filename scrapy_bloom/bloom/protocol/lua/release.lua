@@ -18,7 +18,7 @@ for i = 5, #ARGV, 2 do
   local claim = redis.call('HGET', KEYS[1], ARGV[i])
   local owner, nonce, _, attempt, request, lines = parse(claim or '')
   local mine = claim and (ARGV[1] == '' or owner == ARGV[1])
-  local tag, next_request, others = string.match(lines or '', '^\n(%S+) ([^\n]*)(.*)$')
+  local tag, next_request, others = string.match(lines or '', '^.(%S+) ([^\n]*)(.*)$')
   if mine and ARGV[1] ~= '' and ARGV[2] == '' and tag then
     local now = redis.call('TIME')[1]
     redis.call('HSET', KEYS[1], ARGV[i], join('-' .. tag, nonce, now, 0, next_request, others))
