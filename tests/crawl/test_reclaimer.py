@@ -53,7 +53,6 @@ def test_claims_of_the_dead_are_free(owner: Worker, is_free: bool) -> None:
 def test_workers_of_other_spiders_stay_and_show_what_they_left() -> None:
     dead = worker(0, spider="other")
     assert crew(dead, SILENT).dead == [SILENT]
-    assert not crew(dead).has_lost_workers
     assert not crew(dead).has_left_claims
     assert crew(dead, awaited={dead.id}).has_left_claims
     assert crew(replace(dead, queue="qother"), awaited={"qother"}).has_left_claims

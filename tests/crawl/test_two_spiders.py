@@ -63,11 +63,12 @@ def test_a_dead_spider_on_another_machine_is_waited_for(lab_of: LabOf) -> None:
     """Only its silence shows that it is dead: the other has asked for its pages before."""
     lab = lab_of(SITE)
     lab.kill_midway(8, A, **{**SETTINGS, "BLOOM_HEARTBEAT": 3})
-    ((member, until_when),) = lab.client.zrange(Keys(KEY).heartbeats(), 0, -1, withscores=True)
+    stored: Any = lab.client.zrange(Keys(KEY).heartbeats(), 0, -1, withscores=True)
+    ((member, dead_at),) = stored
     name, _, text = member.decode().partition(" ")
     far = json.dumps(json.loads(text) | {"place": "another machine"}, separators=(",", ":"))
     lab.client.zrem(Keys(KEY).heartbeats(), member)
-    lab.client.zadd(Keys(KEY).heartbeats(), {f"{name} {far}": until_when})
+    lab.client.zadd(Keys(KEY).heartbeats(), {f"{name} {far}": dead_at})
     lab.site.release()
     done = lab.crawl(B, **{**SETTINGS, "BLOOM_HEARTBEAT": 3})
     assert done.recorded >= {*LEAVES}

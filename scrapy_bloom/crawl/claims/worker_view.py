@@ -81,9 +81,8 @@ class WorkerView:
 
     @property
     def has_lost_workers(self) -> bool:
-        """Whether workers of the spider are dead or have stopped."""
-        others = self.others.items()
-        return bool(self.dead) or any(w.until == 0 for name, w in others if self.is_kin(name))
+        """Whether workers, of any spider, are dead or have stopped."""
+        return bool(self._all_dead) or any(w.until == 0 for w in self.others.values())
 
     @property
     def may_lose_workers(self) -> bool:
