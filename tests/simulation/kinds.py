@@ -59,6 +59,7 @@ class Kind:
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
+_OFTEN_KILLED = Faults(**{**_FAULTS, "kill": 0.03})
 _ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 KINDS = {
@@ -100,12 +101,12 @@ KINDS = {
         settings={"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 6},
         nodes=3,
     ),
-    "spiders-kills": Kind(Faults(**_ENDS), stored=1.0, fails=False, repeats=False, spiders=2),
-    "spiders": Kind(Faults(**_FAULTS), spiders=2),
+    "spiders-kills": Kind(Faults(kill=0.03), stored=1.0, fails=False, repeats=False, spiders=2),
+    "spiders": Kind(_OFTEN_KILLED, spiders=2),
     "spiders-full": Kind(
-        Faults(**_FAULTS), choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}, spiders=2
+        _OFTEN_KILLED, choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}, spiders=2
     ),
-    "spiders-shared": Kind(Faults(**_FAULTS), settings=_SHARED, shared_queue=True, spiders=2),
+    "spiders-shared": Kind(_OFTEN_KILLED, settings=_SHARED, shared_queue=True, spiders=2),
     "items-kills": Kind(Faults(**_ENDS), fails=False, repeats=False, **_ITEMS),
     "items": Kind(Faults(**_FAULTS, forget=0.002), **_ITEMS),
     "items-shared": Kind(

@@ -276,21 +276,14 @@ MUTANTS = (
         f"{SCRIPTS}/claim.lua",
         "if request ~= '' then return 'b', others .. line .. request end",
         "if request ~= '' then return 'b' end",
-        "spiders",
+        "spiders-kills",
     ),
     Mutant(
         "the request of the spider that had the claim before is lost",
         f"{SCRIPTS}/prelude_claims.lua",
         "if is_kept(request) then others =",
         "if false then others =",
-        "spiders",
-    ),
-    Mutant(
-        "a claim that ends is not left to the spider that waits for it",
-        f"{SCRIPTS}/release.lua",
-        "if mine and ARGV[1] ~= '' and ARGV[2] == '' and tag then",
-        "if false then",
-        "spiders-full",
+        "spiders-kills",
     ),
     Mutant(
         "a dead spider's claims that cannot be taken over are not left to others",

@@ -67,7 +67,7 @@ class Site:
                 self.links[name].append((rng.choice(names), rng.random() < stored))
         self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:] if fails}
         ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
-        self.redirects = {name: rng.choice(names) for name in ends}
+        self.redirects = {name: rng.choice(names) for name in ends if name not in self.starts}
         #: Pages without an item.
         self.listings = {ROOT, *(name for name in names if items < 1 and rng.random() >= items)}
         self.listings -= self.redirects.keys()
