@@ -279,13 +279,6 @@ MUTANTS = (
         "spiders-kills",
     ),
     Mutant(
-        "the request of the spider that had the claim before is lost",
-        f"{SCRIPTS}/prelude_claims.lua",
-        "if is_kept(request) then others =",
-        "if false then others =",
-        "spiders-kills",
-    ),
-    Mutant(
         "a dead spider's claims that cannot be taken over are not left to others",
         f"{CLAIMS}/claim_sweep.py",
         "elif not claim.failed:",
