@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "a page that is crawled twice is recorded while the first crawl waits",
         f"{SCRIPTS}/claim.lua",
-        "string.sub(claim, start + 1) == page",
+        "string.sub(request, 2) == page",
         "false",
         "forgetful",
     ),
@@ -240,8 +240,8 @@ MUTANTS = (
     Mutant(
         "claims without a request stay when their worker is dead",
         f"{CLAIMS}/claim_sweep.py",
-        "if not claim.length and view.is_unkept_lost(claim):",
-        "if False:",
+        "if claim.length or not view.is_unkept_lost(claim):",
+        "if True:",
         "kills",
     ),
     Mutant(
