@@ -53,7 +53,7 @@ def claims_of(
 def stored_claims(
     server: Server, bloom: BloomFilter, block: int, fields: Sequence[str]
 ) -> list[bytes | None]:
-    """Return claims of a block as they are stored.
+    """Return claims of a block as they are stored, without the requests of other spiders.
 
     Raises:
         StorageError: the server did not answer.
@@ -65,7 +65,7 @@ def stored_claims(
             stored = server.client.hmget(Keys(bloom.key).claims(block), list(fields))
     except (redis.RedisError, OSError) as error:
         raise explain(error, server.address) from showable(error)
-    return [text if isinstance(text, bytes) else None for text in stored]
+    return [text.partition(b"\n")[0] if isinstance(text, bytes) else None for text in stored]
 
 
 def url_of(stored: bytes | None) -> str | None:

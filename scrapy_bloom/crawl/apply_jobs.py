@@ -126,7 +126,7 @@ class JobApplier:
         for job, verdict in zip(jobs, verdicts, strict=True):
             if not (verdict.is_new or verdict in (Verdict.MINE, Verdict.MINE_UNKEPT)):
                 self._others.add((job.window, job.item))
-            if verdict in (Verdict.OTHERS_UNKEPT, Verdict.SAME_PAGE):
+            if verdict in (Verdict.OTHERS_UNKEPT, Verdict.YIELD_AGAIN):
                 self._unkept.add((job.window, job.item))
 
     def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> Steps[None]:

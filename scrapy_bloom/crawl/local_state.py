@@ -271,8 +271,17 @@ class LocalState:
         block = self._replied((window, held.ring.block), held.version, ends, sent)
         self._add(key, block.stamp if is_certain else 0)
 
-    def discard(self, key: Key) -> None:
-        """Forget a URL; if it is a version, also that it was claimed."""
+    def discard(self, key: Key, *, for_run: bool = False) -> None:
+        """Forget a URL; if it is a version, also that it was claimed.
+
+        Args:
+            key: its key.
+            for_run: also if it was to stay until the crawl ends: its page was not crawled.
+        """
+        for item in (key[1], base_of(key[1])) if for_run else ():
+            if item in self._for_run:
+                self._for_run.remove(item)
+                self._taken.discard(item)
         if key[1].startswith(VERSIONED):
             self.versions.discard(key)
         start, tag = self._place(key)

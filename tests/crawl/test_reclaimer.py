@@ -50,11 +50,14 @@ def test_claims_of_the_dead_are_free(owner: Worker, is_free: bool) -> None:
     assert crew(ALIVE, SILENT, STOPPED).is_free(claim(owner.id)) is is_free
 
 
-def test_claims_of_other_spiders_are_theirs() -> None:
+def test_workers_of_other_spiders_stay_and_show_what_they_left() -> None:
     dead = worker(0, spider="other")
-    assert not crew(dead).is_free(claim(dead.id))
-    assert not crew(dead).is_free(claim(workers.failed_id("other"), NOW - 9))
     assert crew(dead, SILENT).dead == [SILENT]
+    assert not crew(dead).has_left_claims
+    assert crew(dead, awaited={dead.id}).has_left_claims
+    assert crew(replace(dead, queue="qother"), awaited={"qother"}).has_left_claims
+    assert not crew(dead).has_kin
+    assert crew(dead, SILENT).has_kin
 
 
 def test_its_own_claims_are_free_if_nobody_told_it_of_what_they_are() -> None:
@@ -138,6 +141,7 @@ class Crawl:
         self.filters = Filters({"default": bloom}, Connection(client, ""))
         self.taken: dict[str, str] = {}
         self.ended = 0
+        self.is_awaiting = False
         #: Number of the idle period.
         self.number = 1
         me = Worker(workers.worker_id("shop"), 0, heartbeat, Process.own(), queue)
@@ -166,7 +170,7 @@ class Crawl:
 
     def wait(self) -> None:
         """Have it work until it lets the crawl end, or finds something to do."""
-        self.takeover.idle(self.number)
+        self.takeover.idle(self.number, is_awaiting=self.is_awaiting)
         deadline = time.monotonic() + 20
         while not self.ended and not self.taken and time.monotonic() < deadline:
             self.takeover.run(self.filters)
@@ -284,7 +288,7 @@ def test_a_crawl_does_not_wait_for_one_that_shows_it_is_alive(
 ) -> None:
     other = replace(worker(0), heartbeat=1.0)
     enter(bloom, other, other.life)
-    crawl.takeover.idle(crawl.number)
+    crawl.takeover.idle(crawl.number, is_awaiting=False)
     for _ in range(4):
         crawl.work(2)
         time.sleep(0.3)
@@ -354,7 +358,7 @@ class SharedLooks:
         self._turns: Any = self.second.takeover._turns
         for crawl in (self.first, self.second):
             crawl.takeover.begin(crawl.filters)
-            crawl.takeover.idle(crawl.number)
+            crawl.takeover.idle(crawl.number, is_awaiting=False)
 
     def look(self, *, clean: bool) -> None:
         """Let a third worker look at all claims."""

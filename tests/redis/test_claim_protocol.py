@@ -25,10 +25,10 @@ from scrapy_bloom.bloom.protocol.verdicts import Verdict
 pytestmark = pytest.mark.each_server
 
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
-OURS, THEIRS = "w-ours", "w-theirs"
+OURS, THEIRS = "wthe-shopours", "wthe-shoptheirs"
 #: A cool-down that lasts, and one that is over at once.
-SAME_PAGE = Verdict.SAME_PAGE
-LATER, NOW = RetryPolicy("-shop", 1_000, 3), RetryPolicy("-shop", 0, 3)
+YIELD_AGAIN = Verdict.YIELD_AGAIN
+LATER, NOW = RetryPolicy("-the-shop", 1_000, 3), RetryPolicy("-the-shop", 0, 3)
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def test_an_item_that_occurs_twice_in_a_call_is_new_once(bloom: BloomFilter) -> 
 def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: BloomFilter) -> None:
     """Another worker that crawls the page too must not record it while the first one waits."""
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
-    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == YIELD_AGAIN
+    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == YIELD_AGAIN
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW  # the same call
     assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == Verdict.OTHERS_UNKEPT
     assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == MINE_UNKEPT
@@ -119,7 +119,7 @@ def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: Bl
 def test_it_does_also_when_that_request_has_failed(bloom: BloomFilter) -> None:
     claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
     release(bloom, B, failure=LATER)
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == SAME_PAGE
+    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == YIELD_AGAIN
     assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="3") == Verdict.OTHERS_UNKEPT
     release(bloom, B, failure=NOW)
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="4") == NEW
@@ -138,6 +138,78 @@ def test_the_page_of_a_request_is_not_its_request(bloom: BloomFilter) -> None:
     claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
     assert only(bloom).length == 0
     assert bloom.info().claims == 1
+
+
+# -- other spiders --
+
+#: A worker of another spider.
+STRANGER = "wstrangerone"
+PAGE = b"p" * 20
+
+
+def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
+    bloom.open()
+    found = {}
+    for block in range(2):
+        page = bloom.run(lambda v, b=block: claim_protocol.scan(v, b, "0", 100, tag))
+        found |= {claim.field: claim for claim in page.claims}
+    return found
+
+
+def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
+    request = {A.hex(): f'{{"url":"{A.hex()}"}}'}
+    claim_item(bloom, A, B)
+    for nonce in ("2", "3"):
+        assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS
+    assert scan_as(bloom, "stranger").keys() == {A.hex()}
+    assert scan_as(bloom, "the-shop").keys() == {A.hex(), B.hex()}
+    assert claims(bloom)[A.hex()].length == scan_as(bloom, "stranger")[A.hex()].length
+    other = claims(bloom)[B.hex()]
+    assert reassign(bloom, other, owner=STRANGER) == {}, "it has no request there"
+    assert reassign(bloom, claims(bloom)[A.hex()], owner=STRANGER) == request
+    assert claims(bloom)[A.hex()].owner == STRANGER
+    assert reassign(bloom, claims(bloom)[A.hex()], owner=OURS) == request, "the first's is there"
+
+
+def test_a_claim_that_ends_is_left_to_the_spider_that_waits_for_it(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    assert release(bloom, A, owner=OURS) == 1
+    left = only(bloom)
+    assert (left.owner, left.was_tried) == ("-stranger", False)
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
+    assert release(bloom, A, owner=STRANGER) == 1
+    assert not claims(bloom)
+
+
+def test_a_claim_keeps_the_requests_of_all_spiders_when_its_page_fails(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    release(bloom, A, owner=OURS, failure=NOW)
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
+    release(bloom, A, owner=STRANGER, failure=RetryPolicy("-stranger", 1_000, 1))
+    assert scan_as(bloom, "stranger")[A.hex()].length == 0, "after as many attempts"
+    assert scan_as(bloom, "the-shop")[A.hex()].length > 0
+
+
+def test_a_page_yields_a_link_again_that_another_spider_has_and_that_is_not_kept(
+    bloom: BloomFilter,
+) -> None:
+    claim_item(bloom, A)
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="2") == YIELD_AGAIN
+    assert scan_as(bloom, "stranger")[A.hex()].length == 0
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == Verdict.OTHER_SPIDERS
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="4") == Verdict.OTHER_SPIDERS
+    assert reassign(bloom, only(bloom), owner="-the-shop") != {}, "it is left to both"
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="5") == NEW
+
+
+def test_a_page_that_is_confirmed_ends_what_other_spiders_wait_for(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    bloom.run(lambda session: claim_protocol.confirm(session, [A], [OURS]))
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == SEEN
+    assert not claims(bloom)
 
 
 def test_a_claim_records_nothing(bloom: BloomFilter) -> None:
@@ -254,7 +326,7 @@ def test_whoever_has_a_request_in_hand_holds_its_claim(bloom: BloomFilter) -> No
     release(bloom, C, owner="q-queue", failure=LATER)
     bloom.run(lambda session: claim_protocol.hold(session, [A, C, b"none"], OURS, "n"))
     owners = {field: claim.owner for field, claim in claims(bloom).items()}
-    assert owners == {A.hex(): OURS, B.hex(): "q-queue", C.hex(): "-shop"}
+    assert owners == {A.hex(): OURS, B.hex(): "q-queue", C.hex(): "-the-shop"}
 
 
 @pytest.mark.parametrize("item", [b"x" * 32, b"x" * 33, KEPT + b"12345678", bytes(250)])
@@ -280,7 +352,7 @@ def test_many_claims_are_found_page_by_page_and_ended(bloom: BloomFilter) -> Non
 DAMAGED = [
     b"",
     b"x",
-    b"w-ours",
+    OURS.encode(),
     b"w n 1 0",
     b" n 1 0 {}",
     b"w n x 0 {}",

@@ -34,12 +34,11 @@ def beat(
     *,
     nonce: str = "",
     known: str = "",
-    tag: str = "",
     by: str = "0",
 ) -> WorkerEntries:
     return bloom.run(
         lambda session: worker_protocol.heartbeat(
-            session, member, life, nonce=nonce, known=known, tag=tag, by=by
+            session, member, life, nonce=nonce, known=known, by=by
         )
     )
 
@@ -127,17 +126,6 @@ def test_those_are_named_that_may_soon_be_dead(bloom: BloomFilter, client: redis
     assert beat(bloom, by="0").soon == {}
     client.zadd(KEYS.heartbeats(), {f"w{number} {{}}": now + 30 for number in range(999)})
     assert len(beat(bloom, by="+40").soon) == MAX_NAMED
-
-
-def test_other_spiders_workers_are_left_out_and_counted(bloom: BloomFilter) -> None:
-    for name in ("wshop1", "wshop2", "wlist1"):
-        beat(bloom, f"{name} {{}}", nonce=name)
-        beat(bloom, f"{name}x {{}}", 0, nonce=f"{name}x")
-    found = beat(bloom, tag="shop")
-    assert found.total == 6
-    assert found.entries.keys() == {f"wshop{name} {{}}" for name in ("1", "1x", "2", "2x")}
-    dead = beat(bloom, tag="shop", known=ONLY_DEAD)
-    assert dead.entries.keys() == {"wshop1x {}", "wshop2x {}"}
 
 
 def test_of_too_many_workers_some_are_returned(bloom: BloomFilter, client: redis.Redis) -> None:

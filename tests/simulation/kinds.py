@@ -41,6 +41,8 @@ class Kind:
         windows: names of the further filters that rules may lead to; pages are crawled again when
             the rules change.
         raises: whether, for some pages, a pipeline raises at first.
+        spiders: how many share the filter. All read the same site, each from a start page of its
+            own; at the end, only the first one runs, and has to get what it can reach.
     """
 
     faults: Faults
@@ -56,11 +58,13 @@ class Kind:
     nodes: int = 1
     windows: Sequence[str] = ()
     raises: bool = False
+    spiders: int = 1
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
+_OFTEN_KILLED = Faults(**{**_FAULTS, "kill": 0.03})
 _ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 KINDS = {
@@ -102,6 +106,12 @@ KINDS = {
         settings={"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 6},
         nodes=3,
     ),
+    "spiders-kills": Kind(Faults(kill=0.03), stored=1.0, fails=False, repeats=False, spiders=2),
+    "spiders": Kind(_OFTEN_KILLED, spiders=2),
+    "spiders-full": Kind(
+        _OFTEN_KILLED, choices={"BLOOM_PENDING_MEMORY": [2_000, 4_000, 0]}, spiders=2
+    ),
+    "spiders-shared": Kind(_OFTEN_KILLED, settings=_SHARED, shared_queue=True, spiders=2),
     "items-kills": Kind(Faults(**_ENDS), fails=False, repeats=False, **_ITEMS),
     "items": Kind(Faults(**_FAULTS, forget=0.002), **_ITEMS),
     "items-shared": Kind(

@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant(
         "a page that is crawled twice is recorded while the first crawl waits",
         f"{SCRIPTS}/claim.lua",
-        "string.sub(claim, start + 1) == page",
+        "string.sub(request, 2) == page",
         "false",
         "forgetful",
     ),
@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "claims without a request stay when their worker is dead",
         f"{CLAIMS}/claim_sweep.py",
-        "if not claim.length and view.is_unkept_lost(claim):",
-        "if False:",
+        "if claim.length or not view.is_unkept_lost(claim):",
+        "if True:",
         "kills",
     ),
     Mutant(
@@ -263,6 +263,20 @@ MUTANTS = (
         "if since > 0 and last > since then",
         "if since > 0 and begun then",
         "shared",
+    ),
+    Mutant(
+        "another spider's claim keeps no request of this one",
+        f"{SCRIPTS}/claim.lua",
+        "if request ~= '' then return 'b', others .. line .. request end",
+        "if request ~= '' then return 'b' end",
+        "spiders-kills",
+    ),
+    Mutant(
+        "a dead spider's claims that cannot be taken over are not left to others",
+        f"{CLAIMS}/claim_sweep.py",
+        "elif not claim.failed:",
+        "elif False:",
+        "spiders",
     ),
     Mutant(
         "a page without an item is recorded",

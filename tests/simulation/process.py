@@ -57,8 +57,6 @@ CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 class Pages(Spider):
     """Follows all links."""
 
-    name = "pages"
-
     def parse(self, response: Response) -> None:
         """Only its name counts: the engine reads the site."""
 
@@ -71,6 +69,7 @@ class Crawl:
         site: the site.
         name: of the process.
         settings: Scrapy's.
+        spider: its number; it begins with the start page of this number.
         shared_queue: requests of all processes, as they are stored; None for a queue in memory.
 
     Attributes:
@@ -83,9 +82,11 @@ class Crawl:
         site: Site,
         name: str,
         settings: dict[str, Any],
+        *,
+        spider: int = 0,
         shared_queue: list[dict[str, Any]] | None = None,
     ) -> None:
-        self._world, self._site, self.name = world, site, name
+        self._world, self._site, self.name, self.spider = world, site, name, spider
         self._settings, self._shared_queue = settings, shared_queue
         self.must_stop = False
         self._life: Lifecycle | None = None
@@ -136,7 +137,8 @@ class Crawl:
             {"BLOOM_TIMEOUT": TIMEOUT, "SIMULATED": self._connect, **self._settings}
         )
         crawler: Any = SimpleNamespace(settings=settings, spidercls=Pages)
-        crawler.spider, crawler.signals = Pages(), SignalManager(crawler)
+        crawler.spider = Pages(f"pages{self.spider}")
+        crawler.signals = SignalManager(crawler)
         crawler.stats = MemoryStatsCollector(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
         crawler.request_fingerprinter = RequestFingerprinter()
         crawler.engine = self
@@ -150,7 +152,7 @@ class Crawl:
     def _main(self) -> None:
         world, crawler = self._world, self._crawler()
         report = Report(Stats(crawler.stats))
-        own = BloomSettings.from_scrapy(crawler.settings, Pages.name)
+        own = BloomSettings.from_scrapy(crawler.settings, crawler.spider.name)
         identity = Identity(crawler, own, report)
         self._spider = crawler.spider
         life = Lifecycle(crawler, own, identity, report=report, runtime=self._runtime())
@@ -201,7 +203,7 @@ class Crawl:
 
     def fetch(self, request: Request) -> Any:
         """Return the page, or the request that it redirects to."""
-        return self._site.fetch(request, self.name)
+        return self._site.fetch(request, self.name, self.spider)
 
     def enqueue_scrape(self, result: Any, request: Request) -> Deferred[None]:
         """Pass a page to its callback."""
@@ -212,10 +214,10 @@ class Crawl:
         """See Scrapy's scraper."""
 
     def _crawl(self) -> None:
-        for url in self._site.starts:
-            start = Request(url, callback=self._spider.parse, dont_filter=True)
-            start.meta["is_start_request"] = True
-            self.crawl(start)
+        url = self._site.starts[self.spider]
+        start = Request(url, callback=self._spider.parse, dont_filter=True)
+        start.meta["is_start_request"] = True
+        self.crawl(start)
         while True:
             self._read_messages()
             if self.must_stop and not self._under_way:
@@ -267,7 +269,7 @@ class Crawl:
             self.crawl(link)
         if self._site.raises and self._site.has_item(response):
             self._store(response, request)
-        self._site.crawled(response, self.name)
+        self._site.crawled(response, self.name, self.spider)
 
     def _store(self, response: Response, request: Request) -> None:
         """Pass a page's item to a pipeline."""

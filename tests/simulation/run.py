@@ -88,11 +88,15 @@ class _Run:
             fails=kind.fails,
             items=kind.items,
             raises=kind.raises,
+            starts=kind.spiders,
         )
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         self._crawls: list[Crawl] = []
         self._started = 0
-        self._queue: list[dict[str, Any]] | None = [] if kind.shared_queue else None
+        #: Of each spider.
+        self._queues: list[list[dict[str, Any]] | None] = [
+            [] if kind.shared_queue else None for _ in range(kind.spiders)
+        ]
         #: How often a process has ended with a claim on each page.
         self._left_behind: Counter[str] = Counter()
         self._found: list[str] = []
@@ -181,18 +185,25 @@ class _Run:
         world.faults = Faults()
         world.run(lambda: not any(crawl.is_running for crawl in self._crawls))
         self._note_ended()
+        if self._kind.spiders > 1:
+            self._world.log("ONLY SPIDER 0 RUNS")
+            for _ in range(LAST_CRAWLS):
+                self._crawl_once(0)
+            self._note_hidden(self._site.reachable_by(0), " from spider 0")
         self._crawl_until_quiet()
 
     def _crawl_until_quiet(self) -> None:
-        world = self._world
-        for _ in range(LAST_CRAWLS):
-            world.advance(2 * SETTINGS["BLOOM_RETRY_AFTER"])  # failed pages are due again
+        for number in range(LAST_CRAWLS * self._kind.spiders):
             before, was_quiet = self._lasting_fetches(), not self._left()
-            crawl = self._start()
-            world.run(lambda crawl=crawl: not crawl.is_running)  # type: ignore[misc]
-            self._note_ended()
+            self._crawl_once(number % self._kind.spiders)
             if was_quiet and self._lasting_fetches() == before and not self._left():
                 return
+
+    def _crawl_once(self, spider: int) -> None:
+        self._world.advance(2 * SETTINGS["BLOOM_RETRY_AFTER"])  # failed pages are due again
+        crawl = self._start(spider)
+        self._world.run(lambda: not crawl.is_running)
+        self._note_ended()
 
     def _lasting_fetches(self) -> int:
         """Return how often pages were fetched that are not read in each run."""
@@ -201,21 +212,29 @@ class _Run:
         each_run = {*site.starts, *(site.listings | site.redirects.keys() if has_listings else ())}
         return sum(times for url, times in site.fetched.items() if url not in each_run)
 
-    def _start(self) -> Crawl:
+    def _start(self, spider: int | None = None) -> Crawl:
         self._started += 1
         name, rng = f"p{self._started}", self._world.rng
+        if spider is None:
+            spider = rng.randrange(self._kind.spiders) if self._kind.spiders > 1 else 0
         drawn = {name: rng.choice(values) for name, values in self._kind.choices.items()}
-        self._world.log(f"{name}: STARTS {drawn or ''}")
+        self._world.log(f"{name}: STARTS {drawn or ''}{spider or ''}")
         settings = {**SETTINGS, **self._kind.settings, **drawn}
-        crawl = Crawl(self._world, self._site, name, settings, self._queue)
+        crawl = Crawl(
+            self._world,
+            self._site,
+            name,
+            settings,
+            spider=spider,
+            shared_queue=self._queues[spider],
+        )
         self._crawls.append(crawl)
         return crawl
 
     # -- what must hold --
 
     def _check(self, when: str, expected: Collection[str] = ()) -> None:
-        missing = {*(expected or self._site.reachable)} - self._site.crawled_pages.keys()
-        self._found += [f"hidden{when}: {short(url)}" for url in sorted(missing)]
+        self._note_hidden(expected or self._site.reachable, when)
         self._found += [*self._left(), *self._lasting()]
         if self._kind.raises:
             lost = self._site.reachable - {*self._site.starts} - self._site.stored
@@ -225,6 +244,10 @@ class _Run:
         self._found += self._recorded_listings()
         if not self._kind.repeats:
             self._check_once("")
+
+    def _note_hidden(self, expected: Collection[str], when: str) -> None:
+        missing = {*expected} - self._site.crawled_pages.keys()
+        self._found += [f"hidden{when}: {short(url)}" for url in sorted(missing)]
 
     def _check_once(self, when: str) -> None:
         """Find pages that were crawled again, though no process left them behind."""

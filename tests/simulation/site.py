@@ -32,6 +32,7 @@ class Site:
         fails: whether some pages fail at first.
         items: share of the pages that have an item.
         raises: whether, for some pages, a pipeline raises at first.
+        starts: number of start pages, one for each spider.
 
     Attributes:
         links: URL -> URLs that it links, and whether their requests can be stored.
@@ -42,6 +43,7 @@ class Site:
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
         stored: pages whose item a pipeline has stored.
+        last_by: the spider that has crawled each page, or followed each redirect, last.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class Site:
         fails: bool = True,
         items: float = 1.0,
         raises: bool = False,
+        starts: int = 1,
     ) -> None:
         self._log = log
         names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
-        self.starts = [ROOT]
+        #: By spider: some have one in common.
+        self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(starts - 1))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):
             # Each is linked from one before it, so that all can be reached.
@@ -67,7 +71,7 @@ class Site:
                 self.links[name].append((rng.choice(names), rng.random() < stored))
         self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:] if fails}
         ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
-        self.redirects = {name: rng.choice(names) for name in ends}
+        self.redirects = {name: rng.choice(names) for name in ends if name not in self.starts}
         #: Pages without an item.
         self.listings = {ROOT, *(name for name in names if items < 1 and rng.random() >= items)}
         self.listings -= self.redirects.keys()
@@ -76,6 +80,7 @@ class Site:
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
+        self.last_by: dict[str, int] = {}
         #: Field of a claim -> URL.
         self.fields = {fingerprint(Request(name)).hex(): name for name in names}
         for name in names:
@@ -89,12 +94,13 @@ class Site:
         more += f", its item fails {times} times" if (times := self.raises.get(name)) else ""
         self._log(f"site: {short(name)} links {links or 'nothing'}{more}")
 
-    def fetch(self, request: Request, process: str) -> Response | Request:
+    def fetch(self, request: Request, process: str, spider: int) -> Response | Request:
         """Return the page of a request, or the request that it redirects to."""
         url = request.url
         self.fetched[url] += 1
         self._log(f"{process}: fetches {short(url)}")
         if url in self.redirects:
+            self.last_by[url] = spider
             target = request.replace(url=self.redirects[url])
             target.meta["redirect_urls"] = [*request.meta.get("redirect_urls", ()), url]
             return target
@@ -137,21 +143,27 @@ class Site:
             for url, is_stored in self.links[response.url]
         ]
 
-    def crawled(self, response: Response, process: str) -> None:
+    def crawled(self, response: Response, process: str, spider: int) -> None:
         """Note that a page's callback is done."""
         if response.status == 200:
             self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
             self.crawled_by[process, response.url] += 1
+            self.last_by[response.url] = spider
 
     @property
     def reachable(self) -> set[str]:
         """All pages that a crawl has to get."""
         return self._reached(self.links.keys()) - self.redirects.keys()
 
-    def _reached(self, by: Collection[str]) -> set[str]:
+    def reachable_by(self, spider: int) -> set[str]:
+        """All pages that a spider has to get: a page's links are the spider's that crawls it."""
+        own = {url for url, last in self.last_by.items() if last == spider}
+        return self._reached(own, {self.starts[spider]}) - self.redirects.keys()
+
+    def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
         """Return the start pages, and what they lead to by way of such pages."""
-        found, waiting = set[str](), [*self.starts]
+        found, waiting = set[str](), [*(starts or self.starts)]
         while waiting:
             url = waiting.pop()
             if url in found:

@@ -240,6 +240,7 @@ def test_scripts_are_part_of_the_package() -> None:
             *("ledger_missing", "ledger_pack", "ledger_read"),
             "make_due",
             "merge",
+            "prelude_claims",
             "prelude_layers",
             "prelude_ring",
             "rights",

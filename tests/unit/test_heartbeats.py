@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,8 +84,8 @@ SINCE = NOW - 10
 SILENT = SINCE + ME.life
 
 
-def waits(others: Mapping[str, Worker], soon: Mapping[str, int], **fields: bool) -> bool:
-    view = WorkerView(ME, "shop", others, NOW, idle_since=SINCE, soon=soon, **fields)  # type: ignore[arg-type]
+def waits(others: Mapping[str, Worker], soon: Mapping[str, int], **fields: Any) -> bool:
+    view = WorkerView(ME, "shop", others, NOW, idle_since=SINCE, soon=soon, **fields)
     return view.may_lose_workers
 
 
@@ -105,6 +106,13 @@ def test_other_spiders_this_worker_and_processes_that_can_be_seen_are_not_awaite
         pytest.skip("nothing can be seen of other processes here")
     soon = {other.id: SILENT, near.id: SILENT, ME.id: SILENT}
     assert not waits({one.id: one for one in (other, near)}, soon)
+
+
+def test_workers_of_other_spiders_are_awaited_whose_claims_have_requests_of_this_one() -> None:
+    other = replace(worker(SILENT, "other"), queue="q-other")
+    for awaited in ({other.id}, {"q-other"}):
+        assert waits({other.id: other}, {other.id: SILENT}, awaited=awaited)
+    assert not waits({other.id: other}, {other.id: SILENT}, awaited={"q-others"})
 
 
 def test_a_worker_that_is_new_and_many_that_are_not_named_are_awaited() -> None:

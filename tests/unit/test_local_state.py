@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
 from scrapy_bloom.crawl.local_state import FRESH_SECONDS as FRESH
+from scrapy_bloom.fingerprinter import versioned
 
 HERE, THERE = ("default", 0), ("default", 1)
 NEVER = float("inf")
@@ -223,6 +224,23 @@ def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalSta
     state.server_is_used()
     assert not state.has_taken(b"a")
     assert state.get(("default", b"a"), 0, ANY_AGE), "for the next outage"
+
+
+def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
+    state: LocalState,
+) -> None:
+    version = versioned(b"u" * 20, b"2")
+    for item in (b"listing", version):
+        state.take(item, for_run=True)
+    state.take(b"outage")
+    for item in (b"listing", version):
+        state.discard(("lasting", item))
+        assert state.has_taken(item)
+    for item in (b"listing", version, b"outage", b"other"):
+        state.discard(("lasting", item), for_run=True)
+    assert not any(map(state.has_taken, (b"listing", version, b"u" * 20)))
+    assert state.has_taken(b"outage")
+    assert state.take(b"listing", for_run=True)
 
 
 def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:

@@ -51,7 +51,8 @@ class StoredClaim:
         nonce: of the call that made it its owner's; of a failed URL, why it failed.
         time: when it was made, in Unix seconds on the server; of a failed URL, when it is due.
         attempt: times that the URL failed.
-        length: of the request in characters; 0 if it is not kept.
+        length: of the request in characters, 0 if it is not kept; in another spider's claim, of
+            that of the spider which looks.
     """
 
     field: str
@@ -150,8 +151,8 @@ def claim(
 ) -> Operation[list[Verdict]]:
     """Claim items without recording them.
 
-    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, SAME_PAGE, OTHERS
-    or OTHERS_UNKEPT.
+    Returns a verdict per item: NEW, UNKEPT, SEEN (recorded), MINE, MINE_UNKEPT, YIELD_AGAIN,
+    OTHERS, OTHERS_UNKEPT or OTHER_SPIDERS.
 
     Args:
         session: the filter.
@@ -361,17 +362,27 @@ def reassign(
     return {field: text for reply in replies for field, text in reply.fields.items()}
 
 
-def scan(session: FilterSession, block: int, cursor: str, count: int) -> Operation[ClaimPage]:
-    """Return some claims of a block."""
-    return (yield from scan_many(session, {block: cursor}, count))[block]
+def scan(
+    session: FilterSession, block: int, cursor: str, count: int, tag: str = ""
+) -> Operation[ClaimPage]:
+    """Return some claims of a block: see ``scan_many``."""
+    return (yield from scan_many(session, {block: cursor}, count, tag))[block]
 
 
 def scan_many(
-    session: FilterSession, cursors: Mapping[int, str], count: int
+    session: FilterSession, cursors: Mapping[int, str], count: int, tag: str = ""
 ) -> Operation[dict[int, ClaimPage]]:
-    """Return some claims of each of some blocks, from a cursor each."""
+    """Return some claims of each of some blocks, from a cursor each.
+
+    Args:
+        session: the filter.
+        cursors: block -> cursor.
+        count: claims of each block, about.
+        tag: of the spider that looks: of other spiders' claims, only those are returned that have a
+            line of it. "" for all claims.
+    """
     replies = yield [
-        Call(load("scan"), (session.keys.claims(block),), (cursor, count))
+        Call(load("scan"), (session.keys.claims(block),), (cursor, count, tag))
         for block, cursor in cursors.items()
     ]
     return {block: _page(reply) for block, reply in zip(cursors, replies, strict=True)}

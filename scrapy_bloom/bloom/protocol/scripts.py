@@ -32,7 +32,7 @@ _ON_FULL_SERVER = frozenset(
 )
 _ALLOW_OOM = "#!lua flags=allow-oom\n"
 #: Where a script names its preludes.
-_NEEDS = re.compile(r"^-- Needs +(prelude_\w+)\.lua(?: +and (prelude_\w+)\.lua)?$", re.MULTILINE)
+_NEEDS = re.compile(r"^-- Needs +(prelude_.+)$", re.MULTILINE)
 #: What a script does if the filter has a ledger.
 _IN_LEDGER = re.compile(r"--\[\[ with a ledger: (.+) \]\]")
 #: Commands that write, of those that scripts may call.
@@ -166,7 +166,7 @@ def load(name: str) -> Script:
     """Load ``lua/<name>.lua`` from the package, behind the preludes that it needs, if any."""
     text = _read(name)
     needed = _NEEDS.search(text)
-    preludes = [prelude for prelude in needed.groups() if prelude] if needed else []
+    preludes = re.findall(r"(prelude_\w+)\.lua", needed[1]) if needed else []
     text = "".join([*map(_read, preludes), text])
     if _OWN_TESTS not in preludes:
         text = _guard(text) + text

@@ -32,10 +32,13 @@ class Verdict(StrEnum):
     MINE_UNKEPT = "7"
     #: Not confirmed: it is no longer claimed, or by another owner, or its page has failed.
     NOT_CLAIMED = "8"
-    #: Claimed before, by any owner, for the same page and without its request.
-    SAME_PAGE = "9"
+    #: Its page has to yield it again: it is claimed for the same page, by any owner, without its
+    #: request; or by another spider, and this request is not stored.
+    YIELD_AGAIN = "9"
     #: As OTHERS, without its request.
     OTHERS_UNKEPT = "a"
+    #: Claimed by another spider, or failed there: this request is stored with that claim.
+    OTHER_SPIDERS = "b"
     #: No script answers this: the server did not reply.
     UNKNOWN = "?"
 
@@ -48,7 +51,7 @@ for _verdict in Verdict:
     _verdict.repeated = _verdict
 Verdict.NEW.repeated, Verdict.UNKEPT.repeated = Verdict.SEEN, Verdict.MINE_UNKEPT
 #: Verdicts on items that are claimed without their requests, of which a page has to know.
-UNKEPT_ELSEWHERE = frozenset((Verdict.MINE_UNKEPT, Verdict.SAME_PAGE))
+UNKEPT_ELSEWHERE = frozenset((Verdict.MINE_UNKEPT, Verdict.YIELD_AGAIN))
 #: Verdicts after which an item may be new at any time: they are not cached.
 UNCACHED = UNKEPT_ELSEWHERE | {Verdict.OTHERS_UNKEPT, Verdict.UNRECORDED}
 #: Verdicts for lack of room in a layer.

@@ -66,7 +66,6 @@ def heartbeat(
     *,
     nonce: str = "",
     known: str = "",
-    tag: str = "",
     by: str = "0",
 ) -> Operation[WorkerEntries]:
     """Note that a worker is alive; return the workers' entries.
@@ -77,7 +76,6 @@ def heartbeat(
         life: seconds until it counts as dead, 0 if it has stopped.
         nonce: of this call.
         known: version of the set of workers that the caller knows; ONLY_DEAD for any.
-        tag: what the ids of the workers returned have in common; "" for all.
         by: name the workers that are dead by then: Unix time, or "+" and seconds from now.
 
     Raises:
@@ -85,12 +83,12 @@ def heartbeat(
     """
     yield from session.ensure_open()
     expiry = session.held[0].ring.expiry if 0 in session.held else 0
-    return (yield from _read(session, (member, life, expiry, MAX_WORKERS, nonce, known, tag, by)))
+    return (yield from _read(session, (member, life, expiry, MAX_WORKERS, nonce, known, by)))
 
 
 def read_workers(session: FilterSession) -> Operation[WorkerEntries]:
     """Return all workers of a filter, without opening it."""
-    return (yield from _read(session, ("", 0, 0, MAX_WORKERS, "", "", "", "0")))
+    return (yield from _read(session, ("", 0, 0, MAX_WORKERS, "", "", "0")))
 
 
 def _read(session: FilterSession, arguments: tuple[Argument, ...]) -> Operation[WorkerEntries]:

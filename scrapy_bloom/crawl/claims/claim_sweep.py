@@ -15,6 +15,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import (
     scan_many,
 )
 from scrapy_bloom.bloom.protocol.worker_protocol import remove_workers
+from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.worker_view import REST, WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
@@ -55,6 +56,7 @@ class ClaimSweep:
 
     Args:
         me: this worker.
+        spider: name of its spider.
         dropped: is called with a window, the fields of claims that were ended because their
             requests are not stored, and the moment at which the look for them began.
         look_soon: is called when claims will be free soon.
@@ -65,33 +67,38 @@ class ClaimSweep:
         views: window -> this worker's view of all workers.
         met: owner without an entry -> when one of its claims was first found.
         lost: nonces of calls without a reply.
+        awaited: owners of other spiders' claims in which this spider has a request, and which were
+            not free when they were scanned last.
         is_waiting: whether the last scan found claims that may be free soon.
     """
 
     def __init__(
         self,
         me: Worker,
+        spider: str,
         *,
         dropped: Callable[[str, Collection[str], float], object],
         look_soon: Callable[[], object],
         cooldown: int,
         runtime: Runtime,
     ) -> None:
-        self._me, self.cooldown = me, cooldown
+        self._me, self._tag, self.cooldown = me, workers.tag(spider), cooldown
         self._dropped, self._look_soon = dropped, look_soon
         self._clock, self._token = runtime.monotonic, runtime.token
         self.views: dict[str, WorkerView] = {}
         self.met: dict[str, float] = {}
         self.lost: set[str] = set()
+        self.awaited: set[str] = set()
         self.is_waiting = False
 
     def look(self, filters: Filters) -> Iterator[Reclaimed]:
         """Scan all claims; yield those that were taken over, page by page."""
         self.drop_unkept(filters, [*filters.by_window])
+        self.awaited.clear()
         for window, bloom in filters.by_window.items():
             dead = {worker.id for worker in self.views[window].dead}
-            for block, page in _scan(bloom):
-                self._note_unknown(self.views[window], page)
+            for block, page in self._scan(bloom):
+                self._note(self.views[window], page)
                 yield from self._take_over(bloom, window, block, page)
             # Since before the scan: all their claims were free.
             ended = [worker for worker in self.views[window].dead if worker.id in dead]
@@ -106,7 +113,7 @@ class ClaimSweep:
         """
         for window, bloom in filters.by_window.items():
             view = self.views[window]
-            for page in _first_pages(bloom, SCAN).values():
+            for page in self._first_pages(bloom, SCAN).values():
                 if page.cursor != "0" or page.damaged:
                     return True
                 if any(view.is_free(one) or view.is_to_be_awaited(one) for one in page.claims):
@@ -115,7 +122,7 @@ class ClaimSweep:
 
     def may_have_own(self, bloom: BloomFilter) -> bool:
         """Whether this worker may have claims in a filter; it scans few claims."""
-        pages, me = _first_pages(bloom, SCAN_OWN).values(), self._me.id
+        pages, me = self._first_pages(bloom, SCAN_OWN).values(), self._me.id
         if any(claim.owner == me for page in pages for claim in page.claims):
             return True
         return any(page.cursor != "0" for page in pages)
@@ -124,7 +131,8 @@ class ClaimSweep:
         """End all free claims without a request, which cannot be crawled.
 
         The pages that yielded these requests are taken over next, or are start pages. They yield
-        the requests again, and these must be new then.
+        the requests again, and these must be new then. Another spider's claim is left to the spider
+        that finds the URL first, as if it had failed: its own request stays.
         """
         for window in windows:
             begun = self._clock()
@@ -137,11 +145,15 @@ class ClaimSweep:
 
     def _drop_unkept(self, bloom: BloomFilter, view: WorkerView) -> set[str]:
         dropped = set[str]()
-        for block, page in _scan(bloom):
+        for block, page in self._scan(bloom):
             by_owner: dict[str, list[str]] = defaultdict(list)
             for claim in page.claims:
-                if not claim.length and view.is_unkept_lost(claim):
+                if claim.length or not view.is_unkept_lost(claim):
+                    continue
+                if view.is_kin(claim.owner):
                     by_owner[claim.owner].append(claim.field)
+                elif not claim.failed:
+                    self._leave(bloom, block, claim)
             if page.damaged:
                 by_owner[""] += page.damaged
             for owner, fields in by_owner.items():
@@ -149,8 +161,14 @@ class ClaimSweep:
                 dropped.update(fields)
         return dropped
 
-    def _note_unknown(self, view: WorkerView, page: ClaimPage) -> None:
+    def _leave(self, bloom: BloomFilter, block: int, claim: StoredClaim) -> None:
+        give = partial(reassign, owner=f"-{claim.owner[1:9]}", nonce=self._token(4))
+        bloom.run(partial(give, block=block, claims=[claim]))
+
+    def _note(self, view: WorkerView, page: ClaimPage) -> None:
         for claim in page.claims:
+            if not (view.is_kin(claim.owner) or view.is_free(claim)):
+                self.awaited.add(claim.owner)
             self.is_waiting |= view.is_to_be_awaited(claim)
             if view.is_unknown(claim):
                 is_one_more = claim.owner in self.met or len(self.met) < MAX_UNKNOWN
@@ -174,24 +192,23 @@ class ClaimSweep:
             if requests:
                 yield Reclaimed(window, block, requests, bloom.session.hasher.block)
 
+    def _first_pages(self, bloom: BloomFilter, count: int) -> dict[int, ClaimPage]:
+        """Return the first claims of each block, about ``count``."""
+        cursors = dict.fromkeys(_blocks(bloom), "0")
+        scan = partial(scan_many, cursors=cursors, count=count, tag=self._tag)
+        return bloom.run(scan) if cursors else {}
+
+    def _scan(self, bloom: BloomFilter) -> Iterator[tuple[int, ClaimPage]]:
+        """Yield all claims of a filter, page by page, with their blocks."""
+        cursors = dict.fromkeys(_blocks(bloom), "0")
+        while cursors:
+            pages = bloom.run(partial(scan_many, cursors=cursors, count=SCAN, tag=self._tag))
+            yield from pages.items()
+            cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
+
 
 def _blocks(bloom: BloomFilter) -> range:
     return range(bloom.header.blocks if bloom.header else 0)
-
-
-def _first_pages(bloom: BloomFilter, count: int) -> dict[int, ClaimPage]:
-    """Return the first claims of each block, about ``count``."""
-    cursors = dict.fromkeys(_blocks(bloom), "0")
-    return bloom.run(partial(scan_many, cursors=cursors, count=count)) if cursors else {}
-
-
-def _scan(bloom: BloomFilter) -> Iterator[tuple[int, ClaimPage]]:
-    """Yield all claims of a filter, page by page, with their blocks."""
-    cursors = dict.fromkeys(_blocks(bloom), "0")
-    while cursors:
-        pages = bloom.run(partial(scan_many, cursors=cursors, count=SCAN))
-        yield from pages.items()
-        cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
 
 
 def _bounded(claims: Iterable[StoredClaim]) -> Iterator[list[StoredClaim]]:

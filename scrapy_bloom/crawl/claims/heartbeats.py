@@ -74,7 +74,6 @@ class Heartbeats:
 
     def __init__(self, me: Worker, spider: str, claims: ClaimSweep, runtime: Runtime) -> None:
         self._me, self._spider, self._claims = me, spider, claims
-        self._tag = workers.tag(spider)
         self._clock: Callable[[], float] = runtime.monotonic
         self._token = runtime.token
         self.due = 0.0
@@ -86,7 +85,7 @@ class Heartbeats:
         self._is_crowded = False
 
     def send(self, filters: Filters, *, is_idle: bool, reads: bool = False) -> bool:
-        """Send a heartbeat to each filter; return whether there are other workers.
+        """Send a heartbeat to each filter; return whether there are other workers of the spider.
 
         Args:
             filters: the filters.
@@ -121,7 +120,7 @@ class Heartbeats:
 
     def _read(self, window: str, bloom: BloomFilter, *, is_idle: bool) -> None:
         by = self._horizon(is_idle=is_idle)
-        found = bloom.run(partial(worker_protocol.heartbeat, tag=self._tag, by=by))
+        found = bloom.run(partial(worker_protocol.heartbeat, by=by))
         self._note(window, bloom, found, is_idle=is_idle)
 
     def end(self, filters: Filters) -> None:
@@ -137,7 +136,7 @@ class Heartbeats:
     def _beat(self, bloom: BloomFilter, life: int, known: str, by: str) -> WorkerEntries:
         """Store this worker's entry: for ``life`` seconds, 0 if it stopped."""
         beat = partial(worker_protocol.heartbeat, member=self._me.member, life=life, by=by)
-        return bloom.run(partial(beat, nonce=self._token(4), known=known, tag=self._tag))
+        return bloom.run(partial(beat, nonce=self._token(4), known=known))
 
     def _horizon(self, *, is_idle: bool) -> str:
         """Return by when dead workers are of interest: see ``worker_protocol.heartbeat``."""
@@ -165,6 +164,7 @@ class Heartbeats:
             unknown={owner: clock - met for owner, met in self._claims.met.items()},
             trusts_silence=clock >= self.distrusts_until,
             lost=self._claims.lost,
+            awaited=self._claims.awaited,
             is_partial=found.is_partial,
             soon=found.soon,
             cooldown=self._claims.cooldown,
@@ -175,7 +175,7 @@ class Heartbeats:
             self.due = min(self.due, clock + view.next_death - found.now)
         if found.is_partial and found.is_all:
             self._reduce(bloom, found, others)
-        return bool(others) or found.is_partial
+        return view.has_kin or found.is_partial
 
     def _reduce(
         self, bloom: BloomFilter, found: WorkerEntries, others: Mapping[str, Worker]

@@ -2,7 +2,8 @@
 
 A worker's claims are its own as long as it sends heartbeats. A worker that opens a filter, or is
 idle, looks for free claims: those of dead workers, those of failed URLs that are due again, and
-those whose queue has lost their requests. Workers that look for the same claims take turns, and
+those whose queue has lost their requests. Of other spiders' claims, it takes over those in which
+its own spider has a request. Workers that look for the same claims take turns, and
 a look that finds nothing counts for all of them (``begin_look.lua``).
 
 The crawl's thread posts messages (``idle``, ``resume``, ``go_on``) by ``WriteBehind.post``, and
@@ -96,6 +97,7 @@ class Reclaimer:
         self._clock = runtime.monotonic
         self._claims = ClaimSweep(
             me,
+            spider,
             dropped=self._drop,
             look_soon=self.look_soon,
             cooldown=cooldown,
@@ -105,6 +107,8 @@ class Reclaimer:
         self.status = ReclaimerStatus(has_peers=bool(me.shared_queue))
         #: Number of the crawl's idle period; 0 if it is not idle.
         self._idle = 0
+        #: Whether requests of the crawl were stored with other spiders' claims.
+        self._is_awaiting = False
         #: Whether the crawl takes more.
         self._wants_more = False
         self._due = Due.ANY
@@ -119,9 +123,14 @@ class Reclaimer:
 
     # -- messages of the crawl --
 
-    def idle(self, number: int) -> None:
-        """Note that the crawl is idle, for the time of this number."""
-        self._idle, self._is_proven = number, False
+    def idle(self, number: int, *, is_awaiting: bool) -> None:
+        """Note that the crawl is idle, for the time of this number.
+
+        Args:
+            number: of the idle period.
+            is_awaiting: whether requests of the crawl were stored with other spiders' claims.
+        """
+        self._idle, self._is_proven, self._is_awaiting = number, False, is_awaiting
 
     def resume(self) -> None:
         """Note that the crawl has something to do."""
@@ -219,7 +228,7 @@ class Reclaimer:
         views = self._claims.views.values()
         was_proven = self._is_proven
         self._is_proven = is_idle and not any(view.may_lose_workers for view in views)
-        has_dead = any(view.dead for view in views)
+        has_dead = any(view.has_left_claims for view in views)
         if has_dead or (is_idle and not (was_proven and self._is_proven)):
             # A look that has begun already may not have found what a worker has just left.
             self._turns.demand_new()
@@ -228,7 +237,8 @@ class Reclaimer:
             return pause
         if self._due is Due.ANY:
             return pause
-        may_have_lost = bool(self._me.shared_queue) or bool(self._claims.met)
+        claims = self._claims
+        may_have_lost = bool(self._me.shared_queue or claims.met or self._is_awaiting)
         if is_idle and may_have_lost and not self._has_looked:
             return pause
         if self._clock() < self._next_look:
@@ -281,7 +291,8 @@ class Reclaimer:
         self._has_looked = clean and self._due is Due.NONE
         # Unless claims that this look has passed have become free.
         self._update(is_looking=self._due is not Due.NONE)
-        self._turns.end(filters, clean=clean)
+        # What this worker waits for, another one has to know as well.
+        self._turns.end(filters, clean=clean and not self._claims.awaited)
 
     def _looked(self) -> None:
         """Note that no look is due for a while."""

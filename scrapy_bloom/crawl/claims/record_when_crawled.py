@@ -169,6 +169,7 @@ class RecordWhenCrawled(Policy):
             self._tracker.not_kept_reason = NO_ROOM
         elif verdict is Verdict.NEW:
             self._settler.length += len(text)
+        self._restorer.looked_up(verdict)
         return verdict
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
@@ -186,6 +187,7 @@ class RecordWhenCrawled(Policy):
             if lookup.verdict is not Verdict.NEW:
                 lookup.length = 0
             self._settler.length += lookup.length
+            self._restorer.looked_up(lookup.verdict)
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""
@@ -224,7 +226,7 @@ class RecordWhenCrawled(Policy):
         if is_mine and key[1].startswith(VERSIONED):
             self._local.versions.claimed(key)
         if verdict in UNKEPT_ELSEWHERE or key in self.doubtful or key in self.uncertain:
-            offer.unkept, offer.is_same_page = key, verdict is Verdict.SAME_PAGE
+            offer.unkept, offer.is_same_page = key, verdict is Verdict.YIELD_AGAIN
 
     def attach_claim(self, request: Request, key: Key, length: int) -> None:
         """See ``Policy``."""

@@ -8,6 +8,7 @@ from scrapy import Request, Spider
 
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
 from scrapy_bloom.crawl.claims.proposals import Proposals
@@ -57,6 +58,8 @@ class Restorer:
         self._is_idle = False
         #: Whether the idle spider waits for the reclaimer.
         self._is_awaited = False
+        #: Whether requests were stored with other spiders' claims.
+        self._is_awaiting = False
 
     def start(
         self,
@@ -80,7 +83,7 @@ class Restorer:
             return True
         status = self._status
         if not status.is_looking:
-            if not status.has_peers:
+            if not (status.has_peers or self._is_awaiting):
                 return True
             if self._is_asked and status.may_end == self._idle_number:
                 self._is_asked = False
@@ -88,7 +91,8 @@ class Restorer:
             if not self._is_asked:
                 self._is_asked = self._is_idle = True
                 self._idle_number += 1
-                self._post(partial(self._reclaimer.idle, self._idle_number))
+                idle = partial(self._reclaimer.idle, is_awaiting=self._is_awaiting)
+                self._post(partial(idle, self._idle_number))
         self._is_awaited = True
         return False
 
@@ -99,6 +103,10 @@ class Restorer:
             self._post(self._reclaimer.resume)
         if self._proposals:
             self._proposals.resume()
+
+    def looked_up(self, verdict: Verdict | None) -> None:
+        """Note if a request was stored with another spider's claim, which may become free."""
+        self._is_awaiting |= verdict is Verdict.OTHER_SPIDERS
 
     # -- events of the reclaimer --
 

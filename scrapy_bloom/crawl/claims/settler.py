@@ -117,7 +117,7 @@ class ClaimSettler:
             if length and job.kind is JobKind.CONFIRM:
                 self._keeps(window)
         else:
-            self._local.discard(claim)
+            self._local.discard(claim, for_run=kind is not JobKind.RELEASE)
         self.length -= length
         self.uncertain.discard(claim)
         self._report.count(_STATS[kind], window)
@@ -170,6 +170,6 @@ class ClaimSettler:
                 another one of the same URL.
         """
         for claim in self._unkept.find(window, fields, begun):
-            self._local.discard(claim)
+            self._local.discard(claim, for_run=True)
             for page in self._unkept.settle(claim, JobKind.REPEAT):
                 self.settle(page.claims, page.end(), page)

@@ -21,13 +21,15 @@ class WorkerView:
 
     Args:
         me: the worker that looks.
-        spider: name of its spider: it cannot crawl the claims of other spiders.
+        spider: name of its spider: of other spiders' claims, it crawls those only in which it has a
+            request of its own.
         others: id -> worker.
         now: Unix time in seconds on the server.
         idle_since: since when the crawl is idle, on the server's clock; 0 if it is not.
         unknown: owner without an entry -> seconds since one of its claims was found.
         trusts_silence: whether workers without a heartbeat count as dead.
         lost: nonces of this worker's calls that may have taken over claims, without a reply.
+        awaited: owners of other spiders' claims in which this spider has a request; they change.
         is_partial: whether there are more workers than ``others``: nothing is concluded from the
             absence of one.
         soon: id -> ``until`` of workers that will be dead unless they send a heartbeat; the first
@@ -43,6 +45,7 @@ class WorkerView:
     unknown: Mapping[str, float] = field(default_factory=dict)
     trusts_silence: bool = True
     lost: Collection[str] = ()
+    awaited: Collection[str] = ()
     is_partial: bool = False
     soon: Mapping[str, int] = field(default_factory=dict)
     cooldown: int = 0
@@ -56,13 +59,23 @@ class WorkerView:
         return worker.process.is_gone or (self.trusts_silence and worker.until <= self.now)
 
     @cached_property
-    def dead(self) -> list[Worker]:
-        """Workers whose claims are free."""
-        return [w for w in self.others.values() if self._is_kin(w.id) and self.is_dead(w)]
+    def _all_dead(self) -> dict[str, Worker]:
+        return {name: worker for name, worker in self.others.items() if self.is_dead(worker)}
 
     @cached_property
-    def _dead_owners(self) -> frozenset[str]:
-        return frozenset(worker.id for worker in self.dead)
+    def dead(self) -> list[Worker]:
+        """Workers of the spider that are dead: all their claims are free."""
+        return [worker for name, worker in self._all_dead.items() if self.is_kin(name)]
+
+    @property
+    def has_left_claims(self) -> bool:
+        """Whether a worker is dead that had claims for this spider when they were looked at."""
+        return bool(self.dead) or any(map(self._is_awaited, self._all_dead))
+
+    @property
+    def has_kin(self) -> bool:
+        """Whether the spider has other workers."""
+        return any(map(self.is_kin, self.others))
 
     @cached_property
     def _served_queues(self) -> frozenset[str]:
@@ -70,8 +83,8 @@ class WorkerView:
 
     @property
     def has_lost_workers(self) -> bool:
-        """Whether workers are dead or have stopped."""
-        return bool(self.dead) or any(w.until == 0 for w in self.others.values())
+        """Whether workers, of any spider, are dead or have stopped."""
+        return bool(self._all_dead) or any(w.until == 0 for w in self.others.values())
 
     @property
     def may_lose_workers(self) -> bool:
@@ -81,16 +94,20 @@ class WorkerView:
             return False
         if len(self.soon) >= MAX_NAMED:
             return True
-        return any(self._may_be_dead(name) for name in self._kin_soon)
+        return any(self._may_be_dead(name) for name in self._soon)
 
     @property
     def next_death(self) -> int:
         """When the first worker will be dead unless it sends a heartbeat; 0 if none is known."""
-        return min((self.soon[name] for name in self._kin_soon), default=0)
+        return min((self.soon[name] for name in self._soon), default=0)
 
-    @cached_property
-    def _kin_soon(self) -> list[str]:
-        return [name for name in self.soon if name != self.me.id and self._is_kin(name)]
+    @property
+    def _soon(self) -> list[str]:
+        return [
+            name
+            for name in self.soon
+            if name != self.me.id and (self.is_kin(name) or self._is_awaited(name))
+        ]
 
     def _may_be_dead(self, name: str) -> bool:
         worker = self.others.get(name)
@@ -101,8 +118,6 @@ class WorkerView:
     def is_free(self, claim: StoredClaim) -> bool:
         """Whether no worker will settle a claim."""
         owner = claim.owner
-        if not self._is_kin(owner):
-            return False
         if owner == self.me.id:
             return claim.nonce in self.lost
         if claim.failed:
@@ -110,7 +125,7 @@ class WorkerView:
         if owner.startswith("q"):
             return self._has_left_queue(claim)
         if owner in self.others:
-            return owner in self._dead_owners
+            return owner in self._all_dead
         known_for = self.unknown.get(owner, self.unknown.get(REST, 0.0))
         return not self.is_partial and known_for >= 2 * self.me.heartbeat
 
@@ -121,7 +136,7 @@ class WorkerView:
         pickle what JSON cannot hold. If it can, the page may be fetched twice.
         """
         worker = self.others.get(claim.owner)
-        has_stopped = worker is not None and worker.until == 0 and self._is_kin(claim.owner)
+        has_stopped = worker is not None and worker.until == 0
         return has_stopped or self.is_free(claim)
 
     def _has_left_queue(self, claim: StoredClaim) -> bool:
@@ -141,8 +156,15 @@ class WorkerView:
     def is_unknown(self, claim: StoredClaim) -> bool:
         """Whether the owner of a claim is a worker without an entry."""
         owner = claim.owner
-        is_workers = owner.startswith("w") and owner != self.me.id and self._is_kin(owner)
+        is_workers = owner.startswith("w") and owner != self.me.id
         return is_workers and owner not in self.others and not self.is_partial
 
-    def _is_kin(self, owner: str) -> bool:
+    def _is_awaited(self, name: str) -> bool:
+        if name in self.awaited:
+            return True
+        queue = self.others[name].shared_queue if name in self.others else ""
+        return bool(queue) and queue in self.awaited
+
+    def is_kin(self, owner: str) -> bool:
+        """Whether an owner of claims is of the same spider."""
         return workers.is_of(owner, self.spider)

@@ -11,10 +11,8 @@
 -- ARGV[5]  nonce of this call
 -- ARGV[6]  nonce of the last change that the caller knows: unless there was another, only the dead
 --          are returned; "" for all in any case, "*" for only the dead in any case
--- ARGV[7]  what the ids of the workers returned have in common after their first character; "" for
---          all workers
--- ARGV[8]  Unix time in seconds, or "+" and seconds from now: those dead by then are named
--- ARGV[9]  workers named at most
+-- ARGV[7]  Unix time in seconds, or "+" and seconds from now: those dead by then are named
+-- ARGV[8]  workers named at most
 --
 -- Reply    {"ok", "count nonce", "all" or "dead", now, member, until, ..., " id", until, ...}  without
 --          the workers whose member is too long, which no worker has written. The named are last,
@@ -56,14 +54,14 @@ for i = 1, #found, 2 do
     if ARGV[1] ~= '' then
       redis.call('ZREM', KEYS[1], member)
     end
-  elseif (is_all and is_many) or ARGV[7] == '' or string.sub(member, 2, #ARGV[7] + 1) == ARGV[7] then
+  else
     reply[#reply + 1] = member
     reply[#reply + 1] = found[i + 1]
   end
 end
-local seconds = string.match(ARGV[8], '^+(%d+)$')
-local by = seconds and string.format('%d', now + seconds) or ARGV[8]
-local soon = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, by, 'WITHSCORES', 'LIMIT', 0, ARGV[9])
+local seconds = string.match(ARGV[7], '^+(%d+)$')
+local by = seconds and string.format('%d', now + seconds) or ARGV[7]
+local soon = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, by, 'WITHSCORES', 'LIMIT', 0, ARGV[8])
 for i = 1, #soon, 2 do
   reply[#reply + 1] = ' ' .. string.sub(string.match(soon[i], '^%S*'), 1, LONGEST)
   reply[#reply + 1] = soon[i + 1]

@@ -5,6 +5,7 @@
 -- ARGV[2]    takes the place of the nonce
 -- ARGV[3..]  fields of the claims
 --
+-- Needs    prelude_claims.lua
 -- Reply    {"ok", verdicts}  one character per claim: "3" it is that owner's and has its request,
 --                            "0" not there, or without such a request, "4" it has not failed, and is
 --                            left as it is
@@ -12,15 +13,13 @@
 local now, verdicts = redis.call('TIME')[1], {}
 for i = 3, #ARGV do
   local claim = redis.call('HGET', KEYS[1], ARGV[i])
-  local owner, request, verdict = nil, nil, '0'
-  if claim then owner, request = string.match(claim, '^(%S+) %S+ %d+ %d+ (.*)$') end
+  local owner, _, _, _, request, lines = parse(claim or '')
+  local verdict = '0'
   if owner and string.sub(owner, 1, 1) ~= '-' then
     verdict = '4'
   elseif owner then
-    local value = {owner, ARGV[2], now, 0, request}
-    redis.call('HSET', KEYS[1], ARGV[i], table.concat(value, ' '))
-    local kept = request ~= '' and string.byte(request) ~= 64  -- "@"
-    if kept and owner == ARGV[1] then verdict = '3' end
+    redis.call('HSET', KEYS[1], ARGV[i], join(owner, ARGV[2], now, 0, request, lines))
+    if is_kept(request) and owner == ARGV[1] then verdict = '3' end
   end
   verdicts[#verdicts + 1] = verdict
 end

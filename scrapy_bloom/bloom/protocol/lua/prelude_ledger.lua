@@ -69,7 +69,7 @@ end
 local function keep(field, place)
   local claim, now = redis.call('HGET', kept_claims, field), tonumber(redis.call('TIME')[1])
   local time = string.format('%d', now < opened and opened or now)
-  local attempt, request = string.match(claim or '', '^%S+ %S+ %d+ (%d+) ([^@].*)$')
+  local attempt, request = string.match(claim or '', '^%S+ %S+ %d+ (%d+) ([^@\n][^\n]*)')
   if not request or attempt + 1 < tries then return false end
   if whys[place] == '-' then
     redis.call('HDEL', missing, field)
