@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.client.connection import Connection, connect, connect_sc
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.options import EXTEND
-from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
@@ -83,7 +83,7 @@ class Filters:
         Raises:
             StorageError: the server does not answer.
         """
-        return self.default.run(partial(claim_protocol.note_windows, names=names))
+        return self.default.run(partial(deletion.note_windows, names=names))
 
     def close(self) -> None:
         """Close the connection; the filters stay on the server."""

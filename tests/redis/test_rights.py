@@ -22,6 +22,7 @@ from scrapy_bloom.bloom.errors import RightsError
 from scrapy_bloom.bloom.model.ledger import LedgerEntry, chunks_of
 from scrapy_bloom.bloom.protocol import (
     claim_protocol,
+    deletion,
     ledger_protocol,
     replication,
     rights,
@@ -67,7 +68,7 @@ def crawl(bloom: BloomFilter) -> None:
     bloom.run(lambda s: claim_protocol.hold(s, items(1, 106), OTHER, "2"))
     page = bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 100))
     bloom.run(lambda s: claim_protocol.reassign(s, 0, page.claims, OTHER, "3"))
-    bloom.run(lambda s: claim_protocol.note_windows(s, ["listing"]))
+    bloom.run(lambda s: deletion.note_windows(s, ["listing"]))
     send(bloom._driver, replication.touches([bloom.session]))
     for worker in (OWNER, OTHER):
         bloom.run(

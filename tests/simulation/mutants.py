@@ -272,13 +272,6 @@ MUTANTS = (
         "spiders-kills",
     ),
     Mutant(
-        "a dead spider's claims that cannot be taken over are not left to others",
-        f"{CLAIMS}/claim_sweep.py",
-        "elif not claim.failed:",
-        "elif False:",
-        "spiders",
-    ),
-    Mutant(
         "a page without an item is recorded",
         f"{CLAIMS}/settler.py",
         "self._only_items and not is_kept and not (page and page.has_item)",

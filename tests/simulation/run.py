@@ -193,10 +193,13 @@ class _Run:
         self._crawl_until_quiet()
 
     def _crawl_until_quiet(self) -> None:
+        quiet = 0
         for number in range(LAST_CRAWLS * self._kind.spiders):
             before, was_quiet = self._lasting_fetches(), not self._left()
             self._crawl_once(number % self._kind.spiders)
-            if was_quiet and self._lasting_fetches() == before and not self._left():
+            is_quiet = was_quiet and self._lasting_fetches() == before and not self._left()
+            quiet = quiet + 1 if is_quiet else 0
+            if quiet == self._kind.spiders:
                 return
 
     def _crawl_once(self, spider: int) -> None:

@@ -1,6 +1,6 @@
 """The site of a simulated crawl, and what became of its pages."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
@@ -43,7 +43,7 @@ class Site:
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
         stored: pages whose item a pipeline has stored.
-        last_by: the spider that has crawled each page, or followed each redirect, last.
+        spiders: those that have crawled each page, or followed each redirect.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Site:
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
-        self.last_by: dict[str, int] = {}
+        self.spiders: dict[str, set[int]] = defaultdict(set)
         #: Field of a claim -> URL.
         self.fields = {fingerprint(Request(name)).hex(): name for name in names}
         for name in names:
@@ -100,7 +100,7 @@ class Site:
         self.fetched[url] += 1
         self._log(f"{process}: fetches {short(url)}")
         if url in self.redirects:
-            self.last_by[url] = spider
+            self.spiders[url].add(spider)
             target = request.replace(url=self.redirects[url])
             target.meta["redirect_urls"] = [*request.meta.get("redirect_urls", ()), url]
             return target
@@ -149,7 +149,7 @@ class Site:
             self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
             self.crawled_by[process, response.url] += 1
-            self.last_by[response.url] = spider
+            self.spiders[response.url].add(spider)
 
     @property
     def reachable(self) -> set[str]:
@@ -157,9 +157,15 @@ class Site:
         return self._reached(self.links.keys()) - self.redirects.keys()
 
     def reachable_by(self, spider: int) -> set[str]:
-        """All pages that a spider has to get: a page's links are the spider's that crawls it."""
-        own = {url for url, last in self.last_by.items() if last == spider}
-        return self._reached(own, {self.starts[spider]}) - self.redirects.keys()
+        """All pages that a spider has to get: the links of pages that it alone has crawled.
+
+        A page that another one has recorded too may have left its links to that one.
+        """
+        own = {url for url, spiders in self.spiders.items() if spiders == {spider}}
+        return (
+            self._reached({*own, self.starts[spider]}, {self.starts[spider]})
+            - self.redirects.keys()
+        )
 
     def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
         """Return the start pages, and what they lead to by way of such pages."""

@@ -35,8 +35,6 @@ MAX_ENDED_PER_CALL = 256
 #: Fingerprints of requests that are kept, but not remembered, begin so.
 KEPT = b"kept:"
 
-#: How fields of the header begin that name a window.
-_WINDOW = "window:"
 #: Of a claim: a request takes 65,536 characters at most; one that takes many more is damaged.
 _HEAD = re.compile(r"([!-~]{1,60}) ([!-~]{1,240}) ([0-9]{1,12}) ([0-9]{1,9}) ([0-9]{1,5})")
 
@@ -178,15 +176,6 @@ def claim(
     fields = map(field_of, items)
     parts = [*zip(fields, pages or [""] * len(items), requests, strict=True)]
     return to_verdicts((yield from ask(session, items, make_call)))
-
-
-def note_windows(session: FilterSession, names: Sequence[str]) -> Operation[set[str]]:
-    """Note the windows whose filters belong to this one; return all that were noted before."""
-    yield from session.ensure_open()
-    keys = (session.keys.header(), session.keys.ring(0))
-    script = on_full_server(load("header")) if names else load("header")
-    (reply,) = yield [Call(script, keys, ("", *names))]
-    return {name.removeprefix(_WINDOW) for name in reply.fields if name.startswith(_WINDOW)}
 
 
 def release(

@@ -1,4 +1,4 @@
-"""Deletes a filter and lists its keys, also if parts of it are lost. No I/O."""
+"""Deletes a filter and lists its keys, also if parts of it are lost; notes windows. No I/O."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,13 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
+from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import Drop
 from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, in_waves
+
+#: How fields of the header begin that name a window.
+_WINDOW = "window:"
 
 
 def delete(stored: StoredFilter) -> Operation[bool]:
@@ -127,3 +131,12 @@ def _find_bitmaps(
     if node:
         walked[node] = names
     return [name for name in dict.fromkeys(names) if stored.keys.is_bitmap(block, name)]
+
+
+def note_windows(session: FilterSession, names: Sequence[str]) -> Operation[set[str]]:
+    """Note the windows whose filters belong to this one; return all that were noted before."""
+    yield from session.ensure_open()
+    keys = (session.keys.header(), session.keys.ring(0))
+    script = on_full_server(load("header")) if names else load("header")
+    (reply,) = yield [Call(script, keys, ("", *names))]
+    return {name.removeprefix(_WINDOW) for name in reply.fields if name.startswith(_WINDOW)}

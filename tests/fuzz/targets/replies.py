@@ -249,7 +249,7 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "make_due": _protocol(claims.make_due, ITEMS, "-w", "n2"),
     "hold": _protocol(claims.hold, ITEMS, "w1", "n2"),
     "scan": _protocol(claims.scan, 0, "0", 10),
-    "windows": _protocol(claims.note_windows, ["a"]),
+    "windows": _protocol(deletion.note_windows, ["a"]),
     "heartbeat": _protocol(workers.heartbeat, "w1 {}", 60),
     "remove_workers": _protocol(workers.remove_workers, {"w1 {}": ""}, "n"),
     "begin_look": _protocol(workers.begin_look, "group", 1, 0.5, clean=True),
