@@ -337,26 +337,6 @@ def test_settings_of_other_packages_are_none_of_our_business() -> None:
     assert parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h") == parse()
 
 
-def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ConfigurationError, match="BLOOM_FLUSH is no setting any more; remove it"):
-        parse(BLOOM_FLUSH="never")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "remedy"),
-    [
-        ("BLOOM_WINDOWS", {"listing": "1 day"}, "BLOOM_RECRAWL_RULES = "),
-        ("BLOOM_WINDOW_RULES", [("/page", "listing")], "BLOOM_RECRAWL_RULES = "),
-        ("BLOOM_START_WINDOW", "any", "set BLOOM_START_RECRAWL_AFTER"),
-    ],
-)
-def test_settings_of_named_windows_are_refused_with_what_to_write(
-    name: str, value: object, remedy: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} is no setting any more; .*{remedy}"):
-        parse(**{name: value})
-
-
 def test_replicas_are_waited_for_under_crawled_only() -> None:
     with pytest.raises(ConfigurationError, match=r"= 2 waits .* BLOOM_WAIT_REPLICAS = 0"):
         parse(BLOOM_WAIT_REPLICAS=2, BLOOM_REMEMBER="scheduled")

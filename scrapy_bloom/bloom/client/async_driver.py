@@ -41,7 +41,7 @@ _cleaning: set[asyncio.Task[Any]] = set()
 
 
 class AsyncDriver:
-    """Runs operations on an asyncio client, one at a time.
+    """Runs operations on an asyncio client, of several tasks at a time if need be.
 
     A time-out bounds an operation as a whole: resolving, connecting, handshakes, all replies. It
     does not count while the event loop is too busy to read them.
@@ -69,8 +69,8 @@ class AsyncDriver:
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
         self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
         self._timeout = timeout
-        #: The wave that is under way, and the replies that have come.
-        self._sent, self._replies = NOTHING, dict[Address, list[Any]]()
+        #: The node that had not answered when the last time-out ended a wave.
+        self._silent: Address | None = None
         self.round_trips = 0
 
     async def run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
@@ -119,7 +119,8 @@ class AsyncDriver:
             waves: are sent.
             is_long: whether each wave has the time-out for itself.
         """
-        self._sent = NOTHING
+        # Not attributes: operations of several tasks may be under way.
+        sent, replies = NOTHING, dict[Address, list[Any]]()
         each, whole = (self._timeout, None) if is_long else (None, self._timeout)
         try:
             try:
@@ -128,15 +129,15 @@ class AsyncDriver:
                         await self._initialize()
                     wave = next(waves)
                     while True:
-                        self._sent, self._replies = wave, {node: [] for node in wave.batches}
+                        sent, replies = wave, {address: [] for address in wave.batches}
                         async with timeout(each, lambda: self.round_trips):
-                            await self._exchange(wave, self._replies)
-                        self._sent = NOTHING
-                        wave = waves.send(self._replies)
+                            await self._exchange(wave, replies)
+                        sent = NOTHING
+                        wave = waves.send(replies)
             except TimeoutError as error:
                 # What has come is the operation's; what has not is unknown to it.
-                if self._sent.batches:
-                    waves.send(_completed(self._sent, self._replies))
+                if sent.batches:
+                    waves.send(_completed(sent, replies))
                 raise self.late() from error
         except StopIteration as stop:
             result: T = stop.value
@@ -149,11 +150,10 @@ class AsyncDriver:
 
     def late(self) -> StorageError:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""
-        error = TimeoutError("timed out")
-        for address, commands in self._sent.batches.items():
-            if len(self._replies[address]) < len(commands):
-                return self._exchanges.explain_failure(Failure(error, address))
-        return self._exchanges.explain(error)
+        error, silent, self._silent = TimeoutError("timed out"), self._silent, None
+        if silent is None:
+            return self._exchanges.explain(error)
+        return self._exchanges.explain_failure(Failure(error, silent))
 
     async def _initialize(self) -> None:
         """Let a cluster's client connect, once for all who wait: before, it has no nodes to close.
@@ -169,6 +169,7 @@ class AsyncDriver:
     async def _exchange(self, wave: Wave, replies: Mapping[Address, list[Any]]) -> None:
         """Write to all nodes at once, and read from all; fill in their replies as they come."""
         self.round_trips += 1
+        self._silent = None
         if wave.pause:
             await asyncio.sleep(wave.pause)
         talks = [
@@ -203,6 +204,9 @@ class AsyncDriver:
             is_whole = True
         except FAILURES as error:
             replies += [as_redis_error(error)] * (len(commands) - len(replies))
+        except asyncio.CancelledError:
+            self._silent = address
+            raise
         finally:
             if connection is not None:
                 if not is_whole:  # what is still to come would answer the next commands
