@@ -1,5 +1,6 @@
 """Several processes at once: who gets "new", and what it costs."""
 
+import asyncio
 import multiprocessing
 import random
 from collections.abc import Sequence
@@ -8,12 +9,16 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from support.calls import send
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, ROTATED, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 
@@ -247,3 +252,25 @@ def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
     operations = [change(bloom) for bloom in blooms[:6]] + [search(bloom) for bloom in blooms[6:]]
     infos = alternate(blooms, operations, order=1)[6:]
     assert all(info.blocks == 16 for all_of_one in infos for info in all_of_one)
+
+
+# -- one driver for several tasks --
+
+
+def test_tasks_that_use_one_asyncio_driver_get_their_own_replies(
+    server: Server, client: redis.Redis
+) -> None:
+    """As in a crawl, where a round of lookups and one of writes are under way at once."""
+    bloom = BloomFilter(client, "k", blocks=4)
+    bloom.open()
+    pages = [[b"%d/%d" % (page, link) for link in range(page + 1)] for page in range(40)]
+
+    async def add_all() -> list[list[Verdict]]:
+        async with redis.asyncio.Redis(port=server.port) as own:
+            driver = AsyncDriver(own, "Redis", 20)
+            rounds = [driver.run(add(bloom.new_session(), page)) for page in pages]
+            return await asyncio.gather(*rounds)
+
+    verdicts = asyncio.run(add_all())
+    assert list(map(len, verdicts)) == list(map(len, pages))
+    assert all(verdict.is_new for page in verdicts for verdict in page)

@@ -17,7 +17,8 @@ from scrapy_bloom.bloom.protocol.verdicts import Verdict
 pytestmark = pytest.mark.each_server
 
 A, B, C, D = (letter * 20 for letter in (b"a", b"b", b"c", b"d"))
-WORKER, FAILED = "w-1", "-shop"
+#: Of one spider: the tag comes second in an owner.
+WORKER, OTHER, FAILED = "wtheshop-1", "wtheshop-2", "-theshop-"
 REQUEST = '{"url":"https://example.com/"}'
 
 
@@ -104,7 +105,7 @@ def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
     fail(bloom, B)
 
     def again(cooldown: int) -> list[Verdict]:
-        make = partial(claim_protocol.claim, items=[A, B], requests=["", ""], owner="w-2")
+        make = partial(claim_protocol.claim, items=[A, B], requests=["", ""], owner=OTHER)
         return bloom.run(partial(make, nonce="m", cooldown=cooldown))
 
     waits = Verdict.OTHERS if is_kept else Verdict.OTHERS_UNKEPT
@@ -118,7 +119,7 @@ def test_one_that_failed_while_the_clock_was_ahead_is_taken_over(bloom: BloomFil
     bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
     fail(bloom, B)
     page = bloom.run(lambda session: claim_protocol.scan(session, 0, "0", 100))
-    take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner="w-2", nonce="m")
+    take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner=OTHER, nonce="m")
     assert bloom.run(take) == {}
     assert bloom.run(partial(take, cooldown=600)) == {field_of(A): REQUEST}
     assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {field_of(A)}
@@ -128,8 +129,8 @@ def test_a_reason_is_gone_when_another_worker_has_the_url(bloom: BloomFilter) ->
     claim(bloom, A)
     fail(bloom, A, reason="HTTP 503")
     make_due(bloom, A)
-    assert claim(bloom, A, owner="w-2") == [Verdict.NEW]
-    assert (stored(bloom, A).owner, stored(bloom, A).reason) == ("w-2", "")
+    assert claim(bloom, A, owner=OTHER) == [Verdict.NEW]
+    assert (stored(bloom, A).owner, stored(bloom, A).reason) == (OTHER, "")
 
 
 def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> None:
@@ -140,7 +141,7 @@ def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> N
     assert (found.owner, found.attempt, found.length) == (FAILED, 0, len(REQUEST))
     assert 0 <= bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 9)).now - found.time <= 60
     assert make_due(bloom, A) == [Verdict.MINE]  # again
-    assert claim(bloom, A, owner="w-2", request="") == [Verdict.NEW]
+    assert claim(bloom, A, owner=OTHER, request="") == [Verdict.NEW]
     assert stored(bloom, A).length == len(REQUEST)
 
 

@@ -104,6 +104,11 @@ def keep_ledger(bloom: BloomFilter) -> None:
         assert not read or bloom.run(partial(pack, block=block))
     due = bloom.run(partial(ledger_protocol.due, tag="shop"))
     assert due
+    listed = bloom.run(partial(ledger_protocol.chunks, tag="shop"))
+    for block, member in listed.members:
+        assert bloom.run(partial(ledger_protocol.chunk, block=block, member=member))
+    assert bloom.run(partial(ledger_protocol.note_rules, tag="shop", before="", now="1"))
+    assert bloom.run(partial(ledger_protocol.rules, tag="shop")) == "1"
     for chunk in due:
         bloom.run(partial(ledger_protocol.drop, chunk=chunk))
     assert bloom.keys()

@@ -94,7 +94,7 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return values_of("run_id", await self._drive(self._exchanges.query("INFO", "server")))
+        return values_of("run_id", await self._drive(self._exchanges.infos("server")))
 
     async def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
         """Make the calls, and wait until replicas have what was written before: see ``Driver``.

@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.client.addresses import user_of_client
 from scrapy_bloom.bloom.client.check_client import check_client
 from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
 from scrapy_bloom.bloom.client.exchanger import Exchanger
-from scrapy_bloom.bloom.client.exchanges import Exchanges, parse_info, text_of, values_of
+from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of, values_of
 from scrapy_bloom.bloom.client.routes import (
     Address,
     Command,
@@ -137,7 +137,7 @@ class Driver:
             StorageError: as ``run`` does.
         """
         # INFO, because managed services refuse CONFIG.
-        return values_of("maxmemory_policy", self._query("INFO", "memory"))
+        return values_of("maxmemory_policy", self.infos("memory"))
 
     def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -145,7 +145,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return values_of("run_id", self._query("INFO", "server"))
+        return values_of("run_id", self.infos("server"))
 
     def infos(self, section: str) -> list[dict[str, str]]:
         """Return a section of the server's INFO, of a cluster that of each primary; [] if unknown.
@@ -153,7 +153,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return [parse_info(info) for info in self._query("INFO", section)]
+        return self._drive(self._exchanges.infos(section), None)
 
     def options(self, name: str) -> list[str]:
         """Return an option of the server, of a cluster that of each primary; [] if unknown.
@@ -161,7 +161,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        found = self._query("CONFIG", "GET", name)
+        found = self._drive(self._exchanges.query("CONFIG", "GET", name), None)
         # A dict by RESP3.
         values = ([*one.values()] if isinstance(one, dict) else one[1:] for one in found)
         return [text_of(value) for value, *_ in filter(None, values)]
@@ -182,9 +182,6 @@ class Driver:
         """Keep the connection of ``exchange`` for the next one; ``run`` gives it back first."""
         if self._exchanger is not None:
             self._exchanger.keeps_connection = True
-
-    def _query(self, *words: str) -> list[Any]:
-        return self._drive(self._exchanges.query(*words), None)
 
     def _drive(self, waves: Waves[T], timeout: float | None) -> T:
         """Send waves and return what comes of them.

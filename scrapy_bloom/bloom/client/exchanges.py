@@ -3,7 +3,7 @@
 Each method is a generator, as in ``routes.py``: a driver sends its waves, and returns the replies.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -95,6 +95,17 @@ class Exchanges:
             return []
         self._refuse_failures(replies)
         return replies
+
+    def infos(self, section: str) -> Waves[list[dict[str, str]]]:
+        """Return the values of INFO, of each primary; [] if one refuses it.
+
+        Raises:
+            StorageError: as ``run`` does, or what has answered is not Redis.
+        """
+        replies = yield from self.query("INFO", section)
+        if not all(isinstance(reply, bytes | str) for reply in replies):
+            raise self.explain(redis.InvalidResponse("INFO is answered by something else"))
+        return [dict(_pairs(text_of(reply))) for reply in replies]
 
     def wait(self, calls: Sequence[Call], wait: Wait) -> Waves[Acknowledged]:
         """Make calls, and wait until replicas have what was written before.
@@ -256,15 +267,15 @@ def _fewest(waited: Sequence[Any]) -> Acknowledged:
     return Acknowledged(min(waited, default=0))
 
 
-def values_of(name: str, infos: Iterable[Any]) -> str:
-    """Return the different values of a name in replies to INFO."""
-    return ",".join(sorted({one[name] for one in map(parse_info, infos) if name in one}))
+def values_of(name: str, infos: Iterable[Mapping[str, str]]) -> str:
+    """Return the different values of a name in those of INFO."""
+    return ",".join(sorted({info[name] for info in infos if name in info}))
 
 
-def parse_info(info: Any) -> dict[str, str]:
-    """Return the values of a reply to INFO."""
-    pairs = (line.partition(":") for line in text_of(info).splitlines())
-    return {name: value for name, _, value in pairs}
+def _pairs(info: str) -> Iterator[tuple[str, str]]:
+    for line in info.splitlines():
+        name, _, value = line.partition(":")
+        yield name, value
 
 
 def text_of(value: object) -> str:
