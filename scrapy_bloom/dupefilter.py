@@ -14,7 +14,6 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
-from scrapy_bloom.crawl.developer_commands import is_developer_command, is_shell
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.exposition import Family
 from scrapy_bloom.crawl.filters import Filters
@@ -66,7 +65,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self.settings = BloomSettings.from_scrapy(crawler.settings, name)
         #: Whether it filters by what this process has scheduled, as Scrapy's own filter, and
         #: records nothing: under ``BLOOM_ENABLED = False`` and ``scrapy parse``.
-        self._is_local = not self.settings.enabled or is_developer_command(crawler)
+        self._is_local = not self.settings.enabled or _is_developer_command(crawler)
         self._scheduled: set[bytes] = set()
         #: Neither looks up nor records; for good after ``close`` and in developer commands.
         self._closed = self._is_local
@@ -131,7 +130,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _open(self, patience: float) -> Filters | None:
         """Open the filters, unless a developer command needs none."""
-        if is_shell(self.crawler):
+        if _is_shell(self.crawler):
             self._closed = True
             return None
         try:
@@ -272,3 +271,18 @@ def is_ours(value: object) -> bool:
     except (ImportError, NameError, ValueError):
         return False  # Scrapy reports the error
     return isinstance(loaded, type) and issubclass(loaded, BloomDupeFilter)
+
+
+def _is_developer_command(crawler: Crawler) -> bool:
+    """Whether ``scrapy parse`` or another command runs that gives the spider requests of its own.
+
+    It must not mark production URLs.
+    """
+    start = getattr(crawler.spidercls, "start", None)
+    return getattr(start, "__module__", "").startswith("scrapy.commands.")
+
+
+def _is_shell(crawler: Crawler) -> bool:
+    """Whether ``scrapy shell`` runs, once its spider is open: there, nothing is filtered."""
+    # It makes an engine that stays open, and does not start it by `Crawler.crawl`.
+    return not (EngineAdapter(crawler).closes_when_idle or crawler.crawling)

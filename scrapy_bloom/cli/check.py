@@ -33,7 +33,7 @@ from scrapy_bloom.cli.stored_claims import claims_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
 from scrapy_bloom.fingerprinter import MAX_VERSION, bounded, version_of, versioned
-from scrapy_bloom.migrate.lines import parse_line
+from scrapy_bloom.migrate.sources import parse_line
 from scrapy_bloom.settings import RUN
 
 HELP = "say whether URLs are seen, claimed or failed, since when and until when"

@@ -6,11 +6,21 @@ from pathlib import Path
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras.archive import ArchiveWriter
-from scrapy_bloom.bloom.extras.saver import Saver
+from scrapy_bloom.bloom.extras.saver import Saved, Saver
 from scrapy_bloom.bloom.extras.streams import writing
-from scrapy_bloom.cli.archive_file import STREAM, report_file
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.cli.render import progress
-from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options, complain
+from scrapy_bloom.cli.session import (
+    CommandSession,
+    ExitCode,
+    Server,
+    add_filter_options,
+    complain,
+    with_dates,
+)
+
+#: The file name that stands for the standard output or input.
+STREAM = "-"
 
 HELP = "save a filter to a file, also while it is in use"
 
@@ -54,3 +64,22 @@ def run(session: CommandSession) -> ExitCode:
         if opts.file != STREAM:
             report_file(session, server, saved, f"saved to {opts.file}, {writer.size:,} bytes")
     return ExitCode.FINE
+
+
+def report_file(session: CommandSession, server: Server, saved: Saved, text: str) -> None:
+    """Print what was saved, or what ``import`` has loaded."""
+    key = server.key(session.window)
+    document = {
+        "address": server.address,
+        "name": session.window,
+        "key": key,
+        "file": session.opts.file,
+        "saved": saved.saved,
+        "count": saved.count,
+        "memory": saved.memory,
+        "blocks": saved.header.blocks,
+        "lost_blocks": saved.lost,
+    }
+    session.report(
+        with_dates(document), f"{key} on {server.address}: {plural(saved.count, 'URL')} {text}"
+    )

@@ -8,7 +8,7 @@ from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
 from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.streams import reading
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.cli.archive_file import STREAM, report_file
+from scrapy_bloom.cli.export import STREAM, report_file
 from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import CommandSession, ExitCode, add_filter_options
 

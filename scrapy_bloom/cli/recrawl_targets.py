@@ -27,7 +27,7 @@ from scrapy_bloom.cli.stored_claims import (
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.tracker import META, key_of, set_claims
 from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.migrate.lines import parse_line
+from scrapy_bloom.migrate.sources import parse_line
 from scrapy_bloom.settings import RUN
 
 #: Wrong lines that are shown.

@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
-from scrapy_bloom.cli.archive_file import STREAM
+from scrapy_bloom.cli.export import STREAM
 from scrapy_bloom.cli.html_page import ClaimTally, Panel, WorkerRow, page
 from scrapy_bloom.cli.info import add_measure_option, gather, measure
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options

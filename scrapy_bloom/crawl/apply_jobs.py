@@ -11,20 +11,22 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.membership import add, renew
-from scrapy_bloom.bloom.protocol.replication import Acknowledged
+from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
-from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.server_state import ServerState
 from scrapy_bloom.crawl.steps import Run, Step, Steps
 from scrapy_bloom.fingerprinter import base_of
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
 FOREVER = 1_000_000_000
+#: Milliseconds of a wait after one that was too short: replicas that are gone do not hold up
+#: writes, and those that are back are noticed.
+RETRY_MILLISECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,35 @@ class ClaimOwner:
     owner: str = ""
     worker: str = ""
     retry: RetryPolicy | None = None
+
+
+class Replicas:
+    """Decides how long pages wait for replicas before they are recorded.
+
+    Args:
+        wanted: replicas of each primary that have to acknowledge; 0 for no waiting.
+        seconds: the longest wait.
+    """
+
+    def __init__(self, wanted: int = 0, seconds: float = 0) -> None:
+        self.wanted = wanted
+        self._milliseconds = max(1, int(seconds * 1_000))
+        self._is_missing = False
+
+    def next_wait(self) -> Wait | None:
+        """Return how to wait now; None for not at all."""
+        if not self.wanted:
+            return None
+        longest = self._milliseconds
+        return Wait(self.wanted, min(longest, RETRY_MILLISECONDS) if self._is_missing else longest)
+
+    def has_enough(self, acknowledged: Acknowledged) -> bool:
+        """Whether so many replicas are enough."""
+        return acknowledged.replicas >= self.wanted
+
+    def note(self, acknowledged: Acknowledged) -> None:
+        """Note the outcome of a wait."""
+        self._is_missing = not self.has_enough(acknowledged)
 
 
 class JobApplier:

@@ -12,7 +12,6 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.crawl.meta_keys import META_KEYS
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.windows import Windows
 from scrapy_bloom.fingerprinter import (
@@ -26,6 +25,11 @@ from scrapy_bloom.fingerprinter import (
 )
 from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings
 
+#: The keys of ``meta`` that a crawl reads or sets: docs/reference/meta.md has what each does.
+META_KEYS = (
+    *("bloom_key", "bloom_version", "bloom_recrawl_after", "bloom_has_item", "bloom_enabled"),
+    *("bloom_filtered_start", "bloom_claims", "bloom_set_later"),
+)
 #: Fingerprinters that make it of the URL, the method and the body alone, as long as the meta key
 #: "verbatim_url" is not there.
 KNOWN = (RequestFingerprinter, ScrapyRedisFingerprinter)

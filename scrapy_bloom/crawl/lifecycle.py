@@ -6,6 +6,7 @@ from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.client.routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
+from scrapy_bloom.crawl.apply_jobs import Replicas
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.page_items import PageItems
@@ -20,7 +21,6 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity, Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
-from scrapy_bloom.crawl.replicas import Replicas
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.sitemaps import SitemapVersions

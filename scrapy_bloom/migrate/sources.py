@@ -19,13 +19,14 @@ from scrapy_bloom.bloom.errors import (
 )
 from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.migrate.batches import Counts, Items
-from scrapy_bloom.migrate.lines import parse_line
 from scrapy_bloom.migrate.requests_seen import read_seen
 from scrapy_bloom.settings import RUN
 
 #: Returns a URL's window and item; raises ConfigurationError for a text that is no URL.
 Identify = Callable[[str], tuple[str, bytes]]
 
+#: No URL has these; a carriage return within a line tells that it may be many lines.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FINGERPRINT = re.compile(rb"[0-9A-Fa-f]{40}")
 #: What errors of the SET's server name.
 OF_SETS = {
@@ -166,3 +167,18 @@ def open_file(path: Path, option: str) -> IO[bytes]:
         raise ConfigurationError(
             f"{option} {str(path)!r:.200} cannot be read: {error.strerror}"
         ) from None
+
+
+def parse_line(line: bytes) -> str:
+    """Return what may be a URL; "" if the line is blank.
+
+    Raises:
+        ConfigurationError: the line cannot be a URL.
+    """
+    try:
+        text = line.decode().strip("\ufeff \t\r\n")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{shown(line, 60)} is not UTF-8") from None
+    if _CONTROL.search(text):
+        raise ConfigurationError(f"{shown(line, 60)} has control characters")
+    return text

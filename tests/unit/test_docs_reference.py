@@ -1,8 +1,10 @@
-"""The reference is written from the code, is complete, and other pages name only what there is."""
+"""The reference is as the code says, is complete, and other pages name only what there is."""
 
 import argparse
 import ast
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,17 +13,23 @@ import redis
 from support.paths import ROOT
 
 import scrapy_bloom
-from scrapy_bloom.bloom.errors import explain
+from scrapy_bloom.bloom.errors import (
+    _KINDS,
+    _NO_PRIMARY,
+    _REMEDIES,
+    _TLS_REMEDIES,
+    StorageError,
+    explain,
+    in_words,
+)
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.command import SUBCOMMANDS
 from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
-from scrapy_bloom.crawl.meta_keys import META_KEYS
+from scrapy_bloom.crawl.identity import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
-from scrapy_bloom.messages import MESSAGES
 from scrapy_bloom.settings import SETTINGS, WORDS, BloomSettings
 from tools.reference import keys, scripts
 from tools.reference.commands import own_actions, parsers
-from tools.reference.messages import problems
 from tools.reference.pages import DIRECTORY, PAGES
 from tools.reference.settings import GROUPS, takes
 
@@ -53,8 +61,6 @@ def headings(name: str) -> set[str]:
 
 def test_all_there_is_has_a_heading() -> None:
     assert set(SETTINGS) <= headings("settings")
-    assert set(META_KEYS) <= headings("meta")
-    assert {f"bloom-{code}" for code in MESSAGES} <= headings("messages")
     assert set(SUBCOMMANDS) <= headings("commands")
     assert {file.stem for file in PACKAGE.rglob("*.lua")} <= headings("scripts")
 
@@ -83,9 +89,13 @@ def test_the_meta_keys_are_those_that_are_read() -> None:
     read = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "META_KEYS":
+                node.value = ast.Tuple([])  # where they are only listed
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 read |= set(re.findall(r"^bloom_[a-z_]+$", node.value))
     assert read - {CLOSED_WITHOUT_SERVER} == set(META_KEYS)
+    described = re.findall(r"^## `(.+)`$", TEXTS["docs/reference/meta.md"], re.MULTILINE)
+    assert sorted(described) == sorted(META_KEYS)
 
 
 def test_each_setting_is_in_one_group() -> None:
@@ -108,11 +118,21 @@ def test_a_parser_that_accepts_anything_is_refused() -> None:
 
 def test_the_problems_of_servers_are_those_of_the_errors() -> None:
     text = TEXTS["docs/reference/messages.md"]
+    rows = re.findall(r"(?m)^\| (.+) \| \[bloom-(.+)\]\(#bloom-\2\) \|$", text)
+    assert sorted(rows) == sorted(problems())
     for error in (redis.AuthenticationError("WRONGPASS"), redis.ResponseError("MISCONF")):
         explained = explain(error, "the server", WORDS)
-        said = str(explained).removeprefix("the server ")
-        assert f"| {said} | [bloom-{explained.code}](#bloom-{explained.code}) |" in text
-    assert "{" not in "".join(said for said, _ in problems())
+        assert (str(explained).removeprefix("the server "), explained.code) in rows
+
+
+def problems() -> Iterator[tuple[str, str]]:
+    """Yield what errors say about servers, and their codes."""
+    for pattern, remedy in (*_REMEDIES, *_TLS_REMEDIES):
+        if pattern != _NO_PRIMARY:  # its text is that of the exception
+            words = defaultdict(lambda: "...", WORDS, if_late="", if_closed="")
+            text = in_words(remedy.format_map(words), WORDS)
+            assert "{" not in text
+            yield text, _KINDS.get(pattern, StorageError).code
 
 
 def test_the_head_of_a_script_ends_where_the_code_begins() -> None:
@@ -132,7 +152,7 @@ def test_pages_name_only_what_there_is(page: str) -> None:
         *anchors(),
     }
     coded = re.findall(r"(?:\[|#|`)bloom-([a-z-]+)(?:\]|\)|`)", text)
-    assert set(coded) <= set(MESSAGES)
+    assert {f"bloom-{code}" for code in coded} <= headings("messages")
 
 
 def anchors() -> set[str]:

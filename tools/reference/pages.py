@@ -3,16 +3,14 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools.reference import commands, keys, messages, meta, scripts, settings, stats
+from tools.reference import commands, keys, scripts, settings, stats
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
 #: Name of the file, without ".md" -> returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings": settings.page,
-    "meta": meta.page,
     "stats": stats.page,
-    "messages": messages.page,
     "commands": commands.page,
     "keys": keys.page,
     "scripts": scripts.page,

@@ -17,9 +17,9 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.addresses import user_of_client
 from scrapy_bloom.bloom.client.check_client import check_client
-from scrapy_bloom.bloom.client.connect_guard import connecting, this_thread
 from scrapy_bloom.bloom.client.exchanger import Exchanger
 from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of, values_of
+from scrapy_bloom.bloom.client.guarded import connecting, this_thread
 from scrapy_bloom.bloom.client.routes import (
     Address,
     Command,

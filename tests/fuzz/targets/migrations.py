@@ -118,7 +118,7 @@ SEEN = Target(
 URLS = Target(
     run_urls,
     _url_seeds,
-    ("migrate.lines",),
+    ("migrate.sources",),
     lines(raw),
     ("http://", "[", "]", "%", "#", "?"),
     max_length=2_000,
