@@ -337,7 +337,7 @@ class World:
         name, *rest = arguments
         try:
             if name == "INFO" and rest == ["server"]:
-                return {"run_id": self.execute("GET", f"{PROCESS}{node}").decode()}
+                return b"run_id:" + self.execute("GET", f"{PROCESS}{node}")
             if name == "CLUSTER":
                 return [
                     [SLOTS * one // self.nodes, SLOTS * (one + 1) // self.nodes - 1, ["node", one]]
