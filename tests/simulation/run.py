@@ -100,10 +100,12 @@ class _Run:
         #: How often a process has ended with a claim on each page.
         self._left_behind: Counter[str] = Counter()
         self._found: list[str] = []
+        self._is_ending = False
 
     def violations(self) -> list[str]:
         """Crawl; return what does not hold."""
         self._crawl_with_faults()
+        self._is_ending = True
         self._crawl_without_faults()
         self._check("")
         if self._kind.items < 1:
@@ -221,6 +223,9 @@ class _Run:
         if spider is None:
             spider = rng.randrange(self._kind.spiders) if self._kind.spiders > 1 else 0
         drawn = {name: rng.choice(values) for name, values in self._kind.choices.items()}
+        if self._is_ending and "BLOOM_ROTATE_EVERY" in drawn:
+            # What would forget earlier than is stored is refused: in the end the user obeys.
+            drawn["BLOOM_ROTATE_EVERY"] = self._kind.choices["BLOOM_ROTATE_EVERY"][0]
         self._world.log(f"{name}: STARTS {drawn or ''}{spider or ''}")
         settings = {**SETTINGS, **self._kind.settings, **drawn}
         crawl = Crawl(
