@@ -8,7 +8,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # The oldest versions that pyproject.toml promises to work with.
 # Twisted: Scrapy 2.13 itself does not start with the newest.
-LOWEST = "scrapy==2.13.0" "redis==6.0.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
+LOWEST = "scrapy==2.13.0" "redis==6.4.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal

@@ -544,12 +544,6 @@ def test_a_missing_extra_is_named(data_dir: Path, monkeypatch: pytest.MonkeyPatc
         EmbeddedServer.attach(data_dir)
 
 
-def test_an_old_python_is_named(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 10, 14))
-    with pytest.raises(ConfigurationError, match=r"Python 3\.11"):
-        EmbeddedServer.attach(data_dir)
-
-
 def test_a_platform_without_binary_is_named(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

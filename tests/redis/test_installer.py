@@ -361,7 +361,8 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
             break
     assert set(outcomes) <= {"nothing", "whole"}
     assert sorted(outcomes) == outcomes
-    assert len(outcomes) > 10
+    # redis-py 6 swallows all of them but the first.
+    assert len(outcomes) > (0 if redis.__version__.startswith("6.") else 10)
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(

@@ -129,7 +129,7 @@ JANUARY = at(2027, 1, 15, 12)
         ("36h", None, JANUARY, seconds_on(JANUARY, 18 * 3600, 2)),
         ("36h", "12h", JANUARY, seconds_on(JANUARY, 12 * 3600, 3)),
         ("1 week", "1 day", JANUARY, at(2027, 1, 22)),
-        ("60", None, JANUARY, JANUARY + timedelta(minutes=1)),
+        ("60 seconds", None, JANUARY, JANUARY + timedelta(minutes=1)),
     ],
     ids=lambda case: " ".join(map(str, case)),
 )

@@ -11,7 +11,7 @@ NEWEST = ("pytest<9.2",)
 #: With the oldest Scrapy, the oldest versions of what scrapy-bloom needs (see the Makefile), and of
 #: other packages those of its time: some of its tests fail with newer ones.
 LOWEST = (
-    *("redis==6.0.0", "mmh3==5.0.0", "twisted<25.6"),
+    *("redis==6.4.0", "mmh3==5.0.0", "twisted<25.6"),
     *("pytest<9", "lxml<6", "pyopenssl<25.2", "service-identity<25"),
 )
 #: Values of Scrapy's own option ``--reactor``; 2.13 has no "none".

@@ -214,7 +214,7 @@ class AsyncDriver:
                 if node is None:
                     await self._client.connection_pool.release(connection)
                 else:
-                    _release(node, connection)
+                    node.release(connection)
 
     def _node(self, address: Address) -> ClusterNode:
         node: ClusterNode | None = self._manager.get_node(*address)
@@ -245,14 +245,6 @@ async def _make_usable(connection: Any) -> None:
             pass
         await connection.disconnect(nowait=True)
     await connection.connect()
-
-
-def _release(node: Any, connection: Any) -> None:
-    """Give a connection back to its node; redis-py 6 has no method for it."""
-    if hasattr(node, "release"):
-        node.release(connection)
-    else:
-        node._free.append(connection)  # noqa: SLF001
 
 
 async def finish(cleaning: Awaitable[T]) -> T:
