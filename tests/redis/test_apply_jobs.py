@@ -21,7 +21,8 @@ from scrapy_bloom.crawl.steps import Steps, run_blocking
 from scrapy_bloom.fingerprinter import versioned
 
 FIRST, SECOND = b"1" * 20, b"2" * 20
-OURS, THEIRS = "w-ours", "w-theirs"
+#: Of one spider: the tag comes second in an owner.
+OURS, THEIRS = "wtheshop-ours", "wtheshop-theirs"
 
 
 class Worker:
@@ -34,7 +35,7 @@ class Worker:
         server = ServerState(time.monotonic)
         server.identify(self._filters.server_id())
         self._applier = JobApplier(
-            ClaimOwner(OURS, OURS, RetryPolicy("-shop", 1_000, 5)),
+            ClaimOwner(OURS, OURS, RetryPolicy("-theshop", 1_000, 5)),
             server,
             lambda size: "0" * size,
             restarted=print,
@@ -100,7 +101,7 @@ def test_a_page_that_relies_on_one_of_another_worker_is_left_for_later(
     worker.apply(JobKind.CLAIM, FIRST)
     worker.apply(JobKind.CONFIRM, SECOND, relies_on=[FIRST])
     assert SECOND not in worker.bloom
-    assert worker.owner(SECOND) == "-shop"
+    assert worker.owner(SECOND) == "-theshop"
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])

@@ -304,7 +304,7 @@ def test_claims_that_are_not_taken_over(doctor: Call, client: redis.Redis) -> No
     client.hset(f"{{{KEY}:0}}:claims", "x", "y")
     scheduled = {"BLOOM_REMEMBER": "scheduled"}
     found = problems(doctor(SCHEDULER="scrapy_redis.scheduler.Scheduler", **scheduled))
-    assert "1 requests are claimed" in found[f"filter {KEY}"][0]
+    assert "1 request is claimed" in found[f"filter {KEY}"][0]
     assert problems(doctor()) == {}
 
 

@@ -30,6 +30,8 @@ def watching(url: str, *arguments: str, **streams: Any) -> Iterator["subprocess.
         [sys.executable, *command, *settings],
         cwd=PROJECT,
         text=True,
+        # A background job of a script ignores it, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **streams},
     )
     with process:

@@ -96,6 +96,9 @@ def prepare(arguments: dict[str, Any], source_of: Callable[[str], str]) -> ssl.S
         return None
     for name in names:
         check_names((name,), KNOWN, source_of(name))
+    version = arguments.get("ssl_min_version")
+    if isinstance(version, str) and version.isdecimal():
+        arguments["ssl_min_version"] = int(version)  # redis-py 6 leaves it a text
     options = _Options(arguments, source_of)
     mode = options.verify_mode()
     arguments["ssl_check_hostname"] = options.check_hostname(mode)
