@@ -12,7 +12,7 @@ from redis.retry import Retry
 
 from support.polling import until
 from support.proxy import Proxy
-from support.sentinels import SENTINELS, SERVICE, Sentinel
+from support.sentinels import SENTINELS, SERVICE, Sentinel, state_of
 from support.servers import NODES, SLOTS, Server
 
 #: Milliseconds of silence after which a node counts as failed; it is replaced 1 to 3 s later.
@@ -233,11 +233,11 @@ def _agrees(sentinel: Sentinel, port: int) -> bool:
     """Whether a sentinel knows all others, and takes the server at a port for the primary."""
     try:
         with sentinel.client() as client:
-            known = client.sentinel_master(SERVICE)
+            known = state_of(client)
     except redis.RedisError:
         return False
-    complete = known["num-slaves"] >= 1 and known["num-other-sentinels"] == SENTINELS - 1
-    return bool(known["port"] == port and known["flags"] == "master" and complete)
+    complete = int(known["num-slaves"]) >= 1 and int(known["num-other-sentinels"]) == SENTINELS - 1
+    return bool(int(known["port"]) == port and known["flags"] == "master" and complete)
 
 
 @contextmanager

@@ -66,12 +66,14 @@ class Watched:
 
     def primary(self) -> int:
         """Return the port of the primary, as all sentinels know it; 0 if they disagree."""
-        ports = set()
+        ports = set[int]()
         for sentinel in self.sentinels:
             if sentinel.process.poll() is None:
                 with redis.Redis(port=sentinel.port) as client:
-                    ports.add(client.sentinel_get_master_addr_by_name(SERVICE)[1])
-        return int(ports.pop()) if len(ports) == 1 else 0
+                    # redis-py 6.4 fails on the replies to its own methods for SENTINEL.
+                    words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+                    ports.add(int(client.execute_command(*words)[1]))
+        return ports.pop() if len(ports) == 1 else 0
 
 
 @contextmanager
@@ -109,12 +111,16 @@ def start_sentinels(
         yield Watched([primary, replica], sentinels)
 
 
-def _knows_all(client: redis.Redis) -> bool:
-    # redis-py 6 fails on the reply that it reads itself.
+def state_of(client: redis.Redis) -> dict[str, str]:
+    """Return what a sentinel says of the service."""
     found: Any = client.execute_command("SENTINEL", "MASTER", SERVICE)
-    state = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
-    others, replicas = (int(state[name]) for name in (b"num-other-sentinels", b"num-slaves"))
-    return others == SENTINELS - 1 and replicas == 1
+    pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
+    return {name.decode(): value.decode() for name, value in pairs}
+
+
+def _knows_all(client: redis.Redis) -> bool:
+    state = state_of(client)
+    return (state["num-other-sentinels"], state["num-slaves"]) == (str(SENTINELS - 1), "1")
 
 
 class ScriptedSentinel:
