@@ -164,7 +164,7 @@ class Own(OddSpider):
         until(lambda: lab.site.held or crawl.is_over, "the page is asked for")
         done = recrawl(lab, "/a", "/b", spider=spider, **settings)
         assert done.out.splitlines()[0].startswith("claimed already")
-        assert "1 URLs are left" in done.out
+        assert "1 URL is left" in done.out
         lab.site.release()
         crawl.wait()
     assert lab.claims().keys() == {"/b"}

@@ -117,7 +117,8 @@ class ClaimSettler:
             if length and job.kind is JobKind.CONFIRM:
                 self._keeps(window)
         else:
-            self._local.discard(claim, for_run=kind is not JobKind.RELEASE)
+            # A listing that is tried later stays seen for this run.
+            self._local.discard(claim, for_run=kind in (JobKind.FAIL, JobKind.REPEAT))
         self.length -= length
         self.uncertain.discard(claim)
         self._report.count(_STATS[kind], window)
