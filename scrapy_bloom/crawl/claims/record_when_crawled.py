@@ -169,7 +169,8 @@ class RecordWhenCrawled(Policy):
             self._tracker.not_kept_reason = NO_ROOM
         elif verdict is Verdict.NEW:
             self._settler.length += len(text)
-        self._restorer.looked_up(verdict)
+        if verdict is Verdict.OTHER_SPIDERS:
+            self._restorer.await_other_spiders()
         return verdict
 
     def look_up(self, lookups: Sequence[Lookup]) -> LookUp:
@@ -187,7 +188,8 @@ class RecordWhenCrawled(Policy):
             if lookup.verdict is not Verdict.NEW:
                 lookup.length = 0
             self._settler.length += lookup.length
-            self._restorer.looked_up(lookup.verdict)
+            if lookup.verdict is Verdict.OTHER_SPIDERS:
+                self._restorer.await_other_spiders()
 
     def record_later(self, key: Key, request: Request) -> None:
         """See ``Policy``."""

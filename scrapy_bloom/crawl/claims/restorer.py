@@ -8,7 +8,6 @@ from scrapy import Request, Spider
 
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
 from scrapy_bloom.crawl.claims.proposals import Proposals
@@ -104,9 +103,9 @@ class Restorer:
         if self._proposals:
             self._proposals.resume()
 
-    def looked_up(self, verdict: Verdict | None) -> None:
-        """Note if a request was stored with another spider's claim, which may become free."""
-        self._is_awaiting |= verdict is Verdict.OTHER_SPIDERS
+    def await_other_spiders(self) -> None:
+        """Note that a request was stored with another spider's claim, which may become free."""
+        self._is_awaiting = True
 
     # -- events of the reclaimer --
 
