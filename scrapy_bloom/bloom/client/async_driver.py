@@ -132,8 +132,9 @@ class AsyncDriver:
                         sent, replies = wave, {address: [] for address in wave.batches}
                         async with timeout(each, lambda: self.round_trips):
                             await self._exchange(wave, replies)
-                        sent = NOTHING
-                        wave = waves.send(replies)
+                        # Not held here: replies may be large, and are parsed into others.
+                        answered, sent, replies = [replies], NOTHING, {}
+                        wave = waves.send(answered.pop())
             except TimeoutError as error:
                 # What has come is the operation's; what has not is unknown to it.
                 if sent.batches:

@@ -21,9 +21,9 @@ from scrapy_bloom.bloom.client.exchanger import Exchanger
 from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of, values_of
 from scrapy_bloom.bloom.client.guarded import connecting, this_thread
 from scrapy_bloom.bloom.client.routes import (
+    ONE_SERVER,
     Address,
     Command,
-    OneServer,
     Replies,
     Topology,
     Wave,
@@ -193,16 +193,22 @@ class Driver:
         if self._exchanger is not None:
             self._exchanger.give_back()
         left, most = (inf, inf) if timeout is None else (timeout, MAX_SHARE * timeout)
+
+        def exchange(wave: Wave) -> Replies:
+            nonlocal left
+            if left <= 0:  # nothing more is sent
+                raise TimeoutError("timed out: the operation has used up its time")
+            begin = time.monotonic()
+            replies = self._exchange(wave)
+            left -= min(time.monotonic() - begin, most)
+            return replies
+
         try:
             with connecting(allowed=self.may_connect):
                 wave = next(waves)
                 while True:
-                    if left <= 0:  # nothing more is sent
-                        raise TimeoutError("timed out: the operation has used up its time")
-                    begin = time.monotonic()
-                    replies = self._exchange(wave)
-                    left -= min(time.monotonic() - begin, most)
-                    wave = waves.send(replies)
+                    # Not held here: replies may be large, and are parsed into others.
+                    wave = waves.send(exchange(wave))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -247,7 +253,7 @@ class Driver:
 def topology_of(manager: Any) -> Topology:
     """Return what a cluster's client knows before it has read anything; None is a server's."""
     if manager is None:
-        return OneServer()
+        return ONE_SERVER
     startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
     return Topology(startup, manager.remap_host_port)
 

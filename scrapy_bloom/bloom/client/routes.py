@@ -188,6 +188,10 @@ class OneServer(Topology):
         """There is nothing to find out."""
 
 
+#: Of all such servers: a thousand filters need no thousand lists of slots.
+ONE_SERVER = OneServer()
+
+
 def is_unknown(reply: Any) -> bool:
     """Whether there is no reply: what was sent may have been carried out or not."""
     return isinstance(reply, Exception) and not isinstance(reply, redis.ResponseError)
