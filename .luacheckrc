@@ -12,6 +12,8 @@ files["**/lua/*.lua"] = {
     "lost", "ring", "stale",
     -- prelude_rights
     "check_rights",
+    -- prelude_claims
+    "is_kept", "join", "parse", "pass_on", "tag_of", "take",
     -- prelude_ledger
     "keep",
     -- prelude_layers
