@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.protocol.membership import add, renew
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
@@ -111,7 +111,8 @@ class JobApplier:
         self._unsteady = unsteady
         self._replicas, self._unreplicated = replicas or Replicas(), unreplicated
         self._ledger = ledger
-        #: Claims that the server has not granted, and those of them without a request.
+        #: Claims that the server has not granted, and those that are there without a request: in a
+        #: shared queue, the page that waits for it may be another worker's.
         self._others: set[tuple[str, bytes]] = set()
         self._unkept: set[tuple[str, bytes]] = set()
         #: Per window, URLs of versions that were recorded, until they are recorded themselves.
@@ -157,7 +158,7 @@ class JobApplier:
         for job, verdict in zip(jobs, verdicts, strict=True):
             if not (verdict.is_new or verdict in (Verdict.MINE, Verdict.MINE_UNKEPT)):
                 self._others.add((job.window, job.item))
-            if verdict in (Verdict.OTHERS_UNKEPT, Verdict.YIELD_AGAIN):
+            if verdict is Verdict.OTHERS_UNKEPT or verdict in UNKEPT_ELSEWHERE:
                 self._unkept.add((job.window, job.item))
 
     def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> Steps[None]:

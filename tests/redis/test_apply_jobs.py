@@ -117,16 +117,18 @@ def test_a_page_that_relies_on_one_of_the_same_worker_is_recorded(
     assert worker.owner(FIRST) == OURS
 
 
+@pytest.mark.parametrize("owner", [OURS, THEIRS])
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
-    worker: Worker, is_kept: bool
+    worker: Worker, is_kept: bool, owner: str
 ) -> None:
-    worker.claim(FIRST, THEIRS, "{}" if is_kept else "")
+    """The owner may be a queue that workers share: the page that waits is another worker's."""
+    worker.claim(FIRST, owner, "{}" if is_kept else "")
     worker.claim(SECOND, OURS)
     worker.apply(JobKind.CLAIM, FIRST)
     worker.apply(JobKind.CONFIRM, SECOND, yielded=[FIRST])
     assert (SECOND in worker.bloom) is is_kept
-    assert worker.owner(FIRST) == THEIRS
+    assert worker.owner(FIRST) == owner
 
 
 # -- versions --
