@@ -12,20 +12,18 @@ from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.crawl import short_errors
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.exposition import Family
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Identity
-from scrapy_bloom.crawl.lifecycle import Lifecycle
+from scrapy_bloom.crawl.identity import Identity, is_start, pops_start_urls
+from scrapy_bloom.crawl.lifecycle import Lifecycle, shorten_errors
 from scrapy_bloom.crawl.metrics import MetricsServer, families
 from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.crawl.windows import is_start, pops_start_urls
 from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +55,7 @@ class BloomDupeFilter(BaseDupeFilter):
     """
 
     def __init__(self, crawler: Crawler, spider: Spider | None = None) -> None:
-        short_errors.install()
+        shorten_errors()
         # Tests, such as Scrapy's own, open an engine with a spider that the crawler does not know.
         crawler.spider = crawler.spider or spider or EngineAdapter(crawler).spider
         name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"

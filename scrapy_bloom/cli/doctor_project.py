@@ -15,7 +15,7 @@ from scrapy_bloom.cli.doctor_checks import Check, check
 from scrapy_bloom.cli.session import fingerprinter_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.crawl.claims.queues import Queue
+from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.identity import KNOWN
 from scrapy_bloom.dupefilter import is_ours
 from scrapy_bloom.fingerprinter import bounded

@@ -1,47 +1,63 @@
 """What queued writes do with the filters: one call for many jobs of one kind. No I/O."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.membership import add, renew
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
-from scrapy_bloom.crawl.jobs import CRAWLED, Job, JobKind
+from scrapy_bloom.crawl.jobs import CRAWLED, ClaimOwner, Job, JobKind, Run, Step, Steps
 from scrapy_bloom.crawl.server_state import ServerState
-from scrapy_bloom.crawl.steps import Run, Step, Steps
 from scrapy_bloom.fingerprinter import base_of
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWriter:
+    """Decides which pages a ledger keeps.
+
+    Args:
+        windows: windows of the filters that have a ledger.
+        owners: whose claims count.
+        tag: the spider's: another one that shares the filter has other callbacks.
+        tries: after how many a failed page is tried no more in this window.
+    """
+
+    windows: Collection[str]
+    owners: tuple[str, ...]
+    tag: str
+    tries: int
+
+    def kept(self, jobs: Sequence[Job]) -> Kept | None:
+        """Return how the requests of pages of one window are kept; None if they are not."""
+        if not jobs or jobs[0].window not in self.windows:
+            return None
+        return Kept(self.tag, {job.item: job.reason for job in jobs if job.reason})
+
+    def add_failed(self, jobs: Sequence[Job]) -> Steps[None]:
+        """Keep the requests of pages of one window that have failed, if this was the last try."""
+        window, items = jobs[0].window, [job.item for job in jobs]
+        if window in self.windows:
+            kept = Kept(self.tag, {job.item: job.reason for job in jobs})
+            add = partial(ledger_protocol.add_failed, items=items, kept=kept, tries=self.tries)
+            yield Step(window, partial(add, owners=self.owners))
+
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
 FOREVER = 1_000_000_000
 #: Milliseconds of a wait after one that was too short: replicas that are gone do not hold up
 #: writes, and those that are back are noticed.
 RETRY_MILLISECONDS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimOwner:
-    """Whose claims jobs make and end.
-
-    Args:
-        owner: of the claims that are made: the worker, or its shared queue.
-        worker: id of this worker, which holds claims.
-        retry: what becomes of the claims of URLs that failed; None if nothing is claimed.
-    """
-
-    owner: str = ""
-    worker: str = ""
-    retry: RetryPolicy | None = None
 
 
 class Replicas:

@@ -10,8 +10,7 @@ from threading import Lock
 
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl.apply_jobs import JobApplier
-from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobQueue, freeing_first, group
-from scrapy_bloom.crawl.steps import Steps
+from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobQueue, Steps, freeing_first, group
 from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)

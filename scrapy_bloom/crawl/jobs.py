@@ -1,10 +1,18 @@
-"""Queued writes: what they are, and in which order they may be applied. Pure values."""
+"""Queued writes: what they are, their order, and the steps that apply them."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
+from typing import Any, TypeVar
+
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.replication import Wait
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.settings import DEFAULT
 
 
 class JobKind(Enum):
@@ -141,3 +149,63 @@ class JobQueue:
         """Add jobs before all others."""
         self._jobs.extendleft(reversed(jobs))
         self._taken -= sum(len(job.request) for job in jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOwner:
+    """Whose claims jobs make and end.
+
+    Args:
+        owner: of the claims that are made: the worker, or its shared queue.
+        worker: id of this worker, which holds claims.
+        retry: what becomes of the claims of URLs that failed; None if nothing is claimed.
+    """
+
+    owner: str = ""
+    worker: str = ""
+    retry: RetryPolicy | None = None
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to ask the server.
+
+    Args:
+        window: of the filter.
+        operation: is run on it; None to identify the server's process.
+        wait: if given, is waited for instead.
+    """
+
+    window: str = DEFAULT
+    operation: Callable[[FilterSession], Operation[Any]] | None = None
+    wait: Wait | None = None
+
+
+#: Makes the step of an operation.
+Run = Callable[[Callable[[FilterSession], Operation[Any]]], Step]
+#: Yields steps, receives what they return, returns its result.
+Steps = Generator[Step, Any, T]
+
+
+def run_blocking(steps: Steps[T], filters: Filters) -> T:
+    """Carry out steps and return their result."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                if step.wait is not None:
+                    answer: Any = filters.wait(step.wait)
+                elif step.operation is None:
+                    answer = filters.server_id()
+                else:
+                    answer = filters.by_window[step.window].run(step.operation)
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result

@@ -1,5 +1,6 @@
 """The life of a crawl's filters: opened, replaced after an outage, cleared, closed."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from scrapy.crawler import Crawler
@@ -8,12 +9,12 @@ from scrapy_bloom.bloom.client.routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
 from scrapy_bloom.crawl.apply_jobs import Replicas
 from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.in_flight import PageItems
 from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
-from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy, RecordWhenScheduled
 from scrapy_bloom.crawl.claims.proposals import NewAmong, Proposals
-from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.record_when_crawled import RecordWhenCrawled
+from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.connections import Connections
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
@@ -25,7 +26,10 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import ITEMS, BloomSettings
+
+logger = logging.getLogger(__name__)
 
 
 class Lifecycle:
@@ -241,3 +245,50 @@ class Lifecycle:
             if any(map(self.serves, unanswered)):
                 # It is not about their node alone, and their next lookup would fail again.
                 self.failover.lose_all()
+
+
+# The dupefilter raises its error before the first request. Scrapy then closes parts of the engine
+# that it has not opened, and logs each failure of that with all tracebacks: 260 lines.
+
+#: Loggers that show why a crawl ended. Twisted's, if Scrapy runs on Deferreds (before 2.15).
+_LAST = ("asyncio", "twisted")
+#: Loggers that show what fails because of that.
+_NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
+_MAX_CHAIN = 20
+
+
+class ShortErrors(logging.Filter):
+    """Replaces the records of an error of the package by one of the package's own, in one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop a record of such an error; log the error, if the record is the last one."""
+        given = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if given is None:
+            # The next record has the error.
+            return "Unhandled error in Deferred" not in record.getMessage()
+        if isinstance(given, AssertionError) and "CoreStats.spider_closed" in record.getMessage():
+            return False  # this extension fails if the spider was not opened
+        error = _cause(given)
+        if error is None:
+            return True
+        if record.name in _LAST:
+            logger.log(record.levelno, tagged(error.code, "Bloom filter: %s"), error)
+        return False
+
+
+def shorten_errors() -> None:
+    """Shorten the records; a second time changes nothing."""
+    for name in _LAST + _NEXT:
+        logging.getLogger(name).addFilter(_SHORT_ERRORS)
+
+
+def _cause(error: BaseException | None) -> BloomError | None:
+    """Return the error of the package that an error is, or came of."""
+    for _ in range(_MAX_CHAIN):
+        if error is None or isinstance(error, BloomError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+_SHORT_ERRORS = ShortErrors()

@@ -12,7 +12,7 @@ from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.protocol.replication import touches
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
-from scrapy_bloom.crawl.steps import Step, Steps
+from scrapy_bloom.crawl.jobs import Step, Steps
 
 #: Seconds in which jobs are collected: a ``kill -9`` loses them, and those of the round before.
 FLUSH_SECONDS = 0.002

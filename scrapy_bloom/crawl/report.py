@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.crawl import advice
-from scrapy_bloom.crawl.claims.queues import Queue
+from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats

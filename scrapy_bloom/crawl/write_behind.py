@@ -17,16 +17,14 @@ from typing import Protocol
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import BloomError, slots_of
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier, Replicas
-from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
+from scrapy_bloom.crawl.apply_jobs import JobApplier, LedgerWriter, Replicas
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
-from scrapy_bloom.crawl.jobs import Job
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, run_blocking
 from scrapy_bloom.crawl.loop_writer import LoopWriter
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
-from scrapy_bloom.crawl.steps import run_blocking
 from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from scrapy_bloom import StorageError
 from scrapy_bloom.crawl import failover
 from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import Job, JobKind
-from scrapy_bloom.crawl.steps import Steps
+from scrapy_bloom.crawl.jobs import Job, JobKind, Steps
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 REMEMBER = ["scheduled", "crawled"]

@@ -11,8 +11,7 @@ from support.servers import Server
 from support.workers import Worker, claimed
 
 from scrapy_bloom.crawl import loop_writer
-from scrapy_bloom.crawl.jobs import Job, JobKind
-from scrapy_bloom.crawl.steps import Steps
+from scrapy_bloom.crawl.jobs import Job, JobKind, Steps
 
 KEEP = JobKind.KEEP
 

@@ -15,9 +15,8 @@ from support.write_behind import TIMEOUT, EventLog, FakeServer, FakeTask, MakeWr
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.crawl import flush
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 from scrapy_bloom.crawl.write_behind import WriteBehind
 
 pytestmark = pytest.mark.usefixtures("short_retries")

@@ -9,8 +9,7 @@ from support.write_behind import TIMEOUT, EventLog, FakeServer, FakeTask, MakeWr
 from scrapy_bloom import StorageError
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl import flush, server_state
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 RECORD, CLAIM, CONFIRM = JobKind.RECORD, JobKind.CLAIM, JobKind.CONFIRM

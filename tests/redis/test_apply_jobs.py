@@ -13,11 +13,10 @@ from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner, JobApplier
+from scrapy_bloom.crawl.apply_jobs import JobApplier
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind, Steps, run_blocking
 from scrapy_bloom.crawl.server_state import ServerState
-from scrapy_bloom.crawl.steps import Steps, run_blocking
 from scrapy_bloom.fingerprinter import versioned
 
 FIRST, SECOND = b"1" * 20, b"2" * 20

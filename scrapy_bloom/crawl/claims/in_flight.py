@@ -8,11 +8,19 @@ at a start request, which the next run makes again.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from scrapy import Request
+from scrapy.http import Response
+from twisted.python.failure import Failure
+
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.claims.set_later import NONE, PartNames
+from scrapy_bloom.crawl.claims.request_codec import NO_PARTS, PartNames
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.settings import RUN
 
 #: Claim -> length in characters of the request stored with it; 0 if none is stored.
 Claims = dict[Key, int]
@@ -48,7 +56,7 @@ class InFlightRequest:
         yielded: claims, not certain, of requests that it yielded.
         has_item: whether it has yielded an item, or counts as if it had.
         also: recorded with it, if it is kept and has yielded an item; None for nothing.
-        yielded_with: what the spider had set on it; NONE after its callback.
+        yielded_with: what the spider had set on it; NO_PARTS after its callback.
         claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
@@ -68,7 +76,7 @@ class InFlightRequest:
     yielded: set[Key] | None = None
     has_item: bool = False
     also: Key | None = None
-    yielded_with: PartNames = NONE
+    yielded_with: PartNames = NO_PARTS
     claim: Key | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -227,3 +235,45 @@ class UnkeptRequests:
             if not page.unkept and self._pages.get(page.claim) is page:
                 del self._pages[page.claim]
         return pages
+
+
+#: The key of ``meta`` that says whether a page has an item, whatever it yields.
+HAS_ITEM = "bloom_has_item"
+#: Pages with this status or a higher one, which count as crawled, are errors such as 404.
+ERROR_STATUS = 400
+
+
+class PageItems:
+    """Decides which pages have an item.
+
+    Args:
+        key_of: identifies a request.
+        report: warns.
+    """
+
+    def __init__(self, key_of: Callable[[Request], Key], report: Report) -> None:
+        self._key_of, self._report = key_of, report
+
+    def judge(self, page: InFlightRequest, request: Request, result: Response | Failure) -> None:
+        """Note whether a page that is crawled has an item, once its callback is done.
+
+        A page that is not there lists nothing, so it counts as if it had one. A request with
+        ``dont_filter`` is not recorded itself, but a retry from a callback is one: if it has an
+        item, its URL is recorded like one that is crawled at the first attempt.
+        """
+        is_error = isinstance(result, Response) and result.status >= ERROR_STATUS
+        page.has_item = self._marked(request, default=page.has_item or is_error)
+        if page.has_item and any(item.startswith(KEPT) for _, item in page.claims):
+            key = self._key_of(request)
+            page.also = key if key[0] != RUN else None
+
+    def _marked(self, request: Request, *, default: bool) -> bool:
+        mark = request.meta.get(HAS_ITEM)
+        if mark is None or isinstance(mark, bool):
+            return default if mark is None else mark
+        self._report.warn_once(
+            "bad-has-item",
+            f"meta['{HAS_ITEM}'] of {shown(request)} is a {type(mark).__name__}, and is True or "
+            "False: what its callback yields counts",
+        )
+        return default

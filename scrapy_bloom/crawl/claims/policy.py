@@ -12,10 +12,9 @@ from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.write_behind import PeriodicTask, WriteBehind
 from scrapy_bloom.fingerprinter import VERSIONED, base_of

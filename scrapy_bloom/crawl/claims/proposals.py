@@ -13,15 +13,15 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.protocol import ledger_protocol
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner
+from scrapy_bloom.crawl.apply_jobs import LedgerWriter
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.claims.ledger_task import LedgerTask
-from scrapy_bloom.crawl.claims.ledger_writer import LedgerWriter
 from scrapy_bloom.crawl.claims.pace import LOOK_SECONDS
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.jobs import ClaimOwner
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
 from scrapy_bloom.crawl.write_behind import WriteBehind

@@ -19,8 +19,7 @@ from typing import Protocol
 from scrapy_bloom.crawl.claims import pace
 from scrapy_bloom.crawl.claims.claim_sweep import ClaimSweep, Reclaimed
 from scrapy_bloom.crawl.claims.heartbeats import Heartbeats
-from scrapy_bloom.crawl.claims.look_turns import LookTurns
-from scrapy_bloom.crawl.claims.pace import IDLE_SECONDS, LOOK_SECONDS
+from scrapy_bloom.crawl.claims.pace import IDLE_SECONDS, LOOK_SECONDS, LookTurns
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import InMain, Runtime

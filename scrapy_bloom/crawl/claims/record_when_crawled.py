@@ -18,29 +18,25 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
 from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
-from scrapy_bloom.crawl.apply_jobs import ClaimOwner
 from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl.claims.in_flight import PageItems
 from scrapy_bloom.crawl.claims.ledger_task import WithLedger
-from scrapy_bloom.crawl.claims.page_items import PageItems
 from scrapy_bloom.crawl.claims.policy import LookUp, Lookup, Policy
 from scrapy_bloom.crawl.claims.proposals import Proposals
-from scrapy_bloom.crawl.claims.queues import Queue
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
 from scrapy_bloom.crawl.claims.restorer import Restorer
 from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.claims.tracker import META, NO_ROOM, ClaimTracker
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl.claims.workers import Process, Queue, Worker
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Key, name_of
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.identity import Key, is_start, name_of, pops_start_urls
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind, run_blocking
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
-from scrapy_bloom.crawl.steps import run_blocking
-from scrapy_bloom.crawl.windows import is_start, pops_start_urls
 from scrapy_bloom.crawl.write_behind import WriteBehind
 from scrapy_bloom.fingerprinter import VERSIONED
 from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings

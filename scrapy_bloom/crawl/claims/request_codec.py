@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection
 from os.path import commonprefix
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy import Request, Spider, signals
 from scrapy.http import Headers
@@ -24,7 +24,6 @@ from scrapy_bloom.crawl.claims.request_values import (
     to_json,
     unpack,
 )
-from scrapy_bloom.crawl.claims.set_later import NONE, SET_LATER, set_later
 
 #: Of the pages that a spider may crawl: others could name a file.
 _SCHEMES = ("http://", "https://")
@@ -149,7 +148,7 @@ def _reason(error: Exception) -> str:
 
 def _fields(request: Request, packer: Packer, spider: Spider | None) -> dict[str, object]:
     fields: dict[str, object] = {}
-    later = set_later(request) if SET_LATER in request.meta else NONE  # as of most requests
+    later = set_later(request) if SET_LATER in request.meta else NO_PARTS  # as of most requests
     for name in request.attributes:
         value = getattr(request, name)
         if name == "meta" and SET_LATER in value:
@@ -314,3 +313,56 @@ def _function(name: Any, spider: Spider | None) -> FunctionType | None:
 
 def _is_scrapys(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in ("scrapy", "scrapy_redis")
+
+
+#: The key of ``meta``, of redirects and retries, that holds the names in a queue.
+SET_LATER = "bloom_set_later"
+
+
+class PartNames(NamedTuple):
+    """Names of what a request has.
+
+    Redirects and retries are made after the middlewares of the downloader have run, which run again
+    when the request is put back, by then with another proxy: so it is stored without what they set.
+
+    Args:
+        meta: keys of its ``meta``.
+        headers: its headers.
+    """
+
+    meta: frozenset[str] = frozenset()
+    headers: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, request: Request) -> "PartNames":
+        """Return all that a request has."""
+        headers = (name.decode("latin-1") for name in dict.keys(request.headers))
+        return cls(frozenset(filter(_is_text, request.meta)), frozenset(headers))
+
+    def without(self, others: "PartNames") -> "PartNames":
+        """Return these names but others."""
+        return PartNames(self.meta - others.meta, self.headers - others.headers)
+
+
+NO_PARTS = PartNames()
+
+
+def set_later(request: Request) -> PartNames:
+    """Return what was set on the requests that became this one; stored text may be anything."""
+    found = request.meta.get(SET_LATER)
+    if not isinstance(found, dict):
+        return NO_PARTS
+    parts = (found.get(name) for name in PartNames._fields)
+    lists = [part if isinstance(part, list) else [] for part in parts]
+    return PartNames(*(frozenset(filter(_is_text, part)) for part in lists))
+
+
+def note_set_later(request: Request, names: PartNames) -> None:
+    """Note what was set on the requests that became a request."""
+    request.meta[SET_LATER] = {
+        name: sorted(part) for name, part in zip(PartNames._fields, names, strict=True)
+    }
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)

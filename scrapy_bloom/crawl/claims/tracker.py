@@ -21,10 +21,14 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest
-from scrapy_bloom.crawl.claims.page_items import PageItems
-from scrapy_bloom.crawl.claims.set_later import NONE, SET_LATER, PartNames, set_later
-from scrapy_bloom.crawl.claims.set_later import note as note_set_later
+from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest, PageItems
+from scrapy_bloom.crawl.claims.request_codec import (
+    NO_PARTS,
+    SET_LATER,
+    PartNames,
+    note_set_later,
+    set_later,
+)
 from scrapy_bloom.crawl.claims.settler import ClaimSettler
 from scrapy_bloom.crawl.identity import Key, name_of
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -250,7 +254,7 @@ class ClaimTracker:
         if flight.times:
             return
         del self._in_flight[request]
-        flight.yielded_with = NONE  # 100,000 pages may wait
+        flight.yielded_with = NO_PARTS  # 100,000 pages may wait
         kind = self._outcome(flight, result)
         if kind is None or flight.is_given_up:
             return  # the claims stay for the next run
