@@ -4,8 +4,8 @@ import logging
 
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
+from scrapy_bloom.bloom.errors import tagged
 from scrapy_bloom.dupefilter import BloomDupeFilter, is_ours
-from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
+def tagged(code: str, text: str) -> str:
+    """Return a message with its code: ``the filter is full [bloom-full]``.
+
+    docs/reference/messages.md has what each means. Codes stay when texts change.
+    """
+    return f"{text} [bloom-{code}]"
+
+
 class BloomError(Exception):
     """Base of all errors of this package.
 

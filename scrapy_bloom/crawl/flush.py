@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from threading import Lock
 
-from scrapy_bloom.bloom.errors import BloomError, ServerFullError
+from scrapy_bloom.bloom.errors import BloomError, ServerFullError, tagged
 from scrapy_bloom.crawl.apply_jobs import JobApplier
 from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobQueue, Steps, freeing_first, group
-from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 

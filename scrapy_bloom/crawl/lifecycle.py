@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.client.routes import slot_of
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, shown, slots_of, tagged
 from scrapy_bloom.crawl.apply_jobs import Replicas
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.in_flight import PageItems
@@ -26,7 +26,6 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import ITEMS, BloomSettings
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from twisted.internet.error import CannotListenError
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
+from scrapy_bloom.bloom.errors import tagged
 from scrapy_bloom.crawl.exposition import CONTENT_TYPE, Family, Metric, Sample, render
 from scrapy_bloom.crawl.stats import STATS, Kind, Stat, Stats
-from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import DEFAULT
 
 logger = logging.getLogger(__name__)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.errors import NotReadyError, tagged
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.claims.ledger_rules import LedgerRules
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
-from scrapy_bloom.messages import tagged
 from scrapy_bloom.recrawl_rules import WINDOW_NAME
 from scrapy_bloom.settings import DEFAULT
 

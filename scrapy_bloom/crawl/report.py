@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scrapy import Request
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.bloom.errors import BloomError, short, shown
+from scrapy_bloom.bloom.errors import BloomError, short, shown, tagged
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import Schedule
@@ -21,7 +21,6 @@ from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
-from scrapy_bloom.messages import tagged
 from scrapy_bloom.settings import ITEMS, BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Protocol
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.errors import BloomError, slots_of
+from scrapy_bloom.bloom.errors import BloomError, slots_of, tagged
 from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.crawl.apply_jobs import JobApplier, LedgerWriter, Replicas
 from scrapy_bloom.crawl.filters import Filters
@@ -25,7 +25,6 @@ from scrapy_bloom.crawl.loop_writer import LoopWriter
 from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
 from scrapy_bloom.crawl.runtime import InMain, Runtime
 from scrapy_bloom.crawl.server_state import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, ServerState
-from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 

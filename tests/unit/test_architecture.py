@@ -42,7 +42,7 @@ ORDER = [
         bloom.client bloom.extras
         bloom
         setting_parsers recrawl_rules
-        settings fingerprinter messages
+        settings fingerprinter
         crawl
         dupefilter migrate
         addon cli

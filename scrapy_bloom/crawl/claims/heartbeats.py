@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 
+from scrapy_bloom.bloom.errors import tagged
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.worker_protocol import ONLY_DEAD, WorkerEntries
@@ -15,7 +16,6 @@ from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime
-from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from scrapy import Request, Spider
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.bloom.errors import shown
+from scrapy_bloom.bloom.errors import shown, tagged
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.crawl.apply_jobs import LedgerWriter
@@ -25,7 +25,6 @@ from scrapy_bloom.crawl.jobs import ClaimOwner
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import InMain, Runtime, has_asyncio
 from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from scrapy import Request, Spider
 
-from scrapy_bloom.bloom.errors import shown
+from scrapy_bloom.bloom.errors import shown, tagged
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
@@ -19,7 +19,6 @@ from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.write_behind import WriteBehind
-from scrapy_bloom.messages import tagged
 
 logger = logging.getLogger(__name__)
 
