@@ -204,6 +204,7 @@ class Identity:
     def _versioned(self, item: bytes, request: Request) -> bytes:
         version = version_of(request.meta)
         if version:
+            self._report.has_versions = True
             return versioned(item, version)
         given = request.meta["bloom_version"]
         kind = f"of type {type(given).__name__}"

@@ -43,6 +43,8 @@ class Report:
         self._said: set[object] = set()
         #: Whether settings or requests name pages that are read again sooner than others.
         self.names_pages = False
+        #: Whether requests have versions: a page with one is recorded twice, with and without it.
+        self.has_versions = False
         #: The last logged reason why the server cannot be used.
         self._trouble = ""
         self.happened = RingEvents(self).happened
@@ -132,7 +134,11 @@ class Report:
                 trouble = str(error)
             self._set(window, info)
             tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
-            logger.info("Bloom filter %r: %s", bloom.key, summary(tally, info))
+            logger.info(
+                "Bloom filter %r: %s",
+                bloom.key,
+                summary(tally, info, has_versions=self.has_versions),
+            )
             if info and (reason := nothing_new(tally, info, names_pages=self.names_pages)):
                 logger.info("Bloom filter %r: %s", bloom.key, reason)
         if trouble:

@@ -35,8 +35,11 @@ class Tally:
         return self.unknown + self.offline
 
 
-def summary(tally: Tally, info: FilterInfo | None) -> str:
-    """Return what a crawl did with a filter, and what the filter holds now, if that is known."""
+def summary(tally: Tally, info: FilterInfo | None, *, has_versions: bool = False) -> str:
+    """Return what a crawl did with a filter, and what the filter holds now, if that is known.
+
+    A page that has a version is recorded with and without it, and both are counted.
+    """
     listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
     new = f"{tally.new:,} new{listings}"
     if tally.without_server:
@@ -44,7 +47,10 @@ def summary(tally: Tally, info: FilterInfo | None) -> str:
     done = f"{new}, {tally.seen:,} seen, {tally.failed:,} failed in this process"
     if info is None:
         return f"{done}; how many URLs are remembered is not known"
-    text = f"{done}; {plural(info.count, 'URL is', 'URLs are')} remembered"
+    urls = plural(info.count, "URL is", "URLs are")
+    if has_versions:
+        urls = f"{info.count:,} URLs and versions of URLs are"
+    text = f"{done}; {urls} remembered"
     if info.claims:
         pending = plural(info.claims, "is not crawled yet or has", "are not crawled yet or have")
         text += f", {pending} failed (scrapy bloom pending)"

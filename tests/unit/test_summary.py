@@ -12,6 +12,8 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
         "12 new, 3,400 seen, 1 failed in this process; 335 URLs are remembered; the next rotation "
         "is on 2027-02-14 08:00 UTC"
     )
+    versions = summary(Tally(12, 3_400, 1), INFO, has_versions=True)
+    assert "; 335 URLs and versions of URLs are remembered; " in versions
     with_listings = summary(Tally(12, 3_400, 1, without_item=4), INFO)
     assert with_listings.startswith("12 new (4 without an item), 3,400 seen, 1 failed in this")
     alone = summary(Tally(12, 3_400, 1, unknown=1, offline=3), None)
