@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from support.clock import FrozenServer
 from support.servers import SERVERS
+from twisted.logger import globalLogBeginner
 
 from simulation.failing import FAILING, first_seed, note
 from simulation.kinds import KINDS
@@ -29,6 +30,8 @@ servers: list[FrozenServer] = []
 def begin() -> None:
     """Start a server for this process."""
     logging.disable(logging.CRITICAL)  # the product's own: outages, and what is taken over
+    # Of kills that end a Deferred's callback.
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     server = FrozenServer(next(iter(SERVERS.values())), *IN_ORDER)
     servers.append(server)
     util.Finalize(None, server.stop, exitpriority=1)

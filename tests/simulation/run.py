@@ -226,6 +226,10 @@ class _Run:
         if self._is_ending and "BLOOM_ROTATE_EVERY" in drawn:
             # What would forget earlier than is stored is refused: in the end the user obeys.
             drawn["BLOOM_ROTATE_EVERY"] = self._kind.choices["BLOOM_ROTATE_EVERY"][0]
+        if self._is_ending and self._kind.windows:
+            # A filter that no crawl uses keeps its dead workers until it expires: each is used.
+            rules = self._kind.choices["BLOOM_RECRAWL_RULES"]
+            drawn["BLOOM_RECRAWL_RULES"] = rules[self._started % len(rules)]
         self._world.log(f"{name}: STARTS {drawn or ''}{spider or ''}")
         settings = {**SETTINGS, **self._kind.settings, **drawn}
         crawl = Crawl(
