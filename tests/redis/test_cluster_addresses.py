@@ -13,8 +13,8 @@ from support.servers import SLOTS, Server, free_port
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client import tls
+from scrapy_bloom.bloom.client.clients import connecting
 from scrapy_bloom.bloom.client.connection import connect
-from scrapy_bloom.bloom.client.guarded import connecting
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 SECRET = "S3CRET"

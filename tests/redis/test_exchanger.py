@@ -21,7 +21,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
-from scrapy_bloom.bloom.client.exchanger import Exchanger
+from scrapy_bloom.bloom.client.driver import Exchanger
 from scrapy_bloom.bloom.protocol.scripts import to_resp
 
 TIMEOUT = 0.3

@@ -19,9 +19,9 @@ from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.clients import connecting, this_thread
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.client.guarded import connecting, this_thread
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 from scrapy_bloom.crawl.filters import connect_filters

@@ -216,6 +216,7 @@ def label_of_client(client: Any) -> object:
         return f"the service {name!r} of Redis Sentinel"
     kind = getattr(pool, "connection_class", None)
     is_tls = isinstance(kind, type) and issubclass(kind, SSLConnection | AsyncSSLConnection)
+    is_tls = is_tls or arguments.get("context") is not None  # clients.py makes it so
     return label({**arguments, "unix_socket_path": arguments.get("path"), "ssl": is_tls})
 
 
