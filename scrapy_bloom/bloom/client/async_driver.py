@@ -12,18 +12,14 @@ from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY
 from redis.exceptions import RedisClusterException
 
-from scrapy_bloom.bloom.client.addresses import user_of_client
 from scrapy_bloom.bloom.client.clients import check_client
-from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, topology_of
-from scrapy_bloom.bloom.client.exchanges import Exchanges, values_of
+from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, exchanges_of
+from scrapy_bloom.bloom.client.exchanges import values_of
 from scrapy_bloom.bloom.client.routes import Address, Command, Failure, Wave, Waves
 from scrapy_bloom.bloom.errors import (
     WORDS,
-    BloomError,
     StorageError,
     explain,
-    reword,
-    showable,
 )
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -68,9 +64,8 @@ class AsyncDriver:
     ) -> None:
         check_client(client, is_async=True)
         self._client = client
-        self._words = {**words, "user": user_of_client(client), "server": str(label)}
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
+        self._exchanges = exchanges_of(client, self._manager, label, words)
         self._timeout = timeout
         #: The node that had not answered when the last time-out ended a wave.
         self._silent: Address | None = None
@@ -120,32 +115,28 @@ class AsyncDriver:
         # Not attributes: operations of several tasks may be under way.
         sent, replies = NOTHING, dict[Address, list[Any]]()
         each, whole = (self._timeout, None) if is_long else (None, self._timeout)
-        try:
+        with self._exchanges.explaining():
             try:
-                async with timeout(whole, lambda: self.round_trips):
-                    if self._manager is not None:
-                        await self._initialize()
-                    wave = next(waves)
-                    while True:
-                        sent, replies = wave, {address: [] for address in wave.batches}
-                        async with timeout(each, lambda: self.round_trips):
-                            await self._exchange(wave, replies)
-                        # Not held here: replies may be large, and are parsed into others.
-                        answered, sent, replies = [replies], NOTHING, {}
-                        wave = waves.send(answered.pop())
-            except TimeoutError as error:
-                # What has come is the operation's; what has not is unknown to it.
-                if sent.batches:
-                    waves.send(_completed(sent, replies))
-                raise self.late() from error
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except (redis.RedisError, OSError) as error:
-            raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
+                try:
+                    async with timeout(whole, lambda: self.round_trips):
+                        if self._manager is not None:
+                            await self._initialize()
+                        wave = next(waves)
+                        while True:
+                            sent, replies = wave, {address: [] for address in wave.batches}
+                            async with timeout(each, lambda: self.round_trips):
+                                await self._exchange(wave, replies)
+                            # Not held here: replies may be large, and are parsed into others.
+                            answered, sent, replies = [replies], NOTHING, {}
+                            wave = waves.send(answered.pop())
+                except TimeoutError as error:
+                    # What has come is the operation's; what has not is unknown to it.
+                    if sent.batches:
+                        waves.send(_completed(sent, replies))
+                    raise self.late() from error
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
 
     def late(self) -> StorageError:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""

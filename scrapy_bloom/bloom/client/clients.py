@@ -7,7 +7,8 @@ import asyncio
 import inspect
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from ssl import SSLContext
 from typing import Any
@@ -36,20 +37,15 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 
 
-class connecting:  # noqa: N801 - it reads as a statement: with connecting(allowed=False):
+@contextmanager
+def connecting(*, allowed: bool) -> Iterator[None]:
     """Allow or forbid connections in a ``with`` block; an outer block that forbids them counts."""
-
-    __slots__ = ("_allowed", "_outer")
-
-    def __init__(self, *, allowed: bool) -> None:
-        self._allowed = allowed
-
-    def __enter__(self) -> None:
-        self._outer = this_thread.may_connect
-        this_thread.may_connect = self._outer and self._allowed
-
-    def __exit__(self, *error: object) -> None:
-        this_thread.may_connect = self._outer
+    outer = this_thread.may_connect
+    this_thread.may_connect = outer and allowed
+    try:
+        yield
+    finally:
+        this_thread.may_connect = outer
 
 
 class NotConnectedError(redis.ConnectionError):

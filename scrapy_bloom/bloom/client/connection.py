@@ -7,8 +7,8 @@ every client here has short time-outs, no retries, and refuses arguments that sa
 from __future__ import annotations
 
 import difflib
-import importlib
 import logging
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -378,9 +378,7 @@ def _refuse_reserved(names: Mapping[str, Any], source: str) -> None:
 def _load_class(given: Any) -> Callable[..., redis.Redis]:
     """Return ``redis_cls``, given as a class or as its import path."""
     try:
-        if isinstance(given, str):
-            module, _, name = given.rpartition(".")
-            given = getattr(importlib.import_module(module), name)
+        given = pkgutil.resolve_name(given) if isinstance(given, str) else given
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"redis_cls {given!r} cannot be loaded: {error}") from error
     if not callable(given):

@@ -32,7 +32,6 @@ from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
     is_of_rights,
-    reword,
     showable,
 )
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
@@ -81,9 +80,8 @@ class Driver:
         check_client(client, is_async=False)
         self.client = client
         self.label = label
-        self._words = {**words, "user": user_of_client(client), "server": str(label)}
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
+        self._exchanges = exchanges_of(client, self._manager, label, words)
         self._exchanger = None if self._manager else Exchanger(client.connection_pool)
         self._timeout = timeout
         self.may_connect = True
@@ -128,9 +126,9 @@ class Driver:
             if is_of_rights(error):
                 return None
             raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
+        except BloomError:
+            with self._exchanges.explaining():
+                raise
         finally:
             this_thread.may_connect = outer
 
@@ -202,20 +200,15 @@ class Driver:
             left -= min(time.monotonic() - begin, most)
             return replies
 
-        try:
-            with connecting(allowed=self.may_connect):
+        with self._exchanges.explaining(), connecting(allowed=self.may_connect):
+            try:
                 wave = next(waves)
                 while True:
                     # Not held here: replies may be large, and are parsed into others.
                     wave = waves.send(exchange(wave))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except (redis.RedisError, OSError) as error:
-            raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
 
     def _exchange(self, wave: Wave) -> Replies:
         """Write to all nodes, then read from all; errors are in the places of replies."""
@@ -249,12 +242,13 @@ class Driver:
         return node.redis_connection.connection_pool
 
 
-def topology_of(manager: Any) -> Topology:
-    """Return what a cluster's client knows before it has read anything; None is a server's."""
+def exchanges_of(client: Any, manager: Any, label: object, words: Mapping[str, str]) -> Exchanges:
+    """Return the exchanges of a client of either kind; a server's has no manager of nodes."""
+    words = {**words, "user": user_of_client(client), "server": str(label)}
     if manager is None:
-        return ONE_SERVER
+        return Exchanges(ONE_SERVER, label, words)
     startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    return Topology(startup, manager.remap_host_port)
+    return Exchanges(Topology(startup, manager.remap_host_port), label, words)
 
 
 class _Talk:
