@@ -72,10 +72,10 @@ def exchanger(
 def test_a_late_reply_is_not_taken_for_that_of_the_next_command(exchanger: Exchanger) -> None:
     assert echo(exchanger, "first")
     with pytest.raises(redis.TimeoutError):
-        exchanger.exchange(frame("BLPOP", "nothing", "0.6"))
+        exchanger.exchange(frame("BLPOP", "nothing", "1"))
     for number in range(3):
         assert echo(exchanger, f"after {number}")
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("together", [False, True])
