@@ -5,8 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Self, TypeVar, overload
 
 from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, Combine, chunks
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish
-from scrapy_bloom.bloom.client.time_out import timeout
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.extras import set_algebra
 from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
 from scrapy_bloom.bloom.extras.loader import load

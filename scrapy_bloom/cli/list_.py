@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import BloomError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys

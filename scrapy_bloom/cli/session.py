@@ -17,7 +17,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.schedule import MAX_TIME

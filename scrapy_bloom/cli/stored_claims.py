@@ -8,7 +8,7 @@ from functools import partial
 
 import redis
 
-from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import redis
 
-from scrapy_bloom.bloom.client.unreadable import reading
+from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import (
     ConfigurationError,
     StorageError,

@@ -21,7 +21,7 @@ from support.crawling import (
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.file_locks import is_free
+from scrapy_bloom.bloom.client.embedded import is_free
 
 #: Like the magazine's queue spider, but every page has the lasting window.
 ONCE_SPIDER = """

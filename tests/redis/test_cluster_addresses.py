@@ -12,9 +12,8 @@ from support.polling import until
 from support.servers import SLOTS, Server, free_port
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
-from scrapy_bloom.bloom.client import tls
+from scrapy_bloom.bloom.client.clients import connecting
 from scrapy_bloom.bloom.client.connection import connect
-from scrapy_bloom.bloom.client.guarded import connecting
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 SECRET = "S3CRET"
@@ -120,7 +119,6 @@ def test_the_certificate_is_checked(secure: TLSServer, tmp_path: Any) -> None:
         use(url_of(secure, ssl_check_hostname="false"))
 
 
-@pytest.mark.skipif("ssl_ciphers" not in tls.IN_URL, reason="redis-py is too old")
 def test_options_that_redis_pys_clients_for_clusters_drop(secure: TLSServer) -> None:
     """A server that has no cipher in common refuses the client."""
     with secure.server.client() as client:

@@ -160,14 +160,6 @@ def test_a_page_is_one_wave(make: Make, blocks: int) -> None:
         assert [bloom.waves(page) for page in pages] == [1] * len(pages)
 
 
-def test_all_blocks_are_read_in_one_wave(make: Make) -> None:
-    with make(blocks=64) as first, make(blocks=64) as second:
-        first.open()
-        second.open()
-        # The nodes, the header, the rings (and script texts), the header's expiry.
-        assert second.driver.round_trips <= 5
-
-
 def test_all_blocks_are_created_in_few_waves(make: Make) -> None:
     with make(blocks=300) as first, make(blocks=300) as second:
         first.open()

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from scrapy_bloom.bloom.client.embedded import EmbeddedServer
-from scrapy_bloom.bloom.client.file_locks import is_free
+from scrapy_bloom.bloom.client.embedded import EmbeddedServer, is_free
 from scrapy_bloom.bloom.errors import StorageError
 
 pytestmark = pytest.mark.usefixtures("own_tmp")

@@ -1,13 +1,11 @@
 """Servers older than Redis 7.0 are refused."""
 
-import asyncio
-
 import pytest
 import redis
 import redis.asyncio
 from support.servers import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import StorageError, explain
 from scrapy_bloom.bloom.protocol import ring_store, scripts
 
@@ -38,20 +36,6 @@ def test_an_old_server_is_refused(
     for call in (bloom.open, bloom.info, lambda: bloom.add("a")):
         with pytest.raises(StorageError, match=r"is Redis 6\.2\.14: use Redis 7\.0 or later, or V"):
             call()
-    assert not client.keys("*")
-
-
-def test_an_old_server_is_refused_by_asyncio(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, "'redis_version:5.0.7'")
-
-    async def open_filter() -> None:
-        async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as other:
-            await AsyncBloomFilter(other, "k").open()
-
-    with pytest.raises(StorageError, match=r"is Redis 5\.0\.7: use"):
-        asyncio.run(open_filter())
     assert not client.keys("*")
 
 

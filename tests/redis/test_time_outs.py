@@ -19,9 +19,9 @@ from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.clients import connecting, this_thread
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.client.guarded import connecting, this_thread
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 from scrapy_bloom.crawl.filters import connect_filters
@@ -248,34 +248,6 @@ def test_the_setting_bounds_operations() -> None:
 
 
 # -- a late reply --
-
-
-@pytest.mark.parametrize("fault", [Fault(Kind.DELAY, 3 * TIMEOUT, times=1), Fault(Kind.HALF)])
-@pytest.mark.parametrize("pipeline", [False, True])
-def test_a_late_reply_is_nobodys_answer(
-    bloom: BloomFilter, proxy: Proxy, fault: Fault, pipeline: bool
-) -> None:
-    client = bloom._driver.client
-
-    def echo(*words: bytes) -> list[bytes]:
-        if not pipeline:
-            return [client.echo(word) for word in words]
-        with client.pipeline(transaction=False) as batch:
-            for word in words:
-                batch.echo(word)
-            return batch.execute(raise_on_error=False)
-
-    assert echo(b"before") == [b"before"]
-    proxy.fault = fault
-    set_timeout(bloom, TIMEOUT)
-    with pytest.raises(redis.TimeoutError):
-        echo(b"first", b"second")
-    set_timeout(bloom, PATIENCE)
-    assert client.connection_pool._available_connections[0]._sock is None
-    proxy.fault = PASS
-    time.sleep(3 * TIMEOUT)
-    assert echo(b"third") == [b"third"]
-    assert echo(b"fourth", b"fifth") == [b"fourth", b"fifth"]
 
 
 # -- a thread that does not connect --

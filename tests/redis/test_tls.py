@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from scrapy.settings import Settings
 from support.certificates import Authority, TLSServer
 from support.outages import stalled
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
-from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.crawl.opening import Opening
@@ -181,13 +179,6 @@ def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
         using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
 
 
-def test_nobody_is_there(secure: TLSServer, using: Use) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        with refused("is not there"):
-            using(secure.url(unused.getsockname()[1]))
-
-
 @contextmanager
 def answering(reply: bytes) -> Iterator[int]:
     """Give the port of a server that answers anything with the same bytes."""
@@ -315,7 +306,6 @@ def test_options_that_cannot_be(query: str, parts: tuple[str, ...]) -> None:
         connect(f"rediss://h?{query}")
 
 
-@pytest.mark.skipif("ssl_ciphers" not in tls.IN_URL, reason="redis-py is too old")
 def test_ciphers_and_versions_that_openssl_refuses() -> None:
     with misconfigured("ssl_ciphers 'none', which OpenSSL refuses", "No cipher"):
         connect("rediss://h?ssl_ciphers=none")
@@ -339,8 +329,3 @@ def test_the_setting_is_named() -> None:
         connect_scrapy_redis(Settings({"REDIS_URL": "rediss://h?ssl_ca_certs=/none"}))
     with misconfigured("BLOOM_REDIS_URL sets ssl_ca_certs '/none'"):
         connect("rediss://h?ssl_ca_certs=/none", setting="BLOOM_REDIS_URL")
-
-
-def test_every_known_option_is_one_of_redis_pys() -> None:
-    for name in tls.KNOWN:
-        redis.SSLConnection(**{name: None})

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl
+from urllib.parse import parse_qs, urlencode
 
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.connection import SSLConnection, parse_url
@@ -32,16 +32,16 @@ NOT_IN_QUERY = frozenset(
 #: What the arguments for sentinels begin with, in queries and in the arguments of clients.
 OF_SENTINELS = "sentinel_"
 
-_WHO = r"(?:(?P<user>[^:@/?#]*)(?P<password>:[^/?#]*)?@)?"
+_WHO = r"(?P<who>(?:(?P<user>[^:@/?#]*)(?P<password>:[^/?#]*)?@)?)"
 HOST = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])"
 _HOST_AND_PORT = rf"{HOST}(?::[0-9]{{1,9}})?"
 _HOSTS = rf"(?P<hosts>{_HOST_AND_PORT}(?:,{_HOST_AND_PORT})*)"
-_DB = r"(?:/[0-9]*)?"
+_DB = r"(?P<path>(?:/[0-9]*)?)"
 _QUERY = r"(?:\?(?P<query>[^#]*))?"
 _FORMS = tuple(
     re.compile(rf"(?P<scheme>{scheme})://{_WHO}(?P<where>{where}){_QUERY}")
     for scheme, where in (
-        ("unix", r"/[^?#]+"),
+        ("unix", r"(?P<path>/[^?#]+)"),
         ("rediss?", rf"(?P<hosts>{_HOST_AND_PORT})?{_DB}"),
         (r"rediss?\+cluster", _HOSTS + _DB),
         # The characters that a sentinel takes in the name of a service.
@@ -82,41 +82,32 @@ def parse(url: str, setting: str) -> ParsedUrl:
             f"{setting} is not an address that can be used ({redact(url)!r}): {_expected(url)}"
         )
     source = f"{setting} {redact(url)!r}"
-    query = match["query"] or ""
-    misplaced = NOT_IN_QUERY & parse_qs(query).keys()
-    if misplaced:
+    parts = match.groupdict("")
+    scheme, _, kind = parts["scheme"].partition("+")
+    query = parse_qs(parts["query"], keep_blank_values=True)
+    if misplaced := NOT_IN_QUERY & query.keys():
         raise ConfigurationError(f"{source} has {sorted(misplaced)} in its query; use {URL_FORMS}")
-    scheme, _, kind = match["scheme"].partition("+")
-    of_sentinels: dict[str, Any] = {}
-    if kind == "sentinel":
-        pairs = query.split("&")
-        own = [pair for pair in pairs if pair.startswith(OF_SENTINELS)]
-        of_sentinels = dict(parse_qsl("&".join(own)))
-        query = "&".join(pair for pair in pairs if pair not in own)
-    nodes = tuple(_nodes(match["hosts"], kind)) if kind else ()
-    service = match["service"] if kind == "sentinel" else ""
-    who = url[match.end("scheme") + 3 : match.start("where")]
-    where = match["where"]
-    if nodes:
-        path = where.removeprefix(match["hosts"])
-        where = "host" + (path.removeprefix(f"/{service}") if service else path)
+    own = [name for name in query if kind == "sentinel" and name.startswith(OF_SENTINELS)]
+    of_sentinels = {name: query.pop(name)[-1] for name in own}
+    options = _tls_options(query, source, is_tls=scheme == "rediss")
+    host = "host" if kind else parts.get("hosts", "")
     try:
         arguments: dict[str, Any] = parse_url(  # type: ignore[no-untyped-call]
-            f"{scheme}://{who}{where}{query and '?'}{query}"
+            f"{scheme}://{parts['who']}{host}{parts['path']}?{urlencode(query, doseq=True)}"
         )
     except ValueError as error:
         # urllib's own texts can quote the password.
         text = str(error) if str(error).startswith("Invalid value for") else "it cannot be parsed"
         raise ConfigurationError(f"{source} is wrong: {text}") from None
     arguments.pop("connection_class", None)
-    if nodes:
-        arguments.pop("host")
+    if kind:
+        del arguments["host"]
     if scheme == "unix":
         arguments["unix_socket_path"] = arguments.pop("path")
     elif scheme == "rediss":
         arguments["ssl"] = True
-    arguments |= _tls_options(query, source, is_tls=scheme == "rediss") | of_sentinels
-    return ParsedUrl(arguments, nodes, service)
+    nodes = tuple(_nodes(parts["hosts"], kind)) if kind else ()
+    return ParsedUrl(arguments | options | of_sentinels, nodes, parts.get("service", ""))
 
 
 def _expected(url: str) -> str:
@@ -135,18 +126,17 @@ def _nodes(hosts: str, kind: str) -> Iterable[Address]:
         yield Address(name.strip("[]"), int(port or default))
 
 
-def _tls_options(query: str, source: str, *, is_tls: bool) -> dict[str, str]:
+def _tls_options(query: dict[str, list[str]], source: str, *, is_tls: bool) -> dict[str, str]:
     """Return the options of TLS whose texts redis-py would not check; refuse wrong ones."""
-    given = parse_qs(query, keep_blank_values=True)
-    options = {name: values[-1] for name, values in given.items() if tls.is_option(name)}
-    if options and not is_tls:
-        raise ConfigurationError(f"{source} sets {', '.join(options)}: for TLS, use rediss://")
-    tls.check_names(tuple(options), tls.IN_URL, source)
-    for name, value in options.items():
-        if not value or len(given[name]) > 1:
+    names = [*filter(tls.is_option, query)]
+    if names and not is_tls:
+        raise ConfigurationError(f"{source} sets {', '.join(names)}: for TLS, use rediss://")
+    tls.check_names(names, tls.IN_URL, source)
+    for name in names:
+        if not query[name][-1] or len(query[name]) > 1:
             raise ConfigurationError(f"{source} sets {name} to nothing, or twice: set it once")
     # redis-py takes any other text for "true".
-    return {name: value for name, value in options.items() if name == "ssl_check_hostname"}
+    return {name: query[name][0] for name in names if name == "ssl_check_hostname"}
 
 
 def _form_of(url: str) -> re.Match[str] | None:
@@ -216,6 +206,7 @@ def label_of_client(client: Any) -> object:
         return f"the service {name!r} of Redis Sentinel"
     kind = getattr(pool, "connection_class", None)
     is_tls = isinstance(kind, type) and issubclass(kind, SSLConnection | AsyncSSLConnection)
+    is_tls = is_tls or arguments.get("context") is not None  # clients.py makes it so
     return label({**arguments, "unix_socket_path": arguments.get("path"), "ssl": is_tls})
 
 

@@ -1,8 +1,9 @@
 """Sends the calls of an operation by an asyncio client's connections: see driver.py."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, TypeVar
 
 import redis
@@ -11,20 +12,14 @@ from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY
 from redis.exceptions import RedisClusterException
 
-from scrapy_bloom.bloom.client.addresses import user_of_client
-from scrapy_bloom.bloom.client.check_client import check_client
-from scrapy_bloom.bloom.client.driver import topology_of
-from scrapy_bloom.bloom.client.exchanges import Exchanges, values_of
+from scrapy_bloom.bloom.client.clients import check_client
+from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, exchanges_of
+from scrapy_bloom.bloom.client.exchanges import values_of
 from scrapy_bloom.bloom.client.routes import Address, Command, Failure, Wave, Waves
-from scrapy_bloom.bloom.client.time_out import timeout
-from scrapy_bloom.bloom.client.unreadable import FAILURES, as_redis_error
 from scrapy_bloom.bloom.errors import (
     WORDS,
-    BloomError,
     StorageError,
     explain,
-    reword,
-    showable,
 )
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -32,6 +27,10 @@ from scrapy_bloom.bloom.protocol.scripts import Call
 
 T = TypeVar("T")
 
+#: A time-out is made up of so many steps. A connection and a round trip take 25 rounds of the loop.
+STEPS = 100
+#: Seconds of a step at least: timers are exact to about one millisecond.
+MIN_STEP_SECONDS = 0.002
 #: Seconds that cleaning up behind an operation may take.
 CLEAN_UP_SECONDS = 10.0
 #: A wave without commands.
@@ -65,9 +64,8 @@ class AsyncDriver:
     ) -> None:
         check_client(client, is_async=True)
         self._client = client
-        self._words = {**words, "user": user_of_client(client), "server": str(label)}
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
+        self._exchanges = exchanges_of(client, self._manager, label, words)
         self._timeout = timeout
         #: The node that had not answered when the last time-out ended a wave.
         self._silent: Address | None = None
@@ -113,41 +111,32 @@ class AsyncDriver:
                     await self._client.connection_pool.disconnect()
 
     async def _drive(self, waves: Waves[T], *, is_long: bool = False) -> T:
-        """Send waves and return what comes of them.
-
-        Args:
-            waves: are sent.
-            is_long: whether each wave has the time-out for itself.
-        """
+        """Send waves, all in one time-out or each in its own, and return what comes of them."""
         # Not attributes: operations of several tasks may be under way.
         sent, replies = NOTHING, dict[Address, list[Any]]()
         each, whole = (self._timeout, None) if is_long else (None, self._timeout)
-        try:
+        with self._exchanges.explaining():
             try:
-                async with timeout(whole, lambda: self.round_trips):
-                    if self._manager is not None:
-                        await self._initialize()
-                    wave = next(waves)
-                    while True:
-                        sent, replies = wave, {address: [] for address in wave.batches}
-                        async with timeout(each, lambda: self.round_trips):
-                            await self._exchange(wave, replies)
-                        # Not held here: replies may be large, and are parsed into others.
-                        answered, sent, replies = [replies], NOTHING, {}
-                        wave = waves.send(answered.pop())
-            except TimeoutError as error:
-                # What has come is the operation's; what has not is unknown to it.
-                if sent.batches:
-                    waves.send(_completed(sent, replies))
-                raise self.late() from error
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except (redis.RedisError, OSError) as error:
-            raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
+                try:
+                    async with timeout(whole, lambda: self.round_trips):
+                        if self._manager is not None:
+                            await self._initialize()
+                        wave = next(waves)
+                        while True:
+                            sent, replies = wave, {address: [] for address in wave.batches}
+                            async with timeout(each, lambda: self.round_trips):
+                                await self._exchange(wave, replies)
+                            # Not held here: replies may be large, and are parsed into others.
+                            answered, sent, replies = [replies], NOTHING, {}
+                            wave = waves.send(answered.pop())
+                except TimeoutError as error:
+                    # What has come is the operation's; what has not is unknown to it.
+                    if sent.batches:
+                        waves.send(_completed(sent, replies))
+                    raise self.late() from error
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
 
     def late(self) -> StorageError:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""
@@ -266,3 +255,58 @@ async def finish(cleaning: Awaitable[T]) -> T:
     _cleaning.add(task)
     task.add_done_callback(_cleaning.discard)
     return await asyncio.shield(task)
+
+
+class timeout:  # noqa: N801 - used as asyncio.timeout is
+    """Cancel an ``async with`` block after some seconds: TimeoutError.
+
+    Counts the time in which the event loop could have read a reply, and not while it is blocked:
+    a step that is late counts as if it had been in time, and as nothing if a reply comes after it.
+    So a silent server is given up after ``STEPS`` rounds of a busy loop at most.
+
+    Args:
+        seconds: the time, None for no limit.
+        replies: returns a number that is another one after each reply.
+    """
+
+    def __init__(self, seconds: float | None, replies: Callable[[], int] = int) -> None:
+        self._seconds, self._replies = seconds, replies
+        self._scope = asyncio.timeout(None)
+        self._timer: asyncio.Handle | None = None
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+        if self._seconds is None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
+        #: What is left, and what late steps have taken of it since the last reply.
+        self._left, self._late = self._seconds, 0.0
+        self._seen, self._last = self._loop.time(), self._replies()
+        self._look()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._scope.__aexit__(kind, error, trace)
+
+    def _look(self) -> None:
+        if self._last != (last := self._replies()):
+            self._last, self._late = last, 0.0
+        took = self._loop.time() - self._seen
+        self._seen += took
+        if took <= self._step:
+            self._left -= took
+        else:
+            self._late += self._step
+        if self._left > self._late:
+            # Half a step, because timers are always a little late.
+            self._timer = self._loop.call_later(self._step / 2, self._look)
+        else:
+            # After what the loop has just read for the task.
+            self._scope.reschedule(self._seen)

@@ -7,11 +7,11 @@ every client here has short time-outs, no retries, and refuses arguments that sa
 from __future__ import annotations
 
 import difflib
-import importlib
 import logging
+import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from ipaddress import ip_address
@@ -35,8 +35,15 @@ from scrapy_bloom.bloom.client.addresses import (
 )
 from scrapy_bloom.bloom.client.addresses import label as label_of
 from scrapy_bloom.bloom.client.exchanges import not_ready
-from scrapy_bloom.bloom.client.sentinels import Service, bind
-from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, explain, rewording, showable
+from scrapy_bloom.bloom.client.sentinels import Service
+from scrapy_bloom.bloom.errors import (
+    WORDS,
+    ConfigurationError,
+    StorageError,
+    explain,
+    rewording,
+    showable,
+)
 
 if TYPE_CHECKING:
     from scrapy_bloom.bloom.client.embedded import EmbeddedServer
@@ -45,24 +52,18 @@ logger = logging.getLogger(__name__)
 
 #: Redis keeps the number of databases in an int.
 MAX_DB = 2**31 - 1
-#: Client arguments that the package sets itself, and what to do instead.
-RESERVED = {
-    **dict.fromkeys(
-        ("socket_timeout", "socket_connect_timeout", "timeout"), "set `timeout` instead"
+#: What to do in the place of client arguments that the package sets itself -> these.
+_REMEDIES = {
+    "set `timeout` instead": ("socket_timeout", "socket_connect_timeout", "timeout"),
+    "remove it: a repeated command would hide pages; `timeout` bounds the waiting": (
+        *("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"),
     ),
-    **dict.fromkeys(
-        ("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"),
-        "remove it: a repeated command would hide pages; `timeout` bounds the waiting",
+    "remove it: replies are read as RESP2 bytes": (
+        *("decode_responses", "encoding", "encoding_errors", "charset", "errors", "protocol"),
     ),
-    **dict.fromkeys(
-        ("decode_responses", "encoding", "encoding_errors", "charset", "errors", "protocol"),
-        "remove it: replies are read as RESP2 bytes",
-    ),
-    **dict.fromkeys(
-        ("connection_pool", "single_connection_client"),
-        "remove it: the pool belongs to scrapy-bloom",
-    ),
+    "remove it: the pool belongs to scrapy-bloom": ("connection_pool", "single_connection_client"),
 }
+RESERVED = {name: remedy for remedy, names in _REMEDIES.items() for name in names}
 #: Arguments taken from scrapy-redis's settings, in addition to ``ssl`` and everything ``ssl_*``.
 SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
 SHARED |= {"username", "password", "credential_provider"}
@@ -98,12 +99,8 @@ class Connection:
             return None  # some arguments are known to clients that block only, as those for OCSP
 
     def close(self) -> None:
-        """Close the client and its pool and leave the embedded server; may be called again."""
+        """Close the client and leave the embedded server; may be called again."""
         self.client.close()
-        # redis-py closes the pool with the client in some versions only, a cluster has none.
-        pool = getattr(self.client, "connection_pool", None)
-        if pool is not None:
-            pool.disconnect()
         if self._server is not None:
             self._server.detach()
 
@@ -238,8 +235,7 @@ def _connect_embedded(
     except BaseException:
         server.detach()
         raise
-    label, make_async = f"embedded:{server.data_dir}", connection._make_async  # noqa: SLF001
-    return Connection(connection.client, label, False, make_async, server)
+    return replace(connection, address=f"embedded:{server.data_dir}", _server=server)
 
 
 def _open(
@@ -253,6 +249,7 @@ def _open(
     if not 0 < timeout < float("inf"):
         raise ConfigurationError(f"`timeout` is {timeout!r}: use a number of seconds above 0")
     params = params or {}
+    source_of = lambda name: "`params`" if name in params else source  # noqa: E731
     _refuse_reserved(params, "`params`")
     if target.nodes and (misplaced := NOT_IN_QUERY & params.keys()):
         raise ConfigurationError(f"`params` sets {sorted(misplaced)}: `url` says that, remove it")
@@ -260,36 +257,31 @@ def _open(
     _check_address(arguments, "`params` ")
     if target.is_cluster and arguments.pop("db", 0):
         raise ConfigurationError("`url` or `params` names a database: a cluster has 0 only")
-    source_of = lambda name: "`params`" if name in params else source  # noqa: E731
     of_sentinels = _take_sentinels(arguments, source_of) if target.service else {}
-    label: object = label_of(arguments, target.nodes, target.service)
+    label = label_of(arguments, target.nodes)
     context = tls.prepare(arguments, source_of)
     factory = _load_class(arguments.pop("redis_cls", redis.Redis))
     # Later versions of redis-py default to RESP3, which brings longer time-outs along.
     arguments |= {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2}
+    service = None
+    if target.service:
+        parts = target.service, target.nodes, of_sentinels, arguments, timeout
+        service = Service(*parts).shared()
     try:
-        if target.is_cluster:
-            client: Any = clients.make_cluster(target.nodes, arguments)
-        else:
-            client = clients.make(factory, arguments)
-        if target.service:
-            label = Service.shared(target.service, target.nodes, of_sentinels, arguments, timeout)
-            bind(client, label)
+        client: Any = (
+            clients.make_cluster(target.nodes, arguments)
+            if target.is_cluster
+            else clients.make(factory, arguments, service)
+        )
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
-        # Clients for clusters connect at once; the cause is what the last node answered.
-        cause = error.__cause__ if isinstance(error, RedisClusterException) else None
-        reason = cause if isinstance(cause, Exception) else error
-        explained = explain(reason, str(label), words)
-        if target.is_cluster and not isinstance(error, RedisClusterException):
-            # A node has answered, but not the first primary: a replica may take its place.
-            explained = not_ready(explained)
-        raise explained from showable(reason)
+        explained = _explained(error, label, words, is_cluster=target.is_cluster)
+        raise explained from explained.__cause__
     except (TypeError, ValueError, redis.RedisError) as error:
         raise _refused(error, source, source_of) from error
     hosts: list[Any] = [node.host for node in target.nodes] or [arguments.get("host")]
-    resolves = bool(target.service) or any(map(_is_name, hosts))
-    make_async = _async_maker(factory, target, arguments, context, label)
-    return Connection(client, label, resolves, make_async)
+    resolves = service is not None or any(map(_is_name, hosts))
+    make_async = _async_maker(factory, target, arguments, context, service)
+    return Connection(client, service or label, resolves, make_async)
 
 
 def _refused(error: Exception, source: str, source_of: Callable[[str], str]) -> ConfigurationError:
@@ -311,12 +303,11 @@ def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) 
     """Take the arguments of clients of sentinels out of those of clients of servers."""
     names = [name for name in arguments if str(name).startswith(OF_SENTINELS)]
     given = {name.removeprefix(OF_SENTINELS): arguments.pop(name) for name in names}
-    flag = given.pop("ssl", False)
-    if str(flag).lower() not in tls.FLAGS:
+    flag = given["ssl"] = tls.flag_of(given.get("ssl", False))
+    if flag is None:
         raise ConfigurationError(
             f"{source_of('sentinel_ssl')} sets sentinel_ssl, which is unknown: use true or false"
         )
-    given["ssl"] = tls.FLAGS[str(flag).lower()]
     known = ("username", "password", "ssl", *tls.IN_URL)
     if unknown := given.keys() - set(known):
         raise ConfigurationError(
@@ -331,12 +322,25 @@ def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) 
     return {**given, "protocol": 2}
 
 
+def _explained(
+    error: Exception, label: str, words: Mapping[str, str], *, is_cluster: bool
+) -> StorageError:
+    """Return the error for a client that connects at once, as those for clusters do."""
+    # The cause is what the last node answered.
+    found = isinstance(error, RedisClusterException)
+    reason = error.__cause__ if found and isinstance(error.__cause__, Exception) else error
+    explained = explain(reason, label, words)
+    explained.__cause__ = showable(reason)
+    # A node has answered, but not the first primary: a replica may take its place.
+    return not_ready(explained) if is_cluster and not found else explained
+
+
 def _async_maker(
     factory: object,
     target: ParsedUrl,
     arguments: Mapping[str, Any],
     context: SSLContext | None,
-    label: object,
+    service: Service | None,
 ) -> Callable[[], Any] | None:
     """Return a factory of asyncio clients; None for clients that are not redis-py's own.
 
@@ -345,29 +349,14 @@ def _async_maker(
     provider = arguments.get("credential_provider")
     if provider is not None and not hasattr(provider, "get_credentials_async"):
         return None  # redis-py 8 asks for it
-    # The driver bounds an operation as a whole. redis-py's own time-outs are a task for each step,
-    # and take a loop that is busy for a server that is silent.
-    arguments = {**arguments, "socket_timeout": None, "socket_connect_timeout": None}
-    if target.is_cluster:
+    if target.is_cluster or factory is redis.RedisCluster:
         return partial(clients.make_async_cluster, target.nodes, arguments, context)
-    if isinstance(label, Service):
-        return partial(_make_async_of, label, arguments, context)
     if factory is redis.Redis:
-        return partial(clients.make_async, arguments, context)
-    if factory is redis.RedisCluster:
-        return partial(clients.make_async_cluster, (), arguments, context)
+        return partial(clients.make_async, arguments, context, service)
     logger.info(
         "redis_cls is %r, for which there is no asyncio client: lookups block the crawl", factory
     )
     return None
-
-
-def _make_async_of(
-    service: Service, arguments: Mapping[str, Any], context: SSLContext | None
-) -> Any:
-    client = clients.make_async(arguments, context)
-    bind(client, service)
-    return client
 
 
 def _is_name(host: object) -> bool:
@@ -380,7 +369,7 @@ def _is_name(host: object) -> bool:
         return True
 
 
-def _refuse_reserved(names: Iterable[str], source: str) -> None:
+def _refuse_reserved(names: Mapping[str, Any], source: str) -> None:
     for name in names:
         if name in RESERVED:
             raise ConfigurationError(f"{source} sets {name}: {RESERVED[name]}")
@@ -389,9 +378,7 @@ def _refuse_reserved(names: Iterable[str], source: str) -> None:
 def _load_class(given: Any) -> Callable[..., redis.Redis]:
     """Return ``redis_cls``, given as a class or as its import path."""
     try:
-        if isinstance(given, str):
-            module, _, name = given.rpartition(".")
-            given = getattr(importlib.import_module(module), name)
+        given = pkgutil.resolve_name(given) if isinstance(given, str) else given
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"redis_cls {given!r} cannot be loaded: {error}") from error
     if not callable(given):

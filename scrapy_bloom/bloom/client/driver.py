@@ -4,9 +4,10 @@ redis-py's own clients, above all those for clusters, send again what got no rep
 connections are used here.
 """
 
+import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
@@ -16,10 +17,8 @@ from redis.cluster import PRIMARY, ClusterNode, RedisCluster
 from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.addresses import user_of_client
-from scrapy_bloom.bloom.client.check_client import check_client
-from scrapy_bloom.bloom.client.exchanger import Exchanger
+from scrapy_bloom.bloom.client.clients import check_client, connecting, this_thread
 from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of, values_of
-from scrapy_bloom.bloom.client.guarded import connecting, this_thread
 from scrapy_bloom.bloom.client.routes import (
     ONE_SERVER,
     Address,
@@ -29,12 +28,10 @@ from scrapy_bloom.bloom.client.routes import (
     Wave,
     Waves,
 )
-from scrapy_bloom.bloom.client.unreadable import FAILURES, as_redis_error
 from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
     is_of_rights,
-    reword,
     showable,
 )
 from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
@@ -46,6 +43,12 @@ T = TypeVar("T")
 #: Share of the time-out that a round trip counts for at most: more of it may be a delay of this
 #: thread, which could not run when the reply came.
 MAX_SHARE = 1 / 4
+#: A server that replied within so many seconds the last time is polled for as long.
+NEAR_SECONDS = 0.0002
+#: What redis-py raises for replies that are not Redis's, without hiredis, and for such an INFO.
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+#: What a node that cannot be reached, or understood, makes it raise.
+FAILURES = (redis.RedisError, OSError, *_UNREADABLE)
 
 
 class Driver:
@@ -77,9 +80,8 @@ class Driver:
         check_client(client, is_async=False)
         self.client = client
         self.label = label
-        self._words = {**words, "user": user_of_client(client), "server": str(label)}
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = Exchanges(topology_of(self._manager), label, self._words)
+        self._exchanges = exchanges_of(client, self._manager, label, words)
         self._exchanger = None if self._manager else Exchanger(client.connection_pool)
         self._timeout = timeout
         self.may_connect = True
@@ -124,9 +126,9 @@ class Driver:
             if is_of_rights(error):
                 return None
             raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
+        except BloomError:
+            with self._exchanges.explaining():
+                raise
         finally:
             this_thread.may_connect = outer
 
@@ -184,12 +186,7 @@ class Driver:
             self._exchanger.keeps_connection = True
 
     def _drive(self, waves: Waves[T], timeout: float | None) -> T:
-        """Send waves and return what comes of them.
-
-        Args:
-            waves: are sent.
-            timeout: seconds for all of them; None for no limit.
-        """
+        """Send waves, all of them in so many seconds, and return what comes of them."""
         if self._exchanger is not None:
             self._exchanger.give_back()
         left, most = (inf, inf) if timeout is None else (timeout, MAX_SHARE * timeout)
@@ -203,20 +200,15 @@ class Driver:
             left -= min(time.monotonic() - begin, most)
             return replies
 
-        try:
-            with connecting(allowed=self.may_connect):
+        with self._exchanges.explaining(), connecting(allowed=self.may_connect):
+            try:
                 wave = next(waves)
                 while True:
                     # Not held here: replies may be large, and are parsed into others.
                     wave = waves.send(exchange(wave))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except (redis.RedisError, OSError) as error:
-            raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._words)
-            raise
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
 
     def _exchange(self, wave: Wave) -> Replies:
         """Write to all nodes, then read from all; errors are in the places of replies."""
@@ -250,27 +242,25 @@ class Driver:
         return node.redis_connection.connection_pool
 
 
-def topology_of(manager: Any) -> Topology:
-    """Return what a cluster's client knows before it has read anything; None is a server's."""
+def exchanges_of(client: Any, manager: Any, label: object, words: Mapping[str, str]) -> Exchanges:
+    """Return the exchanges of a client of either kind; a server's has no manager of nodes."""
+    words = {**words, "user": user_of_client(client), "server": str(label)}
     if manager is None:
-        return ONE_SERVER
+        return Exchanges(ONE_SERVER, label, words)
     startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    return Topology(startup, manager.remap_host_port)
+    return Exchanges(Topology(startup, manager.remap_host_port), label, words)
 
 
 class _Talk:
-    """A node's part of a wave, on a connection of its own.
-
-    Attributes:
-        replies: in the order of the commands; errors are in their places.
-        error: why there are no more replies.
-    """
+    """A node's part of a wave, on a connection of its own."""
 
     def __init__(self, commands: list[Command]) -> None:
         self._commands = commands
         self._pool: Any = None
         self._connection: Any = None
+        #: In the order of the commands; errors are in their places.
         self.replies: list[Any] = []
+        #: Why there are no more replies.
         self.error: Exception | None = None
 
     def write(self, find_pool: Callable[[], Any]) -> None:
@@ -305,3 +295,92 @@ class _Talk:
         if self.error is not None or len(self.replies) < len(self._commands):
             self._connection.disconnect()
         self._pool.release(self._connection)
+
+
+class Exchanger:
+    """Sends commands that are written out already, without the layers of redis-py's client.
+
+    ``execute_command`` costs 20 us: as much as all that Scrapy and this package do for a new URL.
+
+    Attributes:
+        keeps_connection: whether the connection stays here until ``give_back``: to take one and to
+            give it back costs 10 us. For pools that nothing else uses at the same time.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        #: At most one for each thread. Only ``pop`` and ``append``, which no other thread divides.
+        self._kept: list[Any] = []
+        self.keeps_connection = False
+        self._is_near = False
+
+    def exchange(self, frame: bytes) -> Any:
+        """Send a command and return its reply; raise what redis-py does."""
+        connection = self._take()
+        try:
+            begin = time.perf_counter()
+            connection.send_packed_command([frame])
+            if self._is_near:
+                # To sleep until the reply comes, and to be woken, takes longer than the server.
+                until = begin + NEAR_SECONDS
+                while not connection.can_read() and time.perf_counter() < until:
+                    pass
+            reply = connection.read_response()
+        except redis.ResponseError:
+            raise  # it is the whole reply
+        except BaseException as error:
+            # A reply that comes late would be taken for that of the next command.
+            connection.disconnect()
+            if (found := as_redis_error(error)) is error:
+                raise
+            raise found from error
+        else:
+            self._is_near = time.perf_counter() - begin < NEAR_SECONDS
+            return reply
+        finally:
+            if self.keeps_connection:
+                self._kept.append(connection)
+            else:
+                self._pool.release(connection)
+
+    def give_back(self) -> None:
+        """Give what is kept back to the pool."""
+        while self._kept:
+            self._pool.release(self._kept.pop())
+
+    def _take(self) -> Any:
+        try:
+            connection = self._kept.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        try:
+            # As the pool does: the server may have closed it. After a fork, it is the parent's.
+            if connection.pid == os.getpid() and not connection.can_read():
+                return connection
+        except (redis.RedisError, OSError):
+            pass
+        connection.disconnect()
+        self._pool.release(connection)
+        return self._pool.get_connection()
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise an error of redis-py's for a reply that it cannot read. For its calls alone.
+
+    Raises:
+        redis.InvalidResponse: the reply is not Redis's.
+    """
+    try:
+        yield
+    except UnicodeError:  # of a text, not of the protocol
+        raise
+    except _UNREADABLE as error:
+        raise as_redis_error(error) from error
+
+
+def as_redis_error(error: Any) -> Any:
+    """Return an error for what redis-py raised, also if it could not read a reply."""
+    if not isinstance(error, _UNREADABLE) or isinstance(error, UnicodeError | OSError):
+        return error
+    return redis.InvalidResponse(f"{type(error).__name__}: {error}")

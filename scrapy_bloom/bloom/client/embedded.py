@@ -23,13 +23,16 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from scrapy_bloom.bloom.client.file_locks import POLL_SECONDS, held, is_free, open_lock, try_lock
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between two looks at a lock, or at the server.
+POLL_SECONDS = 0.01
 #: Seconds a PING may take.
 PING_SECONDS = 1.0
 #: Seconds a server that another process started may be out of reach.
@@ -282,3 +285,46 @@ def _log_tail(data_dir: Path) -> str:
     except OSError as error:
         return f"(no log: {error})"
     return "\n".join(lines[-LOG_LINES:])
+
+
+@contextmanager
+def held(path: Path, deadline: float) -> Iterator[None]:
+    """Hold a lock file exclusively."""
+    lock = open_lock(path)
+    try:
+        while not try_lock(lock):
+            if time.monotonic() > deadline:
+                raise StorageError(f"another process has been holding {path} for too long")
+            time.sleep(POLL_SECONDS)
+        try:
+            yield
+        finally:
+            # Unlock, do not only close: a child forked by another thread has a copy of the lock.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    finally:
+        os.close(lock)
+
+
+def is_free(path: Path) -> bool:
+    """Return whether no process holds a lock file."""
+    lock = open_lock(path)
+    try:
+        free = try_lock(lock)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        return free
+    finally:
+        os.close(lock)
+
+
+def try_lock(lock: int) -> bool:
+    """Lock an open file exclusively, unless another process holds it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, created for its owner only if it is missing."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

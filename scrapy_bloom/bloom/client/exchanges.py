@@ -4,7 +4,7 @@ Each method is a generator, as in ``routes.py``: a driver sends its waves, and r
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import redis
@@ -30,6 +30,7 @@ from scrapy_bloom.bloom.errors import (
     RightsError,
     StorageError,
     explain,
+    reword,
     short,
     showable,
     shown,
@@ -172,6 +173,17 @@ class Exchanges:
                 ) from failure.error
 
     # -- failures --
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise what callers handle for what a client raises in a ``with`` block."""
+        try:
+            yield
+        except (redis.RedisError, OSError) as error:
+            raise self.explain(error) from showable(error)
+        except BloomError as error:
+            reword(error, self._words)
+            raise
 
     def explain(self, error: Exception) -> StorageError:
         """Return an error that says what to do about an error of the client's."""

@@ -1,26 +1,24 @@
-"""The primary of a service, as Redis Sentinel names it, and connections that go to no other server.
+"""The primary of a service, as Redis Sentinel names it, the same for all clients of a process.
 
 redis-py's classes for Sentinel resolve for each client: a synchronous and an asyncio client can be
 on two servers for a while, which splits a filter. And one silent sentinel takes a whole time-out.
 """
 
-import asyncio
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
 import redis
-import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
-from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.client.addresses import label
-from scrapy_bloom.bloom.client.guarded import GuardedConnection, TCPConnection, TLSConnection
 from scrapy_bloom.bloom.client.routes import Address
 from scrapy_bloom.bloom.errors import explain, tls_reason
 
@@ -42,6 +40,7 @@ class NoPrimaryError(redis.ConnectionError):
     """No server can be used as the primary of a service."""
 
 
+@dataclass(eq=False, repr=False)
 class Service:
     """The primary of a service, found by its sentinels.
 
@@ -56,54 +55,44 @@ class Service:
         timeout: seconds until the primary is found, or not.
     """
 
-    def __init__(
-        self,
-        name: str,
-        sentinels: tuple[Address, ...],
-        of_sentinels: Mapping[str, Any],
-        of_servers: Mapping[str, Any],
-        timeout: float,
-    ) -> None:
-        self._name, self._sentinels = name, [*sentinels]
-        self._of_sentinels, self._of_servers = of_sentinels, of_servers
-        self._timeout = timeout
-        self._label = label(of_servers, sentinels, name)
-        self._primary: Address | None = None
-        #: What the label names: also a server that refuses this client.
-        self._named: Address | None = None
-        #: Whether the primary has said that it is none any more.
-        self._is_left = False
+    name: str
+    sentinels: tuple[Address, ...]
+    of_sentinels: Mapping[str, Any]
+    of_servers: Mapping[str, Any]
+    timeout: float
+    _primary: Address | None = None
+    #: What the label names: also a server that refuses this client.
+    _named: Address | None = None
 
-    @classmethod
-    def shared(
-        cls,
-        name: str,
-        sentinels: tuple[Address, ...],
-        of_sentinels: Mapping[str, Any],
-        of_servers: Mapping[str, Any],
-        timeout: float,
-    ) -> "Service":
-        """Return the service of this process with these arguments."""
-        parts = (name, sentinels, sorted(of_sentinels.items()), sorted(of_servers.items()), timeout)
+    def __post_init__(self) -> None:
+        #: The one that answered the last time first.
+        self._order = [*self.sentinels]
+
+    def shared(self) -> "Service":
+        """Return the one of this process with these arguments."""
+        parts = (self.sentinels, self.of_sentinels, self.of_servers, self.timeout)
         with _lock:
-            service = _services.get(repr(parts))
-            if service is None:
-                service = cls(name, sentinels, of_sentinels, of_servers, timeout)
-                _services[repr(parts)] = service
-            return service
+            return _services.setdefault(repr((self.name, parts)), self)
 
     def __str__(self) -> str:
-        return f"{self._name} at {self._named}" if self._named else self._label
+        if self._named:
+            return f"{self.name} at {self._named}"
+        return label(self.of_servers, self.sentinels, self.name)
 
     def is_primary(self, address: Address) -> bool:
         """Whether a server is the primary, as far as this process knows."""
-        return address == self._primary and not self._is_left
+        return address == self._primary
 
-    def note(self, error: Exception, address: Address) -> None:
-        """Note a server's answer: after one of a replica, the primary is looked for again."""
-        is_demoted = isinstance(error, redis.ReadOnlyError) or _DEMOTED.search(str(error))
-        if is_demoted and address == self._primary:
-            self._is_left = True
+    @contextmanager
+    def noting(self, address: Address | None) -> Iterator[None]:
+        """Note a server's reply: after one of a replica, the primary is looked for again."""
+        try:
+            yield
+        except redis.ResponseError as error:
+            is_demoted = isinstance(error, redis.ReadOnlyError) or _DEMOTED.search(str(error))
+            if is_demoted and address == self._primary:
+                self._primary = None
+            raise
 
     def find(self) -> Address:
         """Return the primary: the first server that a sentinel names and that says that it is one.
@@ -112,46 +101,40 @@ class Service:
             redis.RedisError: there is none, or it cannot be used.
             OSError: it cannot be reached.
         """
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         problems: list[str] = []
         named: list[Address] = []
-        sentinels = self._sentinels
-        for number, sentinel in enumerate(sentinels):
+        sentinels = self._order
+        for parts, sentinel in zip(range(len(sentinels), 0, -1), sentinels, strict=True):
             # One that is silent leaves as much for each of the others, and for the server.
-            left, parts = deadline - time.monotonic(), len(sentinels) - number + 1
             try:
-                address = self._ask(sentinel, left / parts)
+                address = self._ask(sentinel, (deadline - time.monotonic()) / (parts + 1))
                 if address in named:
                     continue
                 named.append(address)
-                left = deadline - time.monotonic()
-                self._check(address, left / (parts - 1))
+                self._check(address, (deadline - time.monotonic()) / parts)
             except NoPrimaryError as error:
                 problems.append(str(error))
             else:
                 # Another thread may be doing the same.
-                self._sentinels = [sentinel, *(one for one in sentinels if one != sentinel)]
-                self._primary, self._named, self._is_left = address, address, False
+                self._order = [sentinel, *(one for one in sentinels if one != sentinel)]
+                self._primary = self._named = address
                 return address
         phrase = "cannot be reached now" if named else "cannot be found"
         raise NoPrimaryError(f"{phrase}: {'; '.join(problems)}")
 
     def _ask(self, sentinel: Address, seconds: float) -> Address:
-        """Return where the primary is, as a sentinel knows.
-
-        Raises:
-            NoPrimaryError: it does not answer that.
-        """
-        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
+        """Return where the primary is, as a sentinel knows; ``NoPrimaryError`` if it does not."""
+        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
         try:
-            found = _call(sentinel, self._of_sentinels, seconds, *words)
+            found = _call(sentinel, self.of_sentinels, seconds, *words)
         except (redis.RedisError, OSError) as error:
             text = str(explain(error, f"the sentinel {sentinel}", _WORDS))
             raise NoPrimaryError(re.sub(r"\bssl_", "sentinel_ssl_", text)) from error
         if not found:
-            raise NoPrimaryError(f"the sentinel {sentinel} knows no service {self._name!r}")
-        host, port = (part.decode() if isinstance(part, bytes) else part for part in found)
-        return Address(host, int(port))
+            raise NoPrimaryError(f"the sentinel {sentinel} knows no service {self.name!r}")
+        host, port = found
+        return Address(host.decode(), int(port))
 
     def _check(self, address: Address, seconds: float) -> None:
         """Make sure that a server is a primary.
@@ -161,118 +144,26 @@ class Service:
             redis.RedisError: it refuses this client.
         """
         try:
-            role = _call(address, self._of_servers, seconds, "ROLE")[0]
+            role = _call(address, self.of_servers, seconds, "ROLE")[0]
         except NoPermissionError:
             return  # a replica will refuse the first write
-        except (redis.ResponseError, redis.AuthenticationError):
-            self._named = address
-            raise
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            if tls_reason(error):
+        except (redis.ResponseError, redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            is_refusal = isinstance(error, redis.ResponseError | redis.AuthenticationError)
+            if is_refusal or tls_reason(error):
                 self._named = address
                 raise
             text = str(error).rstrip(".")
             raise NoPrimaryError(f"the server {address}: {text}") from error
-        if role not in (b"master", "master"):
+        if role != b"master":
             raise NoPrimaryError(f"the server {address} is a replica")
 
 
 def _call(address: Address, arguments: Mapping[str, Any], seconds: float, *words: str) -> Any:
-    """Send a command on a connection of its own, and return the reply.
-
-    Raises:
-        redis.RedisError: as redis-py does.
-        OSError: as redis-py does.
-    """
+    """Send a command on a connection of its own, and return the reply."""
     if seconds <= 0:
         raise redis.TimeoutError("timed out")
     times = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-    retry = Retry(NoBackoff(), 0)
-    client = redis.Redis(
-        **{**arguments, **times, "host": address.host, "port": address.port, "retry": retry}
-    )
-    try:
-        return client.execute_command(*words)  # type: ignore[no-untyped-call]
-    finally:
-        client.connection_pool.disconnect()  # 5.0.0 does not when a client is closed
-
-
-class _OfService(GuardedConnection):
-    """A connection to the primary of a service."""
-
-    def __init__(self, *, service: Service, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._service = service
-        self._address: Address | None = None
-
-    def _locate(self) -> None:
-        self._address = self._service.find()
-        self.host, self.port = self._address
-
-    def send_packed_command(self, *args: Any, **kwargs: Any) -> Any:
-        if self._address and self._sock and not self._service.is_primary(self._address):
-            self.disconnect()  # sending connects again
-        return super().send_packed_command(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().read_response(*args, **kwargs)
-        except redis.ResponseError as error:
-            if self._address:
-                self._service.note(error, self._address)
-            raise
-
-
-class _TCPOfService(_OfService, TCPConnection):
-    pass
-
-
-class _TLSOfService(_OfService, TLSConnection):
-    pass
-
-
-class _AsyncOfService(redis.asyncio.Connection):
-    """As ``_OfService``, for asyncio."""
-
-    def __init__(self, *, service: Service, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._service = service
-        self._address: Address | None = None
-
-    async def _connect(self) -> None:
-        # One way to find the primary, for both kinds of client.
-        self._address = await asyncio.get_running_loop().run_in_executor(None, self._service.find)
-        self.host, self.port = self._address
-        await super()._connect()  # type: ignore[no-untyped-call]
-
-    async def send_packed_command(self, *args: Any, **kwargs: Any) -> Any:
-        if self._address and self.is_connected and not self._service.is_primary(self._address):
-            await self.disconnect(nowait=True)  # sending connects again
-        return await super().send_packed_command(*args, **kwargs)
-
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await super().read_response(*args, **kwargs)
-        except redis.ResponseError as error:
-            if self._address:
-                self._service.note(error, self._address)
-            raise
-
-
-class _AsyncTLSOfService(_AsyncOfService, tls.AsyncTLSConnection):
-    pass
-
-
-_OF_SERVICE: dict[type, Any] = {
-    TCPConnection: _TCPOfService,
-    TLSConnection: _TLSOfService,
-    redis.asyncio.Connection: _AsyncOfService,
-    tls.AsyncTLSConnection: _AsyncTLSOfService,
-}
-
-
-def bind(client: Any, service: Service) -> None:
-    """Let a client, of either kind, connect to the primary of a service."""
-    pool = client.connection_pool
-    pool.connection_class = _OF_SERVICE[pool.connection_class]
-    pool.connection_kwargs["service"] = service
+    own = {"host": address.host, "port": address.port, "retry": Retry(NoBackoff(), 0)}
+    with redis.Redis(**{**arguments, **times, **own}) as client:
+        # redis-py 6.4 fails on the replies to its own methods for SENTINEL.
+        return client.execute_command(*words)

@@ -5,52 +5,65 @@ redis-py reads the files when it connects, and its errors then name neither opti
 
 import inspect
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import redis
-import redis.asyncio
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown, tls_reason
 
-#: Options that a text can give: those for OCSP need objects.
-_TEXTS = (
-    "ssl_ca_certs",
-    "ssl_ca_path",
-    "ssl_ca_data",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_password",
-    "ssl_check_hostname",
-    "ssl_cert_reqs",
-    "ssl_min_version",
-    "ssl_ciphers",
-    "ssl_include_verify_flags",
-    "ssl_exclude_verify_flags",
-)
 _OF_REDIS_PY = inspect.signature(redis.SSLConnection.__init__).parameters
-#: Options that the installed redis-py has, in a URL and in arguments.
-IN_URL = tuple(name for name in _TEXTS if name in _OF_REDIS_PY)
-KNOWN = (*IN_URL, *(n for n in _OF_REDIS_PY if n.startswith("ssl_") and n not in _TEXTS))
+#: Options that the installed redis-py has, in arguments and in a URL: those for OCSP need objects.
+KNOWN = tuple(name for name in _OF_REDIS_PY if name.startswith("ssl_"))
+IN_URL = tuple(name for name in KNOWN if "ocsp" not in name)
 _CERT_REQS = {
     None: ssl.CERT_NONE,
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: What an option's file has to be.
 _CERTIFICATES = "give the path of a file with certificates in PEM format"
 _KEY = "give the path of the private key of ssl_certfile, in PEM format"
+_FILES = {"ssl_ca_certs": _CERTIFICATES, "ssl_certfile": _CERTIFICATES, "ssl_keyfile": _KEY}
 
 
-class AsyncTLSConnection(redis.asyncio.SSLConnection):
-    """A connection with a context of ours: redis-py's own ignores some of the options."""
+def _load_directory(context: ssl.SSLContext, path: Any) -> None:
+    if not Path(path).is_dir():
+        raise NotADirectoryError
+    context.load_verify_locations(capath=path)
 
-    def __init__(self, *, tls_context: ssl.SSLContext, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.ssl_context.context = tls_context
+
+def _check_certificate(_: ssl.SSLContext, file: Any) -> None:
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
+
+
+def _set_flags(context: ssl.SSLContext, flags: Iterable[Any]) -> None:
+    for flag in flags:
+        context.verify_flags |= ssl.VerifyFlags(flag)
+
+
+def _remove_flags(context: ssl.SSLContext, flags: Iterable[Any]) -> None:
+    for flag in flags:
+        context.verify_flags &= ~ssl.VerifyFlags(flag)
+
+
+#: How an option is used, in this order, and what is wrong if OpenSSL refuses it.
+_Step = tuple[str, Callable[[ssl.SSLContext, Any], object], str]
+_NO_CERTIFICATE = f"which holds no certificate ({{reason}}): {_CERTIFICATES}"
+_REFUSED = "which OpenSSL refuses: {reason}"
+_STEPS: tuple[_Step, ...] = (
+    ("ssl_ca_certs", lambda context, file: context.load_verify_locations(file), _NO_CERTIFICATE),
+    ("ssl_ca_data", lambda context, it: context.load_verify_locations(cadata=it), _NO_CERTIFICATE),
+    ("ssl_ca_path", _load_directory, "which is no directory: correct the path"),
+    ("ssl_certfile", _check_certificate, _NO_CERTIFICATE),
+    ("ssl_include_verify_flags", _set_flags, _REFUSED),
+    ("ssl_exclude_verify_flags", _remove_flags, _REFUSED),
+    ("ssl_min_version", lambda context, it: setattr(context, "minimum_version", it), _REFUSED),
+    ("ssl_ciphers", ssl.SSLContext.set_ciphers, _REFUSED),
+)
 
 
 def is_option(name: object) -> bool:
@@ -58,7 +71,12 @@ def is_option(name: object) -> bool:
     return str(name).startswith("ssl_")
 
 
-def check_names(names: tuple[str, ...], known: tuple[str, ...], source: str) -> None:
+def flag_of(given: object) -> bool | None:
+    """Return what a text, or a flag, says; None if that is unknown."""
+    return _FLAGS.get(str(given).lower())
+
+
+def check_names(names: Iterable[str], known: Iterable[str], source: str) -> None:
     """Refuse options that are unknown.
 
     Raises:
@@ -71,10 +89,7 @@ def check_names(names: tuple[str, ...], known: tuple[str, ...], source: str) -> 
 
 
 def prepare(arguments: dict[str, Any], source_of: Callable[[str], str]) -> ssl.SSLContext | None:
-    """Check the TLS options in a client's arguments, and make them mean the same in any redis-py.
-
-    Host names are checked unless ``ssl_check_hostname`` says otherwise: before 6.0, redis-py's
-    default was not to.
+    """Check the TLS options in a client's arguments.
 
     Args:
         arguments: of ``redis.Redis``; ``ssl_check_hostname`` is set in it.
@@ -86,7 +101,7 @@ def prepare(arguments: dict[str, Any], source_of: Callable[[str], str]) -> ssl.S
     Raises:
         ConfigurationError: names the option, its value and the remedy.
     """
-    names = tuple(filter(is_option, arguments))
+    names = [*filter(is_option, arguments)]
     if not arguments.get("ssl"):
         if names:
             raise ConfigurationError(
@@ -95,131 +110,80 @@ def prepare(arguments: dict[str, Any], source_of: Callable[[str], str]) -> ssl.S
             )
         return None
     for name in names:
-        check_names((name,), KNOWN, source_of(name))
+        check_names([name], KNOWN, source_of(name))
     version = arguments.get("ssl_min_version")
     if isinstance(version, str) and version.isdecimal():
         arguments["ssl_min_version"] = int(version)  # redis-py 6 leaves it a text
-    options = _Options(arguments, source_of)
-    mode = options.verify_mode()
-    arguments["ssl_check_hostname"] = options.check_hostname(mode)
+
+    def wrong(name: str, problem: str) -> ConfigurationError:
+        value = f" {shown(arguments[name], 300)}"
+        # Where a path is expected, some give the text of the key.
+        is_hidden = name in ("ssl_password", "ssl_ca_data") or "-----" in value
+        return ConfigurationError(
+            f"{source_of(name)} sets {name}{'' if is_hidden else value}, {problem}"
+        )
+
     context = ssl.create_default_context()
-    context.check_hostname = arguments["ssl_check_hostname"]
-    context.verify_mode = mode
-    options.load_authorities(context)
-    options.load_certificate(context)
-    options.set_others(context)
+    _set_checks(context, arguments, wrong)
+    for name, remedy in _FILES.items():
+        given = arguments.get(name)
+        if given is not None and (problem := _problem_with(given)):
+            raise wrong(name, f"{problem}: {remedy}")
+    for name, use, problem in _STEPS:
+        try:
+            if (value := arguments.get(name)) is not None:
+                use(context, value)
+        except (OSError, ValueError, TypeError) as error:
+            raise wrong(name, problem.format(reason=_says(error))) from None
+    _load_key(context, arguments, wrong)
     return context
 
 
-class _Options:
-    """The options of one address."""
+_Wrong = Callable[[str, str], ConfigurationError]
 
-    def __init__(self, arguments: Mapping[str, Any], source_of: Callable[[str], str]) -> None:
-        self._arguments, self._source_of = arguments, source_of
 
-    def _wrong(self, name: str, problem: str) -> ConfigurationError:
-        value = f" {shown(self._arguments[name], 300)}"
-        # Where a path is expected, some give the text of the key.
-        hidden = name in ("ssl_password", "ssl_ca_data") or "-----" in value
-        return ConfigurationError(
-            f"{self._source_of(name)} sets {name}{'' if hidden else value}, {problem}"
-        )
+def _set_checks(context: ssl.SSLContext, arguments: dict[str, Any], wrong: _Wrong) -> None:
+    """Say what of the server's certificate is checked, the host name unless it is told not to."""
+    mode = arguments.get("ssl_cert_reqs", "required")
+    try:
+        mode = _CERT_REQS[mode] if mode in _CERT_REQS else ssl.VerifyMode(mode)
+    except (TypeError, ValueError):
+        remedy = "use required, optional or none"
+        raise wrong("ssl_cert_reqs", f"which is unknown: {remedy}") from None
+    name = "ssl_check_hostname"
+    given = arguments.get(name)
+    flag = mode != ssl.CERT_NONE if given is None else flag_of(given)
+    if flag is None:
+        raise wrong(name, "which is unknown: use true or false")
+    if flag and mode == ssl.CERT_NONE:
+        raise wrong(name, "and ssl_cert_reqs says not to check: remove one of them")
+    arguments[name] = context.check_hostname = flag
+    context.verify_mode = mode
 
-    def verify_mode(self) -> ssl.VerifyMode:
-        mode = self._arguments.get("ssl_cert_reqs", "required")
-        try:
-            return _CERT_REQS[mode] if mode in _CERT_REQS else ssl.VerifyMode(mode)
-        except (TypeError, ValueError):
-            raise self._wrong(
-                "ssl_cert_reqs", "which is unknown: use required, optional or none"
-            ) from None
 
-    def check_hostname(self, mode: ssl.VerifyMode) -> bool:
-        given = self._arguments.get("ssl_check_hostname")
-        flag = FLAGS.get(str(given).lower()) if given is not None else mode != ssl.CERT_NONE
-        if flag is None:
-            raise self._wrong("ssl_check_hostname", "which is unknown: use true or false")
-        if flag and mode == ssl.CERT_NONE:
-            raise self._wrong(
-                "ssl_check_hostname", "and ssl_cert_reqs says not to check: remove one of them"
-            )
-        return flag
-
-    def load_authorities(self, context: ssl.SSLContext) -> None:
-        """Load the certificates of the authorities that may sign the server's."""
-        if file := self._path("ssl_ca_certs", _CERTIFICATES):
-            self._load_certificates(context, "ssl_ca_certs", cafile=file)
-        if data := self._arguments.get("ssl_ca_data"):
-            self._load_certificates(context, "ssl_ca_data", cadata=data)
-        if directory := self._arguments.get("ssl_ca_path"):
-            if not _is_directory(directory):
-                raise self._wrong("ssl_ca_path", "which is no directory: correct the path")
-            context.load_verify_locations(capath=directory)
-
-    def _load_certificates(self, context: ssl.SSLContext, name: str, **where: Any) -> None:
-        try:
-            context.load_verify_locations(**where)
-        except (OSError, ValueError, TypeError) as error:
-            raise self._wrong(
-                name, f"which holds no certificate ({_says(error)}): {_CERTIFICATES}"
-            ) from None
-
-    def load_certificate(self, context: ssl.SSLContext) -> None:
-        """Load the client's own certificate and its key."""
-        certificate = self._path("ssl_certfile", _CERTIFICATES)
-        key = self._path("ssl_keyfile", _KEY)
-        if certificate is None:
-            if key is not None:
-                raise self._wrong("ssl_keyfile", "and no certificate: set ssl_certfile, too")
-            return
-        self._load_certificates(
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "ssl_certfile", cafile=certificate
-        )
+def _load_key(context: ssl.SSLContext, arguments: Mapping[str, Any], wrong: _Wrong) -> None:
+    """Load the client's own certificate with its key."""
+    names = ("ssl_certfile", "ssl_keyfile", "ssl_password")
+    certificate, key, password = map(arguments.get, names)
+    if certificate is None:
+        if key is not None:
+            raise wrong("ssl_keyfile", "and no certificate: set ssl_certfile, too")
+        return
+    try:
         # Without any password, OpenSSL would ask for one on the terminal.
-        password = self._arguments.get("ssl_password")
-        name = "ssl_certfile" if key is None else "ssl_keyfile"
-        try:
-            context.load_cert_chain(certificate, key, "" if password is None else password)
-        except (OSError, ValueError, TypeError) as error:
-            reason = _says(error)
-            if "mismatch" in reason:
-                problem = f"which is the key of another certificate ({reason}): {_KEY}"
-            elif password is None:
-                problem = (
-                    f"from which no private key can be read ({reason}): {_KEY}, and ssl_password "
-                    "if it is encrypted"
-                )
-            else:
-                problem = (
-                    f"from which ssl_password reads no private key ({reason}): correct one of them"
-                )
-            raise self._wrong(name, problem) from None
-
-    def set_others(self, context: ssl.SSLContext) -> None:
-        """Set the lowest version, ciphers and flags."""
-        try:
-            for name in ("ssl_include_verify_flags", "ssl_exclude_verify_flags"):
-                for flag in self._arguments.get(name) or ():
-                    bits = ssl.VerifyFlags(flag)
-                    flags = context.verify_flags
-                    context.verify_flags = flags | bits if "include" in name else flags & ~bits
-            name = "ssl_min_version"
-            if (version := self._arguments.get(name)) is not None:
-                context.minimum_version = version
-            name = "ssl_ciphers"
-            if ciphers := self._arguments.get(name):
-                context.set_ciphers(ciphers)
-        except (OSError, ValueError, TypeError) as error:
-            raise self._wrong(name, f"which OpenSSL refuses: {_says(error)}") from None
-
-    def _path(self, name: str, remedy: str) -> str | None:
-        """Return the path of a file that can be read; None if there is none."""
-        given = self._arguments.get(name)
-        if given is None:
-            return None
-        if problem := _problem_with(given):
-            raise self._wrong(name, f"{problem}: {remedy}")
-        return str(given)
+        context.load_cert_chain(certificate, key, "" if password is None else password)
+    except (OSError, ValueError, TypeError) as error:
+        reason = _says(error)
+        if "mismatch" in reason:
+            problem = f"which is the key of another certificate ({reason}): {_KEY}"
+        elif password is None:
+            encrypted = "and ssl_password if it is encrypted"
+            problem = f"from which no private key can be read ({reason}): {_KEY}, {encrypted}"
+        else:
+            problem = (
+                f"from which ssl_password reads no private key ({reason}): correct one of them"
+            )
+        raise wrong("ssl_certfile" if key is None else "ssl_keyfile", problem) from None
 
 
 def _says(error: Exception) -> str:
@@ -242,10 +206,3 @@ def _problem_with(path: Any) -> str:
     except (TypeError, ValueError):
         return "which is no path"
     return ""
-
-
-def _is_directory(path: Any) -> bool:
-    try:
-        return Path(path).is_dir()
-    except (OSError, TypeError, ValueError):
-        return False
