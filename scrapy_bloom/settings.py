@@ -27,7 +27,7 @@ from scrapy_bloom.recrawl_rules import (
 SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
 #: Options of filters -> attributes of ``BloomSettings``.
-ATTRIBUTES = {option.name: option.name for option in OPTIONS}
+ATTRIBUTES = {option.name: option.name for option in OPTIONS if not option.library_only}
 ATTRIBUTES |= {"window": "recrawl_after", "period": "rotate_every"}
 #: What error messages of the library call its parameters and remedies in a crawl.
 WORDS = {
@@ -146,9 +146,7 @@ class BloomSettings:
         'it; under `"run"` and `"default"`, each run fetches these. It does not hold for what a '
         "`RedisSpider` takes from its list: that is always fetched.",
     )
-    ring: str | None = _option("ring")
     stagger: bool | None = _option("stagger")
-    counting: bool | None = _option("counting")
     growth: float | None = _option("growth")
     max_memory: int | None = _option("max_memory")
     pending_memory: int = _setting(

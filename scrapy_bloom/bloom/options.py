@@ -34,6 +34,7 @@ class Option:
         stored: returns its value in a header, where it is fixed when the filter is created; None
             where it may change later.
         about: what else to know, in Markdown.
+        library_only: whether it is no setting of a crawl.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Option:
     default: str
     stored: Callable[[Header], Any] | None = None
     about: str = ""
+    library_only: bool = False
 
 
 #: The configuration of a new filter where the user gives none.
@@ -102,8 +104,7 @@ OPTIONS = (
         f"order: {WRITE_NEWEST} or {WRITE_ALL}",
         f'`"{WRITE_NEWEST}"`',
         lambda h: h.order,
-        f'`"{WRITE_NEWEST}"` writes the newest generation and tests all, `"{WRITE_ALL}"` writes '
-        "all and tests the oldest. The answers are the same; `write-all` takes more memory.",
+        library_only=True,
     ),
     Option(
         "stagger",
@@ -118,7 +119,7 @@ OPTIONS = (
         "true: URLs can be discarded, at four times the memory",
         "`False`",
         lambda h: h.counting,
-        "Counters of 4 bits take the place of bits.",
+        library_only=True,
     ),
     Option(
         "growth",

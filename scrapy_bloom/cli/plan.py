@@ -14,12 +14,13 @@ from scrapy_bloom.cli.session import CommandSession, ExitCode, to_json
 from scrapy_bloom.settings import ATTRIBUTES, WORDS
 
 HELP = "say what a filter would take; needs no server"
-#: Options of filters that ``plan`` takes: those that say how large they are.
+#: Options that ``plan`` takes: settings that say how large a filter is, and those of the library.
 PLAN_OPTIONS = {
     ATTRIBUTES[option.name]: option.help
     for option in OPTIONS
-    if option.name not in ("stagger", "run")
+    if not option.library_only and option.name not in ("stagger", "run")
 }
+_LIBRARY_OPTIONS = tuple(option for option in OPTIONS if option.library_only)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new-a-month", metavar="N", help="URLs that come every month (with --urls)"
     )
-    for name, text in PLAN_OPTIONS.items():
+    others = {option.name: option.help for option in _LIBRARY_OPTIONS}
+    for name, text in (PLAN_OPTIONS | others).items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
 
 
@@ -40,7 +42,12 @@ def run(session: CommandSession) -> ExitCode:
     Raises:
         ConfigurationError: the filter is impossible, or the options contradict each other.
     """
-    wanted = FilterOptions(**session.settings.parameters())
+    own = {
+        option.name: option.parse(f"--{option.name}", value)
+        for option in _LIBRARY_OPTIONS
+        if (value := getattr(session.opts, option.name)) is not None
+    }
+    wanted = FilterOptions(**session.settings.parameters(), **own)
     site = _site(session.opts)
     if site is not None:
         config = wanted.config(DEFAULTS)

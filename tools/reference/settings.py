@@ -27,11 +27,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "The filter and its server": ("enabled", "redis_url", "redis_params", "key", "timeout"),
     "When pages are crawled again": (
         *("recrawl_after", "rotate_every", "run"),
-        *("recrawl_rules", "start_recrawl_after", "ledger", "stagger", "ring"),
+        *("recrawl_rules", "start_recrawl_after", "ledger", "stagger"),
     ),
     "Size and error rate": (
         *("capacity", "error_rate", "growth", "max_memory"),
-        *("blocks", "seeds", "counting"),
+        *("blocks", "seeds"),
     ),
     "Crashes and failures": (
         *("remember", "crawled_statuses", "retry_after", "retry_item_errors", "heartbeat"),
@@ -44,7 +44,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 WRONG = (object(), "1 run")
 _BY_ATTRIBUTE = {own.name: own for own in fields(BloomSettings)}
 #: Attributes of options of filters -> parameter, and whether it is fixed.
-_OPTIONS = {ATTRIBUTES[option.name]: (option.name, bool(option.stored)) for option in OPTIONS}
+_OPTIONS = {
+    ATTRIBUTES[option.name]: (option.name, bool(option.stored))
+    for option in OPTIONS
+    if not option.library_only
+}
 
 
 def page() -> str:
