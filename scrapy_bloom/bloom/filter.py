@@ -15,9 +15,8 @@ from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
 from scrapy_bloom.bloom.protocol.membership import MakeFrame, add, locate, verdict_on_one
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
-from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 

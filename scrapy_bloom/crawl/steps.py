@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scrapy_bloom.bloom.protocol.replication import Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.settings import DEFAULT

@@ -385,7 +385,6 @@ TARGET = Target(
     (
         "bloom.protocol.scripts",
         "bloom.protocol.ring_store",
-        "bloom.protocol.opener",
         "bloom.protocol.session",
         "bloom.protocol.membership",
         "bloom.protocol.claim_protocol",
