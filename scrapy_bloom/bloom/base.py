@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -63,24 +64,11 @@ class BaseFilter(ABC):
         timeout: float | None = None,
         words: Mapping[str, str] | None = None,
     ) -> None:
+        given = locals()
         self.key, self._words = key, WORDS if words is None else words
         with rewording(self._words):
-            wanted = FilterOptions.parse(
-                capacity=capacity,
-                error_rate=error_rate,
-                blocks=blocks,
-                seeds=seeds,
-                window=window,
-                period=period,
-                ring=ring,
-                stagger=stagger,
-                counting=counting,
-                growth=growth,
-                max_memory=max_memory,
-                run=run,
-                on_difference=on_difference,
-                fingerprinter=fingerprinter,
-            )
+            options = {own.name: given[own.name] for own in fields(FilterOptions)}
+            wanted = FilterOptions.parse(**options)
             #: This client's session of the filter.
             self.session = self._session = _new_session(key, wanted, like, notify)
             self._client, self._given_label, self._timeout = client, label, _seconds(timeout)

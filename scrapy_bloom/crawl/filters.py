@@ -118,7 +118,7 @@ def connect_filters(
     parameters = {
         DEFAULT: settings.parameters(),
         **{name: settings.parameters(window) for name, window in windows.others.items()},
-        **{name: {"run": settings.run} for name in left},
+        **{name: {"run": settings.options.run} for name in left},
     }
     blooms = {}
     for name, given in parameters.items():

@@ -118,7 +118,7 @@ class Report:
         self._advise("eviction", default, eviction)
         schedule = default.config.schedule if default.config else None
         self._advise("http-cache", default, advice.on_http_cache(scrapy_settings, schedule))
-        self._advise("seeds", default, advice.on_seeds(settings.seeds))
+        self._advise("seeds", default, advice.on_seeds(settings.options.seeds))
         if not settings.makes_claims:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 

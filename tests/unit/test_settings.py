@@ -8,6 +8,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Span
+from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.recrawl_rules import RecrawlWindow
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 
@@ -35,18 +36,9 @@ def test_defaults() -> None:
         redis_url=None,
         redis_params={},
         key="shop:bloom",
-        capacity=None,
-        error_rate=None,
-        blocks=None,
-        seeds=None,
-        recrawl_after=None,
-        rotate_every=None,
-        run=None,
+        options=FilterOptions(),
         recrawl_rules=(),
         start_recrawl_after="run",
-        stagger=None,
-        growth=None,
-        max_memory=None,
         pending_memory=512 << 20,
         remember="crawled",
         heartbeat=30,
@@ -96,11 +88,11 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_START_RECRAWL_AFTER", " Default ", "start_recrawl_after", "default"),
         ("BLOOM_START_RECRAWL_AFTER", "24 hours", "start_recrawl_after", RecrawlWindow(DAY)),
         ("BLOOM_START_RECRAWL_AFTER", "never", "start_recrawl_after", RecrawlWindow("never")),
-        ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(10, HALF_MONTHS)),
-        ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
-        ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
-        ("BLOOM_RECRAWL_AFTER", "never", "recrawl_after", "never"),
-        ("BLOOM_RECRAWL_AFTER", False, "recrawl_after", "never"),
+        ("BLOOM_RECRAWL_AFTER", "5 months", "window", Span(10, HALF_MONTHS)),
+        ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "window", Span(86_400, SECONDS)),
+        ("BLOOM_RECRAWL_AFTER", 3600, "window", Span(3600, SECONDS)),
+        ("BLOOM_RECRAWL_AFTER", "never", "window", "never"),
+        ("BLOOM_RECRAWL_AFTER", False, "window", "never"),
         ("BLOOM_RUN", "2027-01-31", "run", "2027-01-31"),
         ("BLOOM_RUN", 7, "run", "7"),
         ("BLOOM_STAGGER", "True", "stagger", True),
@@ -142,7 +134,9 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
 def test_what_people_write_is_parsed(
     name: str, value: object, attribute: str, parsed: object
 ) -> None:
-    assert getattr(parse(**{name: value}), attribute) == parsed
+    settings = parse(**{name: value})
+    of = settings.options if SETTINGS[name].option else settings
+    assert getattr(of, attribute) == parsed
 
 
 @pytest.mark.parametrize(
