@@ -1,17 +1,51 @@
-"""Parsers of settings that only crawls have; as those of ``scrapy_bloom.bloom.validators``."""
+"""How settings are declared, and parsers that only crawls have: see ``bloom.validators``."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.bloom.model.keys import Keys
 
-#: Of a primary, at most.
-MAX_REPLICAS = 100
 #: A key has names without braces, and no two names alike.
 ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a setting is declared.
+
+    Args:
+        parse: its parser, called with the name and the value that is set.
+        help: what it is, in a line.
+        about: what else to know, in Markdown.
+        default: the default in Markdown, where its value does not say it.
+        value: the default.
+        option: the option of filters that it is; "" for the crawl's own.
+    """
+
+    parse: Callable[[str, Any], Any]
+    help: str
+    about: str
+    default: str
+    value: Any = None
+    option: str = ""
+
+
+def declare(
+    value: Any,
+    parse: Callable[[str, Any], Any],
+    text: str,
+    about: str = "",
+    *,
+    default: str = "",
+    secret: bool = False,
+) -> Any:
+    """Declare a setting, whose name and type are the field's: see ``Setting``."""
+    factory = (lambda: dict(value)) if isinstance(value, dict) else (lambda: value)
+    metadata = {"setting": Setting(parse, text, about, default, value)}
+    return field(default_factory=factory, repr=not secret, metadata=metadata)
 
 
 def statuses(name: str, value: Any) -> frozenset[int]:
@@ -36,15 +70,6 @@ def _status_range(text: str) -> range:
     if match is None or int(match[2] or match[1]) < int(match[1]):
         raise ValueError(text)
     return range(int(match[1]), int(match[2] or match[1]) + 1)
-
-
-def replicas(name: str, value: Any) -> int:
-    """Parse a number of replicas."""
-    meaning = (
-        "the replicas of each primary that have the claims on a page's links before the page is "
-        "recorded"
-    )
-    return validators.whole_number(name, value, 0, MAX_REPLICAS, meaning)
 
 
 def key_prefix(template: str, names: Mapping[str, str]) -> str:

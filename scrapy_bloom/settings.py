@@ -1,8 +1,7 @@
 """Every ``BLOOM_*`` setting: its name, default and parser."""
 
 import difflib
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -23,16 +22,19 @@ from scrapy_bloom.recrawl_rules import (
     parse_after,
     parse_rules,
 )
+from scrapy_bloom.setting_parsers import Setting, declare
 
 SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
-#: Options of filters -> attributes of ``BloomSettings``.
-ATTRIBUTES = {option.name: option.name for option in OPTIONS}
-ATTRIBUTES |= {"window": "recrawl_after", "period": "rotate_every"}
+#: Options of filters that are no settings of a crawl, and those that have other names there.
+LIBRARY_ONLY = ("ring", "counting")
+_NAMES = {"window": "recrawl_after", "period": "rotate_every"}
+#: Options of filters -> the names of their settings, in lower case and without the prefix.
+FILTER_SETTINGS = {name: _NAMES.get(name, name) for name in OPTIONS if name not in LIBRARY_ONLY}
 #: What error messages of the library call its parameters and remedies in a crawl.
 WORDS = {
     **errors.WORDS,
-    **{name: f"BLOOM_{attribute.upper()}" for name, attribute in ATTRIBUTES.items()},
+    **{name: f"BLOOM_{setting.upper()}" for name, setting in FILTER_SETTINGS.items()},
     "key": "BLOOM_KEY",
     "url": "BLOOM_REDIS_URL",
     "params": "BLOOM_REDIS_PARAMS",
@@ -44,54 +46,22 @@ WORDS = {
 }
 
 
-def _setting(
-    default: Any,
-    parse: Callable[[str, Any], Any],
-    text: str,
-    about: str = "",
-    *,
-    shown_default: str = "",
-    **options: Any,
-) -> Any:
-    """Declare a setting.
-
-    Args:
-        default: its default.
-        parse: its parser.
-        text: what it is, in a line.
-        about: what else to know, in Markdown.
-        shown_default: the default in Markdown, where its value does not say it.
-        options: of the field.
-    """
-    if isinstance(default, dict):
-        options["default_factory"] = dict
-    else:
-        options["default"] = default
-    texts = {"help": text, "about": about, "default": shown_default}
-    return field(metadata={"parse": parse, **texts}, **options)
-
-
-def _option(name: str) -> Any:
-    """Declare a setting for an option of filters; None is the library's default."""
-    option = next(option for option in OPTIONS if option.name == name)
-    texts = (in_words(text, WORDS) for text in (option.help, option.about, option.default))
-    text, about, shown_default = texts
-    is_secret = name == "seeds"
-    return _setting(
-        None, option.parse, text, about, shown_default=shown_default, repr=not is_secret
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class BloomSettings:
-    """The settings of one crawl, checked: ``BLOOM_<NAME>`` is the attribute ``<name>``."""
+    """The settings of one crawl, checked: ``BLOOM_<NAME>`` is the attribute ``<name>``.
 
-    enabled: bool = _setting(
+    Args:
+        options: settings that are options of filters.
+    """
+
+    options: FilterOptions = field(default_factory=FilterOptions)
+
+    enabled: bool = declare(
         True,
         validators.flag,
         "False deduplicates in this process only, as Scrapy does, and uses no server",
     )
-    redis_url: str | None = _setting(
+    redis_url: str | None = declare(
         None,
         validators.text,
         "where the filter is kept; None for the server of scrapy-redis's settings",
@@ -100,31 +70,24 @@ class BloomSettings:
         "`embedded:`, a Valkey server with its data in the project's `.scrapy` directory, which "
         "all processes of the project on this machine share, and which is started and stopped as "
         "needed (`embedded:/some/dir` keeps it elsewhere).",
-        shown_default="the server of scrapy-redis's settings, else `redis://localhost:6379`",
-        repr=False,
+        default="the server of scrapy-redis's settings, else `redis://localhost:6379`",
+        secret=True,
     )
-    redis_params: dict[str, Any] = _setting(
+    redis_params: dict[str, Any] = declare(
         {},
         validators.mapping,
         "further arguments of the Redis client",
         "Passwords and the options of TLS are safer here than in the URL.",
-        repr=False,
+        secret=True,
     )
-    key: str = _setting(
+    key: str = declare(
         "%(spider)s:bloom",
         validators.text,
         "prefix of the filter's Redis keys",
         "`%(spider)s` is the spider's name, `%(bot)s` is `BOT_NAME`, both with `%`, `{` and `}` "
         "percent-encoded. One fixed name shares a filter between spiders.",
     )
-    capacity: int | None = _option("capacity")
-    error_rate: float | None = _option("error_rate")
-    blocks: int | None = _option("blocks")
-    seeds: tuple[int, ...] | int | None = _option("seeds")
-    recrawl_after: Span | str | None = _option("window")
-    rotate_every: Span | None = _option("period")
-    run: str | None = _option("run")
-    recrawl_rules: tuple[RecrawlRule, ...] = _setting(
+    recrawl_rules: tuple[RecrawlRule, ...] = declare(
         (),
         parse_rules,
         "which pages are crawled again after another time: pairs of a condition and a window",
@@ -134,9 +97,9 @@ class BloomSettings:
         '`"run"`: remembered by this process for this run only; `"default"`: that of '
         "`BLOOM_RECRAWL_AFTER`; or a dict of `recrawl_after`, `rotate_every` and `capacity`. See "
         "[rules](../how-to/listings.md).",
-        shown_default="`[]`",
+        default="`[]`",
     )
-    start_recrawl_after: After = _setting(
+    start_recrawl_after: After = declare(
         RUN,
         parse_after,
         'the window of start requests, as in a rule; "default" treats them like all others',
@@ -146,21 +109,16 @@ class BloomSettings:
         'it; under `"run"` and `"default"`, each run fetches these. It does not hold for what a '
         "`RedisSpider` takes from its list: that is always fetched.",
     )
-    ring: str | None = _option("ring")
-    stagger: bool | None = _option("stagger")
-    counting: bool | None = _option("counting")
-    growth: float | None = _option("growth")
-    max_memory: int | None = _option("max_memory")
-    pending_memory: int = _setting(
+    pending_memory: int = declare(
         512 << 20,
         validators.memory,
         "bytes of all claims with their requests on the server, of which one process has a "
         "quarter; 0 for no limit",
         "Beyond, requests are claimed without being stored, and their pages wait for them "
         "([bloom-not-kept](messages.md#bloom-not-kept)).",
-        shown_default='`"512 MiB"`',
+        default='`"512 MiB"`',
     )
-    keep_headers: bool = _setting(
+    keep_headers: bool = declare(
         True,
         validators.flag,
         "whether pending requests with cookies, credentials or a proxy are stored on the server",
@@ -168,7 +126,7 @@ class BloomSettings:
         "`Proxy-Authorization`, or a `proxy` in `meta` are claimed without being stored, and none "
         "that is stored is put back. Change it when nothing is pending.",
     )
-    remember: str = _setting(
+    remember: str = declare(
         CRAWLED,
         validators.one_of(SCHEDULED, CRAWLED, ITEMS),
         "when a URL is remembered: once it is scheduled, crawled, or crawled with an item",
@@ -177,20 +135,20 @@ class BloomSettings:
         "([listings](../how-to/listings.md)). `scheduled` is the plain test-and-set, a little "
         "faster, and right where the queue outlives the crawl.",
     )
-    heartbeat: float = _setting(
+    heartbeat: float = declare(
         30.0,
         partial(validators.seconds, low=1, high=3600),
         "seconds between a worker's heartbeats; without one for twice this, it is dead",
         "Other workers then take its claims over. On the same machine they notice at once.",
     )
-    retry_after: int = _setting(
+    retry_after: int = declare(
         86_400,
         validators.whole_seconds,
         "seconds until a URL that failed may be crawled again",
         "Until then, links to it count as seen. A URL is tried up to 5 times.",
-        shown_default='`"1 day"`',
+        default='`"1 day"`',
     )
-    retry_item_errors: bool = _setting(
+    retry_item_errors: bool = declare(
         True,
         validators.flag,
         "whether a page has failed if a pipeline raises an exception for one of its items",
@@ -198,14 +156,14 @@ class BloomSettings:
         "([pages whose items fail](../how-to/items.md)). `DropItem` is no such exception. Not with "
         '`BLOOM_REMEMBER = "scheduled"`, where pages do not fail.',
     )
-    crawled_statuses: frozenset[int] = _setting(
+    crawled_statuses: frozenset[int] = declare(
         frozenset([*range(200, 400), 404, 410]),
         setting_parsers.statuses,
         "HTTP statuses of pages that count as crawled",
         "Pages with another status have failed, and are crawled again after `BLOOM_RETRY_AFTER`.",
-        shown_default='`"200-399, 404, 410"`',
+        default='`"200-399, 404, 410"`',
     )
-    ledger: bool = _setting(
+    ledger: bool = declare(
         False,
         validators.flag,
         "whether pages that no page links any more are fetched again, too",
@@ -213,46 +171,55 @@ class BloomSettings:
         "that has nothing else to do fetches it: [pages without links](../how-to/ledger.md). Only "
         'with `BLOOM_REMEMBER = "crawled"` or `"items"`, in filters that forget.',
     )
-    batch: int = _setting(
+    batch: int = declare(
         64,
-        validators.batch,
+        validators.whole(
+            0, 4_096, "the number of requests of a page in one lookup, 0 for each alone"
+        ),
         "requests of a page in one lookup at most; 0 looks up each alone",
         "With 0, the crawl waits for each answer, and the order of requests is that of Scrapy.",
     )
-    cache_size: int = _setting(
+    cache_size: int = declare(
         200_000,
-        validators.cache_size,
+        validators.whole(
+            0, 100_000_000, "the number of answers that this process caches, 0 for none"
+        ),
         "answers that this process caches; 0 for none",
         "8 bytes each. After a `rotate` or `clear` elsewhere they count for 5 seconds at most; "
         "while the server does not answer, at any age. 0 keeps 200,000 for that time only.",
     )
-    on_redis_error: str = _setting(
+    on_redis_error: str = declare(
         DEGRADE,
         validators.one_of(DEGRADE, CLOSE),
         "whether to go on crawling while the server does not answer, or to close the spider",
         "`close` ends the crawl with the reason `bloom_redis_unavailable`.",
     )
-    wait_replicas: int = _setting(
+    wait_replicas: int = declare(
         0,
-        setting_parsers.replicas,
+        validators.whole(
+            0,
+            100,
+            "the replicas of each primary that have the claims on a page's links before the page "
+            "is recorded",
+        ),
         "replicas of each primary that have the claims on a page's links before it is recorded; 0 "
         "does not wait",
         "For clusters whose primaries may fail. Writes wait, the crawl does not, for half of "
         "`BLOOM_TIMEOUT` at most; then pages are recorded all the same (`bloom/unreplicated`). "
         'Only with `BLOOM_REMEMBER = "crawled"` or `"items"`.',
     )
-    timeout: float = _setting(
+    timeout: float = declare(
         2.0,
         partial(validators.seconds, low=0.001, high=3600),
         "seconds an operation may wait for the server at most",
         "Delays of the crawl itself do not count.",
     )
-    metrics_port: tuple[str, int] | None = _setting(
+    metrics_port: tuple[str, int] | None = declare(
         None,
         validators.listen_address,
         "port, or host:port, at which the crawl serves its metrics to Prometheus",
         "0 takes any free port. Without a host it is 127.0.0.1: [metrics](../metrics.md).",
-        shown_default="none",
+        default="none",
     )
 
     @classmethod
@@ -263,12 +230,18 @@ class BloomSettings:
             ConfigurationError: a setting is unknown, its value is not what it may be, or settings
                 contradict each other.
         """
-        parsed = {name: parse_setting(name, settings[name]) for name in own_names(settings)}
-        given = {SETTINGS[name][0]: value for name, value in parsed.items() if value is not None}
+        own, options = dict[str, Any](), dict[str, Any]()
+        for name in own_names(settings):
+            value = parse_setting(name, settings[name])
+            if value is not None and (option := SETTINGS[name].option):
+                options[option] = value
+            elif value is not None:
+                own[name.removeprefix("BLOOM_").lower()] = value
         names = {"spider": spider_name, "bot": str(settings.get("BOT_NAME") or "")}
+        template = own.get("key", SETTINGS["BLOOM_KEY"].value)
         with rewording(WORDS):
-            key = setting_parsers.key_prefix(given.get("key", DEFAULT_KEY), names)
-        return cls(**given | {"key": key})
+            own["key"] = setting_parsers.key_prefix(template, names)
+        return cls(FilterOptions(**options), **own)
 
     @property
     def makes_claims(self) -> bool:
@@ -290,23 +263,27 @@ class BloomSettings:
         What may change during the filter's life has its default where it is unset: what an earlier
         run was given does not count.
         """
-        options = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()}
+        options = self.options
         if window is not None:
-            own = {"window": window.recrawl_after, "period": window.rotate_every}
-            options |= {"blocks": None, "capacity": window.capacity, **own}
-        if options["window"] is None:
-            options["window"] = NEVER
-        if options["period"] is None and isinstance(options["window"], Span):
-            options["period"] = Schedule.of(options["window"]).period
-        for name in ("capacity", "error_rate", "growth"):
-            if options[name] is None:
-                options[name] = getattr(DEFAULTS, name)
-        return options | {"max_memory": options["max_memory"] or 0}
+            after, every = window.recrawl_after, window.rotate_every
+            options = replace(
+                options, blocks=None, capacity=window.capacity, window=after, period=every
+            )
+        if isinstance(options.window, Span) and options.period is None:
+            options = replace(options, period=Schedule.of(options.window).period)
+        config = options.config(DEFAULTS)
+        return {name: getattr(options, name) for name in FILTER_SETTINGS} | {
+            "window": options.window or NEVER,
+            "capacity": config.capacity,
+            "error_rate": config.error_rate,
+            "growth": config.growth,
+            "max_memory": config.max_memory or 0,
+        }
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         with rewording(WORDS):
-            FilterOptions(window=self.recrawl_after, period=self.rotate_every).config(DEFAULTS)
+            self.options.config(DEFAULTS)
         if self.wait_replicas and not self.makes_claims:
             raise ConfigurationError(
                 f"BLOOM_WAIT_REPLICAS = {self.wait_replicas} waits before pages are recorded as "
@@ -323,12 +300,10 @@ class BloomSettings:
             f"BLOOM_RECRAWL_RULES[{place}]": rule.after
             for place, rule in enumerate(self.recrawl_rules)
         }
-        for setting, window in {
-            **after,
-            "BLOOM_START_RECRAWL_AFTER": self.start_recrawl_after,
-        }.items():
-            self._check_window(setting, window)
-        self._check_run("BLOOM_RECRAWL_AFTER", self.recrawl_after)
+        after["BLOOM_START_RECRAWL_AFTER"] = self.start_recrawl_after
+        for name, window in after.items():
+            self._check_window(name, window)
+        self._check_run("BLOOM_RECRAWL_AFTER", self.options.window)
 
     def _check_window(self, setting: str, after: After) -> None:
         if not isinstance(after, RecrawlWindow):
@@ -341,7 +316,7 @@ class BloomSettings:
             )
 
     def _check_run(self, setting: str, span: Span | str | None) -> None:
-        if isinstance(span, Span) and span.unit == RUNS and self.run is None:
+        if isinstance(span, Span) and span.unit == RUNS and self.options.run is None:
             raise ConfigurationError(
                 f'{setting} = "{span}" counts runs, and BLOOM_RUN is not set: give all workers of '
                 "a run the same id, and each run another one (for instance -s BLOOM_RUN=2027-01-31)"
@@ -350,16 +325,12 @@ class BloomSettings:
     @property
     def schedule(self) -> Schedule | None:
         """When the main filter forgets; None for never."""
-        if not isinstance(self.recrawl_after, Span):
-            return None
-        return Schedule.of(self.recrawl_after, self.rotate_every)
+        return self.options.config(DEFAULTS).schedule
 
     @property
     def main_window(self) -> RecrawlWindow:
         """The window of all requests that no rule matches; unset counts as "never"."""
-        if self.recrawl_after is None:
-            return RecrawlWindow(NEVER)
-        return RecrawlWindow(self.recrawl_after, self.rotate_every)
+        return RecrawlWindow(self.options.window or NEVER, self.options.period)
 
     @property
     def filters_start_requests(self) -> bool:
@@ -372,11 +343,21 @@ class BloomSettings:
         return RecrawlWindows.of(self.main_window, self.start_recrawl_after, self.recrawl_rules)
 
 
-#: Name -> attribute, and parser of the name and a value that is set.
-SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    f"BLOOM_{own.name.upper()}": (own.name, own.metadata["parse"]) for own in fields(BloomSettings)
+def _of_option(name: str) -> Setting:
+    """Return the setting that an option of filters is; None is the library's default."""
+    option = OPTIONS[name]
+    text, about, default = (in_words(t, WORDS) for t in (option.help, option.about, option.default))
+    return Setting(option.parse, text, about, default, option=name)
+
+
+#: All settings, by their names.
+SETTINGS: dict[str, Setting] = {
+    f"BLOOM_{name.upper()}": own
+    for name, own in (
+        *((setting, _of_option(name)) for name, setting in FILTER_SETTINGS.items()),
+        *((own.name, own.metadata["setting"]) for own in fields(BloomSettings) if own.metadata),
+    )
 }
-DEFAULT_KEY = next(own.default for own in fields(BloomSettings) if own.name == "key")
 
 
 def own_names(settings: BaseSettings) -> list[str]:
@@ -395,4 +376,4 @@ def parse_setting(name: str, value: Any) -> Any:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
         # The value is not shown: it may be a misspelt BLOOM_REDIS_URL, with a password.
         raise ConfigurationError(f"{name} is no setting of this version of scrapy-bloom; {hint}")
-    return None if validators.is_unset(value) else SETTINGS[name][1](name, value)
+    return None if validators.is_unset(value) else SETTINGS[name].parse(name, value)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Self, TypeVar, overload
 
-from scrapy_bloom.bloom.base import CHUNK_ITEMS, BaseFilter, Combine, chunks
+from scrapy_bloom.bloom.base import BaseFilter, Combine
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.extras import set_algebra
 from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
@@ -12,13 +12,10 @@ from scrapy_bloom.bloom.extras.loader import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
 from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
 from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
+from scrapy_bloom.bloom.methods import CHUNK_ITEMS, chunks
 from scrapy_bloom.bloom.model.hashing import Item
-from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol import deletion
-from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
-from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
-from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
+from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
@@ -47,10 +44,6 @@ class AsyncBloomFilter(BaseFilter):
         # A session is for one operation at a time.
         self._lock = asyncio.Lock()
 
-    async def open(self) -> Header:
-        """See ``BloomFilter.open``."""
-        return await self._run(self._session.open(writable=True), on_all_blocks=True)
-
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -67,22 +60,6 @@ class AsyncBloomFilter(BaseFilter):
     async def add(self, item: Item, *, if_absent: bool = False) -> bool:
         """See ``BloomFilter.add``."""
         return (await self._run(self._add([item], if_absent=if_absent)))[0]
-
-    async def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
-        """See ``BloomFilter.add_many``."""
-        add, run = self._add, self._run
-        return [
-            new for chunk in chunks(items) for new in await run(add(chunk, if_absent=if_absent))
-        ]
-
-    async def discard(self, item: Item) -> bool:
-        """See ``BloomFilter.discard``."""
-        return await self._run(self._discard(item))
-
-    async def remove(self, item: Item) -> None:
-        """See ``BloomFilter.remove``."""
-        if not await self.discard(item):
-            raise KeyError(item)
 
     async def extend(
         self,
@@ -108,19 +85,6 @@ class AsyncBloomFilter(BaseFilter):
         if isinstance(items, str | bytes):
             return (await self._run(self._contains([items])))[0]
         return [seen for chunk in chunks(items) for seen in await self._run(self._contains(chunk))]
-
-    async def find(self, item: Item) -> ItemInfo:
-        """See ``BloomFilter.find``."""
-        return (await self._run(self._find([item])))[0]
-
-    async def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
-        """See ``BloomFilter.find_all``."""
-        return [info for chunk in chunks(items) for info in await self._run(self._find(chunk))]
-
-    async def clear(self, *, claims_only: bool = False) -> None:
-        """See ``BloomFilter.clear``."""
-        steps = self._session.clear_claims() if claims_only else self._session.clear()
-        await self._run(steps, on_all_blocks=True)
 
     async def approx_len(self) -> int:
         """See ``BloomFilter.approx_len``."""
@@ -194,38 +158,6 @@ class AsyncBloomFilter(BaseFilter):
             reader = ArchiveReader(opened, max_memory)
             await bloom.run_together(load(Keys(key), reader, progress))
         return bloom
-
-    async def rotate(self) -> None:
-        """See ``BloomFilter.rotate``."""
-        await self._run(self._rotate(), on_all_blocks=True)
-
-    async def delete(self) -> bool:
-        """See ``BloomFilter.delete``."""
-        return await self._run(self._delete(), on_all_blocks=True)
-
-    async def keys(self) -> list[str]:
-        """See ``BloomFilter.keys``."""
-        return await self._run(deletion.all_keys(self._session), on_all_blocks=True)
-
-    async def info(self, block: int | None = None) -> FilterInfo:
-        """See ``BloomFilter.info``."""
-        return await self._run(self._info(block), on_all_blocks=True)
-
-    async def measure(
-        self, probes: int = 100_000, *, progress: Callable[[int], object] | None = None
-    ) -> Measurement:
-        """See ``BloomFilter.measure``; others may use the filter between its rounds."""
-        seen = total = 0
-        for count in rounds(probes):
-            seen += await self._run(probe(self._session, count))
-            total += count
-            if progress is not None:
-                progress(count)
-        return Measurement(total, seen)
-
-    async def look(self) -> Snapshot | None:
-        """See ``BloomFilter.look``."""
-        return await self._run(self._session.look(), on_all_blocks=True)
 
     async def _run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
         seconds = None if on_all_blocks else self._timeout

@@ -4,20 +4,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self, TypeVar, overload
 
-from scrapy_bloom.bloom.base import chunks
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.combinable import CombinableFilter
+from scrapy_bloom.bloom.methods import chunks
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
-from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
-from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
-from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
 from scrapy_bloom.bloom.protocol.membership import MakeFrame, add, locate, verdict_on_one
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
-from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
-from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
@@ -99,15 +94,6 @@ class BloomFilter(CombinableFilter):
         self.open()
         return super().as_wanted()
 
-    def open(self) -> Header:
-        """Read or create the filter, and make sure that the server accepts writes.
-
-        Raises:
-            FilterMismatchError: the stored filter has other blocks or seeds than were asked for.
-            StorageError: the server cannot be reached or used, or what it holds cannot be read.
-        """
-        return self._driver.run(self._session.open(writable=True), on_all_blocks=True)
-
     def run(
         self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False
     ) -> T:
@@ -175,23 +161,6 @@ class BloomFilter(CombinableFilter):
                 return verdict
         return self._driver.run(operation(session))[0]
 
-    def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
-        """Record items; return True for each that was not recorded before.
-
-        Test and set in one atomic step per item, in one round trip per 8,192 items. An item that
-        occurs twice is new once.
-
-        Args:
-            items: the items.
-            if_absent: a counting filter counts new items only, instead of each item each time.
-
-        Raises:
-            TypeError: an item is neither str nor bytes; those before it may be recorded.
-            StorageError: the outcome is unknown; some items may have been recorded.
-        """
-        add, run = self._add, self._driver.run
-        return [new for chunk in chunks(items) for new in run(add(chunk, if_absent=if_absent))]
-
     def extend(self, items: Iterable[Item], progress: Callable[[int], object] | None = None) -> int:
         """Record many items, streamed in constant memory; return how many were new.
 
@@ -210,129 +179,12 @@ class BloomFilter(CombinableFilter):
                 progress(len(chunk))
         return new
 
-    def discard(self, item: Item) -> bool:
-        """Discard an item from a counting filter, once; return whether it seemed to be there.
-
-        At the error rate one that is not there seems to be, and then others may get lost: discard
-        only what was added.
-
-        Raises:
-            ConfigurationError: the filter does not count.
-            TypeError: the item is neither str nor bytes.
-            StorageError: the outcome is unknown.
-        """
-        return self._driver.run(self._discard(item))
-
-    def remove(self, item: Item) -> None:
-        """Discard an item that must be there.
-
-        Raises:
-            KeyError: the item is certainly not there.
-        """
-        if not self.discard(item):
-            raise KeyError(item)
-
     def __contains__(self, item: Item) -> bool:
         return self._driver.run(self._contains([item]))[0]
 
     def __len__(self) -> int:
         """Return the number of items remembered, exactly (false positives are not recorded)."""
         return self.info().count
-
-    def clear(self, *, claims_only: bool = False) -> None:
-        """Forget everything, for all processes; or only what is claimed and not recorded yet.
-
-        Raises:
-            StorageError: the server did not answer; some blocks may be empty already.
-        """
-        steps = self._session.clear_claims() if claims_only else self._session.clear()
-        self._driver.run(steps, on_all_blocks=True)
-
-    def delete(self) -> bool:
-        """Delete all keys of the filter; return whether there was one.
-
-        Bitmaps of blocks whose rings are lost or cannot be read are found by their names: then all
-        keys of the server are walked (SCAN), which takes a second or so per million.
-
-        The next use, by this object or another, creates a new filter with other seeds.
-
-        Raises:
-            StorageError: the server did not answer; some blocks may be gone already.
-        """
-        return self._driver.run(self._delete(), on_all_blocks=True)
-
-    def keys(self) -> list[str]:
-        """Return the Redis keys that it has.
-
-        Raises:
-            StorageError: the server did not answer.
-        """
-        return self._driver.run(deletion.all_keys(self._session), on_all_blocks=True)
-
-    def rotate(self) -> None:
-        """Open a new generation now; if there are as many as the window has, the oldest goes.
-
-        Raises:
-            ConfigurationError: the filter has no window.
-            StorageError: the server did not answer; some blocks may have rotated already.
-        """
-        self._driver.run(self._rotate(), on_all_blocks=True)
-
-    def info(self, block: int | None = None) -> FilterInfo:
-        """Return what the filter, or one block of it, is and holds, read from the server now.
-
-        Raises:
-            ConfigurationError: the filter has no such block.
-            StorageError: the server did not answer.
-        """
-        return self._driver.run(self._info(block), on_all_blocks=True)
-
-    def look(self) -> Snapshot | None:
-        """Read the filter as it is stored, without creating or changing anything; None if absent.
-
-        Raises:
-            StorageError: the server did not answer, or what it holds cannot be read.
-        """
-        return self._driver.run(self._session.look(), on_all_blocks=True)
-
-    def find(self, item: Item) -> ItemInfo:
-        """Say whether an item is remembered, since when, and when it is new again.
-
-        Raises:
-            TypeError: the item is neither str nor bytes.
-            StorageError: the server did not answer.
-        """
-        return self.find_all([item])[0]
-
-    def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
-        """Find many items, in one round trip per 8,192: see ``find``."""
-        return [info for chunk in chunks(items) for info in self._driver.run(self._find(chunk))]
-
-    def measure(
-        self, probes: int = 100_000, *, progress: Callable[[int], object] | None = None
-    ) -> Measurement:
-        """Measure how often the filter is wrong, by random items; nothing is recorded.
-
-        The items are 20 random bytes each, like a fingerprint, and were never recorded: the share
-        that is "seen" is the chance that a new URL is hidden now. Of 100,000 items of which none
-        is seen, that chance is at most 4e-5, with 95% confidence: to measure a rate, take several
-        times its reciprocal.
-
-        Args:
-            probes: how many items to test, in one round trip per 8,192.
-            progress: called after each round with the number of items tested since the last call.
-
-        Raises:
-            ConfigurationError: probes is no whole number above 0.
-            StorageError: the server did not answer.
-        """
-        seen = total = 0
-        for count in rounds(probes):
-            seen += self._driver.run(probe(self._session, count))
-            total += count
-            if progress is not None:
-                progress(count)
-        return Measurement(total, seen)
 
     def eviction_policy(self) -> str:
         """Return the server's ``maxmemory-policy``; "" if unknown."""

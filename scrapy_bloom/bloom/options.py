@@ -5,151 +5,63 @@ with other names for it (settings) can replace them: ``errors.reword``.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError, shown
+from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import draw_seeds
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header, is_text
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span, parse_span
-from scrapy_bloom.bloom.model.sizing import plan
+from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, plan
 
 #: What becomes of a stored configuration that differs from what the user asks for: it is replaced;
 #: it is replaced unless URLs would be forgotten earlier, which is refused; it is kept.
 REPLACE, EXTEND, KEEP = "replace", "extend", "keep"
+#: The configuration of a new filter where the user gives none.
+DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a filter.
+    """How an option of a filter is declared.
 
     Args:
-        name: the parameter.
         parse: returns the value; called with the name and what the user gave.
         help: what it is, in one line.
         default: what a new filter has where it is unset, in Markdown.
-        stored: returns its value in a header, where it is fixed when the filter is created; None
-            where it may change later.
+        stored: its name in a header, where it is fixed when the filter is created; "" where it may
+            change later.
         about: what else to know, in Markdown.
     """
 
-    name: str
     parse: Callable[[str, Any], Any]
     help: str
     default: str
-    stored: Callable[[Header], Any] | None = None
+    stored: str = ""
     about: str = ""
 
 
-#: The configuration of a new filter where the user gives none.
-DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
-#: In the order of ``BloomFilter``'s parameters.
-OPTIONS = (
-    Option(
-        "capacity",
-        validators.capacity,
-        "URLs a generation takes before it grows",
-        f"{DEFAULTS.capacity:,}",
-        about="Another value than the stored one counts from the next generation on.",
-    ),
-    Option(
-        "error_rate",
-        validators.error_rate,
-        "upper bound on the share of new URLs that are taken for seen",
-        f"{DEFAULTS.error_rate:g}".replace("e-0", "e-"),
-        about="It is the bound for all that is remembered together.",
-    ),
-    Option(
-        "blocks",
-        validators.blocks,
-        "number of bitmaps it is spread over",
-        "16, or as many more as keep a bitmap within 8 MiB",
-        lambda h: h.blocks,
-    ),
-    Option(
-        "seeds",
-        validators.seeds,
-        "number of hash functions, or a list of their seeds",
-        "as many as need the fewest bits for the error rate",
-        lambda h: h.seeds,
-        "Unless they are listed, they are drawn at random and secret, so that no site can make "
-        "URLs collide. A list is as secret as a password.",
-    ),
-    Option(
-        "window",
-        validators.window,
-        'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
-        "never: nothing is crawled again",
-        about="A URL first seen at `t` is new again between `t + window - period` "
-        "and `t + window`, however often it is "
-        "seen in between. Months are calendar months in UTC. A longer window "
-        "than the stored one holds at once.",
-    ),
-    Option(
-        "period",
-        parse_span,
-        "how often the filter rotates; it divides the window",
-        "1 month for windows of 2 months and more, 1 run for runs, else half of the window",
-        about="The window has 1 to 64 periods. Half a month begins on the 1st and on the 16th. "
-        "With one period, all URLs are forgotten at one moment.",
-    ),
-    Option(
-        "ring",
-        validators.ring_order,
-        f"order: {WRITE_NEWEST} or {WRITE_ALL}",
-        f'`"{WRITE_NEWEST}"`',
-        lambda h: h.order,
-        f'`"{WRITE_NEWEST}"` writes the newest generation and tests all, `"{WRITE_ALL}"` writes '
-        "all and tests the oldest. The answers are the same; `write-all` takes more memory.",
-    ),
-    Option(
-        "stagger",
-        validators.flag,
-        "true: blocks rotate one after the other, spread over the period",
-        "`False`: all blocks rotate when the period begins",
-        lambda h: h.stagger,
-    ),
-    Option(
-        "counting",
-        validators.flag,
-        "true: URLs can be discarded, at four times the memory",
-        "`False`",
-        lambda h: h.counting,
-        "Counters of 4 bits take the place of bits.",
-    ),
-    Option(
-        "growth",
-        validators.growth,
-        "size of the next layer in sizes of the last one; 0 never grows",
-        f"{DEFAULTS.growth:g}",
-        about="A generation that is full gets a further layer, within the same error rate. With "
-        "0, the oldest generation is forgotten early, or further URLs are remembered for the run "
-        "only.",
-    ),
-    Option(
-        "max_memory",
-        validators.memory,
-        "bytes beyond which the filter does not grow",
-        "no limit",
-        about="It counts the filter's bitmaps.",
-    ),
-    Option(
-        "run",
-        validators.run,
-        "id of the run, for windows in runs",
-        "none",
-        about="The same for all workers of a run, and another one in each run. The first worker "
-        "with a new id rotates the filter.",
-    ),
-)
+def _option(
+    parse: Callable[[str, Any], Any],
+    text: str,
+    default: str,
+    *,
+    stored: str = "",
+    about: str = "",
+    secret: bool = False,
+) -> Any:
+    """Declare an option, whose name and type are the field's: see ``Option``."""
+    option = Option(parse, text, default, stored, about)
+    return field(default=None, repr=not secret, metadata={"option": option})
 
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """What the user asks of a filter; None is "as stored, else the default".
+    """What the user asks of a filter, in the order of its parameters; None is "as stored".
 
     Args:
         fingerprinter: import path of the class that makes the fingerprints; for the others, see
@@ -157,41 +69,103 @@ class FilterOptions:
         on_difference: REPLACE, EXTEND or KEEP.
     """
 
-    capacity: int | None = None
-    error_rate: float | None = None
-    blocks: int | None = None
-    seeds: tuple[int, ...] | int | None = field(default=None, repr=False)  # secret
-    window: Span | str | None = None
-    period: Span | None = None
-    ring: str | None = None
-    stagger: bool | None = None
-    counting: bool | None = None
-    growth: float | None = None
-    max_memory: int | None = None
-    run: str | None = None
+    capacity: int | None = _option(
+        validators.capacity,
+        "URLs a generation takes before it grows",
+        f"{DEFAULTS.capacity:,}",
+        about="Another value than the stored one counts from the next generation on.",
+    )
+    error_rate: float | None = _option(
+        validators.error_rate,
+        "upper bound on the share of new URLs that are taken for seen",
+        f"{DEFAULTS.error_rate:g}".replace("e-0", "e-"),
+        about="It is the bound for all that is remembered together.",
+    )
+    blocks: int | None = _option(
+        validators.whole(1, MAX_BLOCKS, "the number of bitmaps to spread URLs over"),
+        "number of bitmaps it is spread over",
+        "16, or as many more as keep a bitmap within 8 MiB",
+        stored="blocks",
+    )
+    seeds: tuple[int, ...] | int | None = _option(
+        validators.seeds,
+        "number of hash functions, or a list of their seeds",
+        "as many as need the fewest bits for the error rate",
+        stored="seeds",
+        about="Unless they are listed, they are drawn at random and secret, so that no site can "
+        "make URLs collide. A list is as secret as a password.",
+        secret=True,
+    )
+    window: Span | str | None = _option(
+        validators.window,
+        'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
+        "never: nothing is crawled again",
+        about="A URL first seen at `t` is new again between `t + window - period` "
+        "and `t + window`, however often it is "
+        "seen in between. Months are calendar months in UTC. A longer window "
+        "than the stored one holds at once.",
+    )
+    period: Span | None = _option(
+        parse_span,
+        "how often the filter rotates; it divides the window",
+        "1 month for windows of 2 months and more, 1 run for runs, else half of the window",
+        about="The window has 1 to 64 periods. Half a month begins on the 1st and on the 16th. "
+        "With one period, all URLs are forgotten at one moment.",
+    )
+    ring: str | None = _option(
+        validators.one_of(WRITE_NEWEST, WRITE_ALL),
+        f"order: {WRITE_NEWEST} or {WRITE_ALL}",
+        f'`"{WRITE_NEWEST}"`',
+        stored="order",
+    )
+    stagger: bool | None = _option(
+        validators.flag,
+        "true: blocks rotate one after the other, spread over the period",
+        "`False`: all blocks rotate when the period begins",
+        stored="stagger",
+    )
+    counting: bool | None = _option(
+        validators.flag,
+        "true: URLs can be discarded, at four times the memory",
+        "`False`",
+        stored="counting",
+    )
+    growth: float | None = _option(
+        validators.growth,
+        "size of the next layer in sizes of the last one; 0 never grows",
+        f"{DEFAULTS.growth:g}",
+        about="A generation that is full gets a further layer, within the same error rate. With "
+        "0, the oldest generation is forgotten early, or further URLs are remembered for the run "
+        "only.",
+    )
+    max_memory: int | None = _option(
+        validators.memory,
+        "bytes beyond which the filter does not grow",
+        "no limit",
+        about="It counts the filter's bitmaps.",
+    )
+    run: str | None = _option(
+        validators.run,
+        "id of the run, for windows in runs",
+        "none",
+        about="The same for all workers of a run, and another one in each run. The first worker "
+        "with a new id rotates the filter.",
+    )
     fingerprinter: str = ""
     on_difference: str = REPLACE
 
     @classmethod
-    def parse(
-        cls, fingerprinter: str = "", on_difference: str = REPLACE, **given: Any
-    ) -> "FilterOptions":
+    def parse(cls, **given: Any) -> "FilterOptions":
         """Check what a user gave.
 
         Raises:
             ConfigurationError: a value is out of its range.
         """
-        if not is_text(fingerprinter):
-            raise ConfigurationError(
-                f"fingerprinter is a str in valid Unicode; got {shown(fingerprinter)}"
-            )
-        parsed = {
-            option.name: option.parse(option.name, given[option.name])
-            for option in OPTIONS
-            if given.get(option.name) is not None
+        parsers = {name: option.parse for name, option in OPTIONS.items()} | {
+            "fingerprinter": validators.unicode,
+            "on_difference": validators.one_of(REPLACE, EXTEND, KEEP),
         }
-        on_difference = validators.choice("on_difference", on_difference, [REPLACE, EXTEND, KEEP])
-        return cls(fingerprinter=fingerprinter, on_difference=on_difference, **parsed)
+        return cls(**{n: parsers[n](n, value) for n, value in given.items() if value is not None})
 
     @classmethod
     def like(cls, header: Header, config: Config, run: str | None) -> "FilterOptions":
@@ -204,7 +178,7 @@ class FilterOptions:
         """
         schedule = config.schedule
         return cls(
-            **{option.name: option.stored(header) for option in OPTIONS if option.stored},
+            **{n: getattr(header, own.stored) for n, own in OPTIONS.items() if own.stored},
             capacity=config.capacity,
             error_rate=config.error_rate,
             window=NEVER if schedule is None else schedule.window,
@@ -308,18 +282,18 @@ class FilterOptions:
         Raises:
             FilterMismatchError: says what is stored, what was asked and what to do.
         """
-        for option in OPTIONS:
-            asked = getattr(self, option.name)
-            if asked is None or option.stored is None:
+        for name, option in OPTIONS.items():
+            asked = getattr(self, name)
+            if asked is None or not option.stored:
                 continue
-            stored = option.stored(header)
+            stored = getattr(header, option.stored)
             if isinstance(stored, tuple) and isinstance(asked, int):
                 stored = len(stored)
             if asked != stored:
-                name, there = f"`{option.name}`", _shown(stored, "another")
+                there = _shown(stored, "another")
                 raise FilterMismatchError(
-                    f"the filter {prefix!r} is stored with {name} = {there}, but {name} is "
-                    f"{_shown(asked)}: remove {name} to use the filter as it is, or set another "
+                    f"the filter {prefix!r} is stored with `{name}` = {there}, but `{name}` is "
+                    f"{_shown(asked)}: remove `{name}` to use the filter as it is, or set another "
                     "`key` for a new one"
                 )
 
@@ -337,6 +311,12 @@ class FilterOptions:
         if stored is not None and window == stored.window:
             return Schedule.of(window, self.period or stored.period)
         return Schedule.of(window, self.period)
+
+
+#: The options of a filter, by their names.
+OPTIONS: Mapping[str, Option] = MappingProxyType(
+    {own.name: own.metadata["option"] for own in fields(FilterOptions) if own.metadata}
+)
 
 
 def _times(schedule: Schedule | None) -> str:

@@ -20,17 +20,15 @@ from typing import Any
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
 from scrapy_bloom.bloom.model import units
 from scrapy_bloom.bloom.model.hashing import MAX_SEED
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
+from scrapy_bloom.bloom.model.header import is_text
 from scrapy_bloom.bloom.model.ring_codec import MAX_GROWTH
 from scrapy_bloom.bloom.model.schedule import NEVER, SECONDS, Span, parse_span, plain
-from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES, MIN_ERROR_RATE
+from scrapy_bloom.bloom.model.sizing import MAX_HASHES, MIN_ERROR_RATE
 
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
 #: Bytes at most: a pebibyte.
 MAX_MEMORY_BYTES = 1 << 50
-#: Requests in one lookup, and cached answers (8 bytes each), at most.
-MAX_BATCH, MAX_CACHE_SIZE = 4_096, 100_000_000
 #: Where a port listens unless another address is named.
 LOCAL_HOST = "127.0.0.1"
 MAX_PORT, MAX_HOST = 65_535, 253
@@ -64,10 +62,21 @@ def whole_number(
     return int(number)
 
 
-def capacity(name: str, value: Any) -> int:
-    """Parse a number of URLs."""
-    example = 'the number of URLs to remember (say 1_000_000 or "1M")'
-    return whole_number(name, value, 1, MAX_CAPACITY, example)
+def whole(
+    low: int, high: int, meaning: str, *, words: Mapping[str, int] = units.COUNTS
+) -> Callable[[str, Any], int]:
+    """Return the parser of an integer: see ``whole_number``."""
+    return lambda name, value: whole_number(name, value, low, high, meaning, words=words)
+
+
+capacity = whole(1, MAX_CAPACITY, 'the number of URLs to remember (say 1_000_000 or "1M")')
+#: A number of bytes; 0 is no limit.
+memory = whole(
+    0,
+    MAX_MEMORY_BYTES,
+    'the memory to use at most, in bytes or as "2 GB" or "512 MiB", 0 for any',
+    words=units.BYTES,
+)
 
 
 def error_rate(name: str, value: Any) -> float:
@@ -81,33 +90,11 @@ def error_rate(name: str, value: Any) -> float:
     return float(number)
 
 
-def blocks(name: str, value: Any) -> int:
-    """Parse a number of blocks."""
-    return whole_number(name, value, 1, MAX_BLOCKS, "the number of bitmaps to spread URLs over")
-
-
-def batch(name: str, value: Any) -> int:
-    """Parse the number of requests in one lookup; 0 looks up each alone."""
-    meaning = "the number of requests of a page in one lookup, 0 for each alone"
-    return whole_number(name, value, 0, MAX_BATCH, meaning)
-
-
-def cache_size(name: str, value: Any) -> int:
-    """Parse the number of cached answers; 0 caches none."""
-    meaning = "the number of answers that this process caches, 0 for none"
-    return whole_number(name, value, 0, MAX_CACHE_SIZE, meaning)
-
-
 def window(name: str, value: Any) -> Span | str:
     """Parse how long URLs are remembered: a span of time or of runs, or NEVER to forget nothing."""
     if value is False or (isinstance(value, str) and value.strip().lower() == NEVER):
         return NEVER
     return parse_span(name, value)
-
-
-def ring_order(name: str, value: Any) -> str:
-    """Parse an order of the ring."""
-    return choice(name, value, [WRITE_NEWEST, WRITE_ALL])
 
 
 def flag(name: str, value: Any) -> bool:
@@ -127,12 +114,6 @@ def growth(name: str, value: Any) -> float:
             f"{MAX_GROWTH}, or 0 to never grow (say 2); got {shown(value)}"
         )
     return number
-
-
-def memory(name: str, value: Any) -> int:
-    """Parse a number of bytes; 0 is no limit."""
-    meaning = 'the memory to use at most, in bytes or as "2 GB" or "512 MiB", 0 for any'
-    return whole_number(name, value, 0, MAX_MEMORY_BYTES, meaning, words=units.BYTES)
 
 
 def run(name: str, value: Any) -> str:
@@ -185,15 +166,6 @@ def _seed_list(name: str, value: Sequence[Any]) -> tuple[int, ...]:
     return found
 
 
-def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Parse one of a few words."""
-    word = value.strip().lower() if isinstance(value, str) else None
-    if word is None or word not in choices:
-        words = ", ".join(repr(word) for word in choices)
-        raise ConfigurationError(f"{name} is one of {words}; got {shown(value)}")
-    return word
-
-
 def text(name: str, value: Any) -> str:
     """Parse a text."""
     if not isinstance(value, str):
@@ -203,9 +175,24 @@ def text(name: str, value: Any) -> str:
     return value.strip()
 
 
+def unicode(name: str, value: Any) -> str:
+    """Parse a text as it is."""
+    if not is_text(value):
+        raise ConfigurationError(f"{name} is a str in valid Unicode; got {shown(value)}")
+    return str(value)
+
+
 def one_of(*choices: str) -> Callable[[str, Any], str]:
     """Return the parser of one of a few words."""
-    return lambda name, value: choice(name, value, list(choices))
+
+    def parse(name: str, value: Any) -> str:
+        word = value.strip().lower() if isinstance(value, str) else None
+        if word is None or word not in choices:
+            words = ", ".join(repr(word) for word in choices)
+            raise ConfigurationError(f"{name} is one of {words}; got {shown(value)}")
+        return word
+
+    return parse
 
 
 def whole_seconds(name: str, value: Any) -> int:

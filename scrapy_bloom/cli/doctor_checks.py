@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.bloom.protocol.replication import Acknowledged
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.cli.render import size
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding

@@ -48,7 +48,7 @@ def check_project(
     yield _check_fingerprinter(crawler)
     too_short = advice.on_short_window(settings.schedule)
     yield check("window", too_short, str(settings.schedule or NEVER))
-    yield check("seeds", advice.on_seeds(settings.seeds), "drawn at random, or as stored")
+    yield check("seeds", advice.on_seeds(settings.options.seeds), "drawn at random, or as stored")
 
 
 def _check_dupefilter(

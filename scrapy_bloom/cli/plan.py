@@ -11,14 +11,14 @@ from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.bloom.validators import MAX_CAPACITY, whole_number
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.session import CommandSession, ExitCode, to_json
-from scrapy_bloom.settings import ATTRIBUTES, WORDS
+from scrapy_bloom.settings import FILTER_SETTINGS, LIBRARY_ONLY, WORDS
 
 HELP = "say what a filter would take; needs no server"
-#: Options of filters that ``plan`` takes: those that say how large they are.
+#: Options that ``plan`` takes: settings that say how large a filter is, and those of the library.
 PLAN_OPTIONS = {
-    ATTRIBUTES[option.name]: option.help
-    for option in OPTIONS
-    if option.name not in ("stagger", "run")
+    setting: OPTIONS[name].help
+    for name, setting in FILTER_SETTINGS.items()
+    if name not in ("stagger", "run")
 }
 
 
@@ -30,7 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new-a-month", metavar="N", help="URLs that come every month (with --urls)"
     )
-    for name, text in PLAN_OPTIONS.items():
+    others = {name: OPTIONS[name].help for name in LIBRARY_ONLY}
+    for name, text in (PLAN_OPTIONS | others).items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
 
 
@@ -40,7 +41,12 @@ def run(session: CommandSession) -> ExitCode:
     Raises:
         ConfigurationError: the filter is impossible, or the options contradict each other.
     """
-    wanted = FilterOptions(**session.settings.parameters())
+    own = {
+        name: OPTIONS[name].parse(f"--{name}", value)
+        for name in LIBRARY_ONLY
+        if (value := getattr(session.opts, name)) is not None
+    }
+    wanted = FilterOptions(**session.settings.parameters(), **own)
     site = _site(session.opts)
     if site is not None:
         config = wanted.config(DEFAULTS)

@@ -6,7 +6,7 @@ Of a cluster, only the blocks on a node that failed are without it.
 from collections.abc import Callable, Sequence
 
 from scrapy_bloom.bloom.errors import BloomError, slots_of
-from scrapy_bloom.bloom.protocol.replication import Acknowledged
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.crawl.claims.policy import Policy
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.filters import Filters

@@ -14,8 +14,8 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.options import EXTEND
 from scrapy_bloom.bloom.protocol import deletion
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
-from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
+from scrapy_bloom.bloom.protocol.session import FilterSession, touches
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: Is called with a filter's key, its window, an event, and the ring that changed.
@@ -118,7 +118,7 @@ def connect_filters(
     parameters = {
         DEFAULT: settings.parameters(),
         **{name: settings.parameters(window) for name, window in windows.others.items()},
-        **{name: {"run": settings.run} for name in left},
+        **{name: {"run": settings.options.run} for name in left},
     }
     blooms = {}
     for name, given in parameters.items():

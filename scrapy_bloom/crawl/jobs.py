@@ -8,8 +8,8 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.replication import Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.settings import DEFAULT

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.protocol.replication import touches
+from scrapy_bloom.bloom.protocol.session import touches
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush
 from scrapy_bloom.crawl.jobs import Step, Steps

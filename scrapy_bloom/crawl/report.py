@@ -13,8 +13,8 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
-from scrapy_bloom.bloom.protocol.replication import Acknowledged
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.filters import Filters
@@ -119,7 +119,7 @@ class Report:
         self._advise("eviction", default, eviction)
         schedule = default.config.schedule if default.config else None
         self._advise("http-cache", default, advice.on_http_cache(scrapy_settings, schedule))
-        self._advise("seeds", default, advice.on_seeds(settings.seeds))
+        self._advise("seeds", default, advice.on_seeds(settings.options.seeds))
         if not settings.makes_claims:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import BloomError, slots_of, tagged
-from scrapy_bloom.bloom.protocol.replication import Acknowledged
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.crawl.apply_jobs import JobApplier, LedgerWriter, Replicas
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.flush import Flush

@@ -247,7 +247,7 @@ def test_a_replica_or_a_foreign_key_stops_the_crawl_before_it_fetches(
         assert client.get("{links:bloom:0}:header") == b"mine"
         client.delete("{links:bloom:0}:header")
         BloomFilter(client, "links:bloom").open()
-        for setting, value in (("BLOCKS", "3"), ("RING", "write-all"), ("STAGGER", "True")):
+        for setting, value in (("BLOCKS", "3"), ("STAGGER", "True")):
             asked = {f"BLOOM_{setting}": value}
             refused(web, f"BLOOM_{setting}", BLOOM_REDIS_URL=redis_url, **asked)
         client.replicaof("127.0.0.1", "1")

@@ -85,8 +85,6 @@ def test_without_a_ledger_it_is_not(lab: Lab, moved: MovedServer) -> None:
     [
         {"TWISTED_REACTOR": SELECT},
         {"BLOOM_BATCH": 0},
-        {"BLOOM_RING": "write-all"},
-        {"BLOOM_COUNTING": True},
         {"BLOOM_CAPACITY": 20, "BLOOM_BLOCKS": 1},
         {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
     ],
@@ -314,16 +312,9 @@ def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None
     assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"]), "seen since March"
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"BLOOM_RING": "write-all"}, {"BLOOM_COUNTING": True}],
-    ids=["write-newest", "write-all", "counting"],
-)
-def test_a_changed_page_is_fetched_once_in_a_window(
-    lab: Lab, moved: MovedServer, settings: dict[str, Any]
-) -> None:
+def test_a_changed_page_is_fetched_once_in_a_window(lab: Lab, moved: MovedServer) -> None:
     """Else the page and its version would be due by turns."""
-    settings = {**settings, "BLOOM_RECRAWL_AFTER": "2 months", "spider": VERSIONS}
+    settings = {"BLOOM_RECRAWL_AFTER": "2 months", "spider": VERSIONS}
     fetched = []
     for month in range(1, 8):
         lab.site.pages["/"] = page("/1?a") if month == 1 else page("/1?b")

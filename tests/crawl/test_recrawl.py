@@ -79,14 +79,11 @@ def fetches(truth: Truth, *groups: frozenset[str]) -> Counter[str]:
 # -- one crawl a month --
 
 
-@pytest.mark.parametrize(
-    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
-)
 def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
-    site: Site, crawls: Crawls, ring: str
+    site: Site, crawls: Crawls
 ) -> None:
     """A crawl on the 15th of 13 months. Being seen in between prolongs nothing."""
-    crawls.use(BLOOM_RECRAWL_AFTER="5 months", BLOOM_RING=ring)
+    crawls.use(BLOOM_RECRAWL_AFTER="5 months")
     truth = site.truth()
     old = truth.lasting
     due = dict.fromkeys((0, 5, 10), old)

@@ -17,13 +17,12 @@ from scrapy_bloom.bloom.protocol.rights import CLUSTER, Rules
 
 PAGES = 40
 KEY = "odd:bloom"
-#: Rotates, grows, counts.
+#: Rotates and grows.
 ALL_AT_ONCE: dict[str, Any] = {
     "BLOOM_CAPACITY": 20,
     "BLOOM_BLOCKS": 2,
     "BLOOM_RECRAWL_AFTER": "2 days",
     "BLOOM_ROTATE_EVERY": "1 day",
-    "BLOOM_COUNTING": True,
     "BLOOM_HEARTBEAT": 1,
     "BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 day"]]',
 }

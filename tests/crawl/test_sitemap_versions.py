@@ -162,15 +162,12 @@ class Expected:
         return Counter(key[0] for key in new)
 
 
-@pytest.mark.parametrize(
-    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
-)
 def test_what_has_changed_and_what_is_due_is_fetched_and_nothing_else(
-    news_on: NewsOn, moved: MovedServer, ring: str
+    news_on: NewsOn, moved: MovedServer
 ) -> None:
     """A year of crawls, one or two in most months; pages change at random, and are added."""
     news, expected, chance = news_on(moved), Expected(3), random.Random(7)
-    given = {"BLOOM_RECRAWL_AFTER": "3 months", "BLOOM_RING": ring}
+    given = {"BLOOM_RECRAWL_AFTER": "3 months"}
     unread_bytes, all_bytes, due = 0, 0, 0
     for month in (0, 0, 1, 2, 2, 3, 4, 6, 6, 7, 11, 11):
         moved.set_time(datetime(2027, 1 + month, 15, 12, tzinfo=UTC))
@@ -205,7 +202,6 @@ def test_a_site_that_does_not_change_costs_one_request(
     [
         ({"BLOOM_REMEMBER": "scheduled"}, GROUPS),
         ({"BLOOM_BATCH": "0"}, 0),
-        ({"BLOOM_COUNTING": "True"}, 0),
         ({"BLOOM_RECRAWL_RULES": '[["/product/", "1 day"]]', "BLOOM_RECRAWL_AFTER": "2 runs"}, 0),
     ],
 )
@@ -284,15 +280,12 @@ def test_pages_of_another_window_are_due_in_time(news_on: NewsOn, moved: MovedSe
     assert news.crawl(**given).hits.total() == 1
 
 
-@pytest.mark.parametrize(
-    "ring", ["write-newest", pytest.param("write-all", marks=pytest.mark.slow)]
-)
 def test_no_page_that_is_due_is_left_by_staggered_blocks(
-    news_on: NewsOn, moved: MovedServer, ring: str
+    news_on: NewsOn, moved: MovedServer
 ) -> None:
     """A crawl every few days: after each, the filter remembers all pages."""
     news, fetched = news_on(moved), Counter[str]()
-    given = {"BLOOM_RECRAWL_AFTER": "2 weeks", "BLOOM_ROTATE_EVERY": "1 week", "BLOOM_RING": ring}
+    given = {"BLOOM_RECRAWL_AFTER": "2 weeks", "BLOOM_ROTATE_EVERY": "1 week"}
     for _ in range(9):
         fetched += news.crawl(**given, BLOOM_STAGGER="True").hits
         assert not news.missing()

@@ -2,15 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 import redis
-from example_site.build import Site
-from example_site.serve import SiteServer
-from support.crawling import crawl
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
@@ -447,21 +443,3 @@ def test_claims_are_tested_against_all_generations(connect: Connect) -> None:
     bloom.rotate()
     add(bloom, *MANY[50:100])
     assert take(bloom, *MANY[:120]) == SEEN * 100 + NEW * 20
-
-
-@pytest.mark.parametrize("remember", ["crawled", "scheduled"])
-def test_a_crawl_counts_each_url_once(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path, remember: str
-) -> None:
-    """However often it is linked."""
-    settings = {"BLOOM_REDIS_URL": redis_url, "BLOOM_COUNTING": "1", "BLOOM_REMEMBER": remember}
-    crawl("links", web, tmp_path, **settings)
-    crawl("links", web, tmp_path, BLOOM_BATCH="0", **settings)
-    with redis.Redis.from_url(redis_url) as client:
-        bloom = BloomFilter(client, "links:bloom")
-        header = bloom.open()
-        bitmaps = [client.get(key) for key in client.keys("*:0.0")]
-        total = sum(byte // 16 + byte % 16 for bitmap in bitmaps for byte in bitmap)
-        assert header.counting
-        assert len(bloom) == len(site.truth().lasting)
-        assert total == len(header.seeds) * len(bloom)

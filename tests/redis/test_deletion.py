@@ -9,6 +9,7 @@ from support.calls import send
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom.bloom.protocol import deletion
 
 pytestmark = pytest.mark.each_server
 
@@ -179,7 +180,7 @@ def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) ->
     for rounds in range(30):
         bloom = some(client)
         bloom.extend(URLS)
-        steps = bloom._delete()
+        steps = deletion.delete(bloom._session)
         calls = next(steps)
         try:
             for _ in range(rounds):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol, failure_reason
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
@@ -70,13 +70,13 @@ def test_a_reason_comes_back_as_one_short_line(bloom: BloomFilter, reason: str) 
 
 @given(reason=st.text(max_size=300))
 def test_a_stored_reason_can_be_read(reason: str) -> None:
-    encoded = failure_reason.encode(reason)
+    encoded = ledger_protocol.encode_reason(reason)
     head = f"- {encoded or 'nonce'} 1 1 0"
     claim = StoredClaim.parse("field", head)
     assert claim is not None
     text = " ".join(reason.split()).encode(errors="replace").decode()
     assert text.startswith(claim.reason)
-    assert claim.reason == text or len(encoded) > failure_reason.MAX_REASON - 12
+    assert claim.reason == text or len(encoded) > ledger_protocol.MAX_REASON - 12
 
 
 def test_each_url_has_its_own_reason(bloom: BloomFilter) -> None:

@@ -20,7 +20,8 @@ from support.slots import SlotMove
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait, touches
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
+from scrapy_bloom.bloom.protocol.session import touches
 
 #: Milliseconds: long enough for a replica that is there, and for one that is not.
 LONG, SHORT = 4_000, 200

@@ -24,7 +24,6 @@ from scrapy_bloom.bloom.protocol import (
     claim_protocol,
     deletion,
     ledger_protocol,
-    replication,
     rights,
     worker_protocol,
 )
@@ -32,6 +31,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.rights import CALLS, CRAWL, Rules, commands_for
 from scrapy_bloom.bloom.protocol.scripts import WRITES, Call, commands_in, load
+from scrapy_bloom.bloom.protocol.session import touches
 
 pytestmark = pytest.mark.each_server
 
@@ -69,7 +69,7 @@ def crawl(bloom: BloomFilter) -> None:
     page = bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 100))
     bloom.run(lambda s: claim_protocol.reassign(s, 0, page.claims, OTHER, "3"))
     bloom.run(lambda s: deletion.note_windows(s, ["listing"]))
-    send(bloom._driver, replication.touches([bloom.session]))
+    send(bloom._driver, touches([bloom.session]))
     for worker in (OWNER, OTHER):
         bloom.run(
             partial(worker_protocol.heartbeat, member=f"{worker} {{}}", life=60, nonce=worker)

@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.routes import Replies, Wave
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, LOST, ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Call
-from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, MAX_CALLS
+from scrapy_bloom.bloom.protocol.swaps import MAX_BYTES, MAX_CALLS
 
 pytestmark = pytest.mark.each_server(others="slow")
 

@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scrapy_bloom.bloom.errors import BloomError, RestartedError, ServerFullError
-from scrapy_bloom.bloom.protocol.replication import Acknowledged
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import Job, JobKind

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, MAX_CALLS, in_waves
+from scrapy_bloom.bloom.protocol.swaps import MAX_BYTES, MAX_CALLS, in_waves
 
 #: Bytes of bitmaps: nothing, a few, and around the bound.
 SIZES = st.sampled_from([0, 1, MAX_BYTES // 256, MAX_BYTES // 2, MAX_BYTES - 1, MAX_BYTES]) | (

@@ -1,6 +1,7 @@
 """What a user asks for beside what is stored: unset is as stored, given is what is meant."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, RUNS, Schedule, Span
-from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.options import OPTIONS, FilterOptions
 
 SIX_MONTHS = Schedule(Span(12, HALF_MONTHS), Span(4, HALF_MONTHS))
 STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)
@@ -153,3 +154,92 @@ def test_a_counting_filter_is_created_as_one_and_found_to_be() -> None:
 def test_counters_are_not_written_to_all_generations() -> None:
     with pytest.raises(ConfigurationError, match=r'`ring` = "write-all" do not go together'):
         FilterOptions(counting=True, ring=WRITE_ALL).new_header(STORED)
+
+
+# -- what a user gives --
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "parsed"),
+    [
+        ("capacity", 5, 5),
+        ("capacity", "5_000", 5000),
+        ("capacity", "1e6", 1_000_000),
+        ("capacity", 1e6, 1_000_000),
+        ("capacity", "10M", 10_000_000),
+        ("capacity", "1.5 million", 1_500_000),
+        ("capacity", "2,500,000", 2_500_000),
+        ("capacity", "50k", 50_000),
+        ("error_rate", "1e-4", 1e-4),
+        ("error_rate", 0.5, 0.5),
+        ("error_rate", "0.1%", 0.001),
+        ("blocks", "4", 4),
+        ("seeds", "7", 7),
+        ("seeds", 7, 7),
+        ("seeds", "[5, 7, 11]", (5, 7, 11)),
+        ("seeds", "5,7,11", (5, 7, 11)),
+        ("seeds", [5, 7, 11], (5, 7, 11)),
+        ("window", "5 months", Span(10, HALF_MONTHS)),
+        ("window", timedelta(days=1), Span(86_400, SECONDS)),
+        ("window", 3600, Span(3600, SECONDS)),
+        ("window", "never", "never"),
+        ("window", False, "never"),
+        ("run", "2027-01-31", "2027-01-31"),
+        ("run", 7, "7"),
+        ("stagger", "True", True),
+        ("stagger", 0, False),
+        ("growth", "0", 0),
+        ("growth", 1.5, 1.5),
+        ("max_memory", "1e9", 1_000_000_000),
+        ("max_memory", "2GB", 2_000_000_000),
+        ("max_memory", "1.5 GiB", 3 << 29),
+        ("ring", "write-all", WRITE_ALL),
+        ("counting", "1", True),
+    ],
+)
+def test_what_people_write_is_parsed(name: str, value: object, parsed: object) -> None:
+    assert getattr(FilterOptions.parse(**{name: value}), name) == parsed
+
+
+HUGE = 10**5000
+BAD: dict[str, list[object]] = {
+    "capacity": [0, -1, "many", "0", "1.5", "5 GB", "1,5", "10 %", 1.5, True, [1], 10**20],
+    "error_rate": [0, 1, 2, -1, "high", "1", "100%", "1k", float("nan"), True],
+    "blocks": [0, -4, "x", 16_385, 2.5],
+    "seeds": [0, -1, 65],
+    "window": [0, -1, "soon", "5 m", "2 fortnights", "1.2 months", True, []],
+    "period": [0, "often", "never", "1.5 s"],
+    "ring": ["write-some", 1],
+    "stagger": ["perhaps", 2],
+    "counting": ["perhaps", 4],
+    "growth": [-1, 0.5, 65, "fast", True, float("inf")],
+    "max_memory": [-1, "1 GX", "0.5 bytes", "1e9 GB", 1.5],
+    "run": ["", " ", True, 1.5, "x" * 101],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, value) for n in BAD for value in BAD[n]])
+def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is ") as caught:
+        FilterOptions.parse(**{name: value})
+    assert f"{value!r:.60}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS.keys() - {"counting"}))
+def test_a_value_that_cannot_be_shown_is_refused_by_name(name: str) -> None:
+    """Python writes no int of more than 4,300 digits."""
+    for value in (HUGE, -HUGE):
+        with pytest.raises(ConfigurationError, match=f"^{name} .*something of type"):
+            FilterOptions.parse(**{name: value})
+    with pytest.raises(ConfigurationError, match=f"^{name} "):
+        FilterOptions.parse(**{name: "1" * 5000})
+
+
+@pytest.mark.parametrize(
+    "seeds", [[], [11, 22, 11], [11, -1], [11, 2**32], [11, "a"], [11, True], list(range(65))]
+)
+def test_bad_seeds_are_refused_and_not_shown(seeds: list[object]) -> None:
+    message = f"^seeds as a list has 1 to 64 different .* a list of {len(seeds)}$"
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        FilterOptions.parse(seeds=seeds)
+    assert "22" not in str(caught.value)

@@ -41,12 +41,6 @@ def test_unknown_format_is_refused_by_number() -> None:
         Header.from_fields(fields)
 
 
-@pytest.mark.parametrize("old", ["1", "2"])
-def test_an_older_format_is_refused_by_number(old: str) -> None:
-    with pytest.raises(ValueError, match=f"format is '{old}', and this version reads 3"):
-        Header.from_fields({**HEADER.to_fields(), "format": old})
-
-
 def test_unknown_hash_scheme_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="hash scheme is 'md5'"):
         Header.from_fields({**HEADER.to_fields(), "scheme": "md5"})

@@ -7,7 +7,8 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Span
+from scrapy_bloom.bloom.model.schedule import SECONDS, Span
+from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.recrawl_rules import RecrawlWindow
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 
@@ -35,20 +36,9 @@ def test_defaults() -> None:
         redis_url=None,
         redis_params={},
         key="shop:bloom",
-        capacity=None,
-        error_rate=None,
-        blocks=None,
-        seeds=None,
-        recrawl_after=None,
-        rotate_every=None,
-        run=None,
+        options=FilterOptions(),
         recrawl_rules=(),
         start_recrawl_after="run",
-        ring=None,
-        stagger=None,
-        counting=None,
-        growth=None,
-        max_memory=None,
         pending_memory=512 << 20,
         remember="crawled",
         heartbeat=30,
@@ -71,23 +61,6 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "attribute", "parsed"),
     [
-        ("BLOOM_CAPACITY", 5, "capacity", 5),
-        ("BLOOM_CAPACITY", "5_000", "capacity", 5000),
-        ("BLOOM_CAPACITY", "1e6", "capacity", 1_000_000),
-        ("BLOOM_CAPACITY", 1e6, "capacity", 1_000_000),
-        ("BLOOM_CAPACITY", "10M", "capacity", 10_000_000),
-        ("BLOOM_CAPACITY", "1.5 million", "capacity", 1_500_000),
-        ("BLOOM_CAPACITY", "2,500,000", "capacity", 2_500_000),
-        ("BLOOM_CAPACITY", "50k", "capacity", 50_000),
-        ("BLOOM_ERROR_RATE", "1e-4", "error_rate", 1e-4),
-        ("BLOOM_ERROR_RATE", 0.5, "error_rate", 0.5),
-        ("BLOOM_ERROR_RATE", "0.1%", "error_rate", 0.001),
-        ("BLOOM_BLOCKS", "4", "blocks", 4),
-        ("BLOOM_SEEDS", "7", "seeds", 7),
-        ("BLOOM_SEEDS", 7, "seeds", 7),
-        ("BLOOM_SEEDS", "[5, 7, 11]", "seeds", (5, 7, 11)),
-        ("BLOOM_SEEDS", "5,7,11", "seeds", (5, 7, 11)),
-        ("BLOOM_SEEDS", [5, 7, 11], "seeds", (5, 7, 11)),
         ("BLOOM_REDIS_URL", " redis://h ", "redis_url", "redis://h"),
         ("BLOOM_REDIS_PARAMS", '{"username": "u"}', "redis_params", {"username": "u"}),
         ("BLOOM_REDIS_PARAMS", {"db": 1}, "redis_params", {"db": 1}),
@@ -98,23 +71,6 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
         ("BLOOM_START_RECRAWL_AFTER", " Default ", "start_recrawl_after", "default"),
         ("BLOOM_START_RECRAWL_AFTER", "24 hours", "start_recrawl_after", RecrawlWindow(DAY)),
         ("BLOOM_START_RECRAWL_AFTER", "never", "start_recrawl_after", RecrawlWindow("never")),
-        ("BLOOM_RECRAWL_AFTER", "5 months", "recrawl_after", Span(10, HALF_MONTHS)),
-        ("BLOOM_RECRAWL_AFTER", timedelta(days=1), "recrawl_after", Span(86_400, SECONDS)),
-        ("BLOOM_RECRAWL_AFTER", 3600, "recrawl_after", Span(3600, SECONDS)),
-        ("BLOOM_RECRAWL_AFTER", "never", "recrawl_after", "never"),
-        ("BLOOM_RECRAWL_AFTER", False, "recrawl_after", "never"),
-        ("BLOOM_RUN", "2027-01-31", "run", "2027-01-31"),
-        ("BLOOM_RUN", 7, "run", "7"),
-        ("BLOOM_RING", "write-all", "ring", "write-all"),
-        ("BLOOM_STAGGER", "True", "stagger", True),
-        ("BLOOM_STAGGER", 0, "stagger", False),
-        ("BLOOM_COUNTING", "1", "counting", True),
-        ("BLOOM_COUNTING", False, "counting", False),
-        ("BLOOM_GROWTH", "0", "growth", 0),
-        ("BLOOM_GROWTH", 1.5, "growth", 1.5),
-        ("BLOOM_MAX_MEMORY", "1e9", "max_memory", 1_000_000_000),
-        ("BLOOM_MAX_MEMORY", "2GB", "max_memory", 2_000_000_000),
-        ("BLOOM_MAX_MEMORY", "1.5 GiB", "max_memory", 3 << 29),
         ("BLOOM_PENDING_MEMORY", "256 mib", "pending_memory", 1 << 28),
         ("BLOOM_REMEMBER", "scheduled", "remember", "scheduled"),
         ("BLOOM_HEARTBEAT", "1", "heartbeat", 1),
@@ -150,32 +106,17 @@ def test_what_people_write_is_parsed(
     assert getattr(parse(**{name: value}), attribute) == parsed
 
 
+def test_options_of_the_filter_are_those_of_the_library() -> None:
+    settings = parse(BLOOM_RECRAWL_AFTER="1 day", BLOOM_ROTATE_EVERY="6 hours", BLOOM_SEEDS="5, 7")
+    asked = FilterOptions.parse(window="1 day", period="6 hours", seeds=[5, 7])
+    assert settings.options == asked
+    with pytest.raises(ConfigurationError, match="BLOOM_CAPACITY is the number of URLs"):
+        parse(BLOOM_CAPACITY=0)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(
-            ("BLOOM_CAPACITY", value)
-            for value in (
-                0,
-                -1,
-                "many",
-                "0",
-                "1.5",
-                "5 GB",
-                "1,5",
-                "10 %",
-                1.5,
-                True,
-                [1],
-                float("inf"),
-            )
-        ),
-        *(
-            ("BLOOM_ERROR_RATE", value)
-            for value in (0, 1, 2, -1, "high", "1", "100%", "1k", float("nan"), True)
-        ),
-        *(("BLOOM_BLOCKS", value) for value in (0, -4, "x", 10**6, 2.5)),
-        *(("BLOOM_SEEDS", value) for value in (0, -1, 1000)),
         *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%(spider)99999999999s", 7)),
         *(("BLOOM_ENABLED", value) for value in ("perhaps", 2)),
         *(("BLOOM_REMEMBER", value) for value in ("never", True)),
@@ -190,14 +131,6 @@ def test_what_people_write_is_parsed(
             ("BLOOM_START_RECRAWL_AFTER", value)
             for value in ("weekly", 0, {"days": 1}, {"recrawl_after": "run", "capacity": 5}, [])
         ),
-        *(("BLOOM_RECRAWL_AFTER", v) for v in (0, -1, "soon", "5 m", "2 fortnights", True, [])),
-        *(("BLOOM_ROTATE_EVERY", value) for value in (0, "monthly", "1.5 s")),
-        *(("BLOOM_RUN", value) for value in (True, 1.5, "x" * 101)),
-        *(("BLOOM_RING", value) for value in ("newest", 1)),
-        *(("BLOOM_STAGGER", value) for value in ("perhaps", 2)),
-        *(("BLOOM_COUNTING", value) for value in ("perhaps", 4)),
-        *(("BLOOM_GROWTH", value) for value in (-1, 0.5, 65, "fast", True)),
-        *(("BLOOM_MAX_MEMORY", value) for value in (-1, "1 GX", "0.5 bytes", "1e9 GB", 1.5)),
         *(("BLOOM_RECRAWL_RULES", value) for value in ("daily", '"a"', 7, {"a": "1 day"}, b"[]")),
         *(("BLOOM_RECRAWL_RULES", [rule]) for rule in (("a",), 7, "ab", ("a", "run", 1), {"a": 1})),
         *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),

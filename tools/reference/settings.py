@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.errors import in_words
 from scrapy_bloom.bloom.options import OPTIONS
-from scrapy_bloom.settings import ATTRIBUTES, WORDS, BloomSettings
+from scrapy_bloom.setting_parsers import Setting
+from scrapy_bloom.settings import SETTINGS, WORDS
 from tools.reference.markdown import bullets, code, document, sentence, table
 
 INTRODUCTION = """\
@@ -22,16 +22,16 @@ What is unset has its default, whatever an earlier run was given. Settings of th
 filter. A window that forgets earlier than the stored one is refused until it is
 [applied](../how-to/choose-a-window.md#change-it-later)."""
 
-#: Headings, and the attributes of ``BloomSettings`` under each.
+#: Headings, and the settings under each.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "The filter and its server": ("enabled", "redis_url", "redis_params", "key", "timeout"),
     "When pages are crawled again": (
         *("recrawl_after", "rotate_every", "run"),
-        *("recrawl_rules", "start_recrawl_after", "ledger", "stagger", "ring"),
+        *("recrawl_rules", "start_recrawl_after", "ledger", "stagger"),
     ),
     "Size and error rate": (
         *("capacity", "error_rate", "growth", "max_memory"),
-        *("blocks", "seeds", "counting"),
+        *("blocks", "seeds"),
     ),
     "Crashes and failures": (
         *("remember", "crawled_statuses", "retry_after", "retry_item_errors", "heartbeat"),
@@ -42,19 +42,17 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 #: No setting accepts the first; those that accept lengths of time only refuse the second.
 WRONG = (object(), "1 run")
-_BY_ATTRIBUTE = {own.name: own for own in fields(BloomSettings)}
-#: Attributes of options of filters -> parameter, and whether it is fixed.
-_OPTIONS = {ATTRIBUTES[option.name]: (option.name, bool(option.stored)) for option in OPTIONS}
+_BY_NAME = {name.removeprefix("BLOOM_").lower(): own for name, own in SETTINGS.items()}
 
 
 def page() -> str:
     """Return the page."""
     listed = [name for names in GROUPS.values() for name in names]
-    if sorted(listed) != sorted(_BY_ATTRIBUTE):
-        raise ValueError(f"GROUPS differs from the settings: {set(listed) ^ set(_BY_ATTRIBUTE)}")
+    if sorted(listed) != sorted(_BY_NAME):
+        raise ValueError(f"GROUPS differs from the settings: {set(listed) ^ set(_BY_NAME)}")
     blocks = [INTRODUCTION, _overview(listed)]
     for heading, names in GROUPS.items():
-        blocks += [f"## {heading}", *(_section(_BY_ATTRIBUTE[name]) for name in names)]
+        blocks += [f"## {heading}", *map(_section, names)]
     return document("Settings", "scrapy_bloom/settings.py and bloom/options.py", *blocks)
 
 
@@ -74,11 +72,11 @@ def _said(name: str, parse: Callable[[str, Any], Any], value: object) -> str:
     return ""
 
 
-def default(own: Field[Any]) -> str:
+def default(own: Setting) -> str:
     """Return the default of a setting."""
-    if text := str(own.metadata["default"]):
-        return text
-    value = {} if own.default is MISSING else own.default
+    value = own.value
+    if own.default:
+        return own.default
     if isinstance(value, str):
         return f'`"{value}"`'
     if isinstance(value, bool | dict):
@@ -90,21 +88,20 @@ def _overview(names: list[str]) -> str:
     rows = []
     for name in names:
         setting = f"BLOOM_{name.upper()}"
-        own = _BY_ATTRIBUTE[name]
+        own = _BY_NAME[name]
         link = f"[`{setting}`](#{setting.lower()})"
-        rows.append((link, default(own), own.metadata["help"]))
+        rows.append((link, default(own), own.help))
     return table(("setting", "default", "what it is"), rows)
 
 
-def _section(own: Field[Any]) -> str:
-    name = f"BLOOM_{own.name.upper()}"
-    parameter, is_fixed = _OPTIONS.get(own.name, ("", False))
+def _section(attribute: str) -> str:
+    name, own = f"BLOOM_{attribute.upper()}", _BY_NAME[attribute]
+    is_fixed = own.option and OPTIONS[own.option].stored
     facts = bullets(
-        Accepts=takes(name, own.metadata["parse"]),
+        Accepts=takes(name, own.parse),
         Default=default(own),
         Fixed="when the filter is created" if is_fixed else "",
-        Parameter_of_the_library=code(parameter) if parameter else "",
+        Parameter_of_the_library=code(own.option) if own.option else "",
     )
-    about = own.metadata["about"]
-    text = f"{sentence(own.metadata['help'])} {about}".strip()
+    text = f"{sentence(own.help)} {own.about}".strip()
     return f"### `{name}`\n\n{text}\n\n{facts}"

@@ -21,9 +21,8 @@ from scrapy_bloom.bloom.errors import (
     StorageError,
     explain,
 )
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 
 T = TypeVar("T")
 

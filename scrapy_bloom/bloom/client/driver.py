@@ -34,9 +34,8 @@ from scrapy_bloom.bloom.errors import (
     is_of_rights,
     showable,
 )
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 
 T = TypeVar("T")
 
@@ -172,7 +171,7 @@ class Driver:
         """Make the calls, and wait until replicas have all that was written before.
 
         Args:
-            calls: of ``replication.touches``. One is enough for a server that is no cluster.
+            calls: of ``session.touches``. One is enough for a server that is no cluster.
             wait: for how many replicas, and how long.
 
         Raises:

@@ -36,9 +36,8 @@ from scrapy_bloom.bloom.errors import (
     shown,
 )
 from scrapy_bloom.bloom.protocol import rights
-from scrapy_bloom.bloom.protocol.replication import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 
 T = TypeVar("T")
 
@@ -112,7 +111,7 @@ class Exchanges:
         """Make calls, and wait until replicas have what was written before.
 
         Args:
-            calls: of ``replication.touches``. One is enough for a server that is no cluster.
+            calls: of ``session.touches``. One is enough for a server that is no cluster.
             wait: for how many replicas, and how long.
 
         Raises:

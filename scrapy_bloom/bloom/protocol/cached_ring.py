@@ -3,7 +3,7 @@
 What all calls on a ring have in common is computed once, when the first of them is made.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
@@ -116,6 +116,11 @@ class CachedRing:
         """Unix times: its oldest and its active generation were opened; its keys expire."""
         generations = self.ring.generations
         return generations[-1].opened, generations[0].opened, self.ring.expiry
+
+    def is_in(self, held: "Mapping[int, CachedRing]") -> bool:
+        """Whether it is the ring of its block that is held."""
+        now = held.get(self.ring.block)
+        return now is not None and now.version == self.version
 
     @property
     def max_urls(self) -> int:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import failure_reason
-from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
+from scrapy_bloom.bloom.protocol.ledger_protocol import Kept, decode_reason, encode_reason
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
     ask,
@@ -90,7 +89,7 @@ class StoredClaim:
     @property
     def reason(self) -> str:
         """Why the URL failed last, as it is stored; "" if it did not fail, or that is not known."""
-        return failure_reason.decode(self.nonce) if self.failed else ""
+        return decode_reason(self.nonce) if self.failed else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class RetryPolicy:
         """Yield each field and its reason as it is stored."""
         for name in fields:
             yield name
-            yield failure_reason.encode(self.reasons.get(name, ""), hides=self.hides)
+            yield encode_reason(self.reasons.get(name, ""), hides=self.hides)
 
 
 @dataclass(frozen=True, slots=True)

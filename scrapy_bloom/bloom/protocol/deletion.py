@@ -11,8 +11,7 @@ from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.swaps import Drop
-from scrapy_bloom.bloom.protocol.waves import MAX_BYTES, in_waves
+from scrapy_bloom.bloom.protocol.swaps import MAX_BYTES, Drop, in_waves
 
 #: How fields of the header begin that name a window.
 _WINDOW = "window:"

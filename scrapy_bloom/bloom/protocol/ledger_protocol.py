@@ -4,18 +4,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote_plus, unquote_plus
 
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerChunk, LedgerEntry
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.protocol import failure_reason, rights
+from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, with_ledger
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.swaps import Drop
-from scrapy_bloom.bloom.protocol.waves import in_waves
+from scrapy_bloom.bloom.protocol.swaps import Drop, in_waves
 
 #: Pages that are added in one call.
 MAX_ADDED_PER_CALL = 256
@@ -26,6 +26,34 @@ MAX_DUE = 4_096
 #: Stored for a page that is missing for no known reason; for one that is there.
 _UNKNOWN, _THERE = "!unknown", "-"
 _MISSING = re.compile(r"([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,9}) ([!-~]{1,240}) (.*)", re.DOTALL)
+#: Why a URL failed is stored in the place of its claim's nonce, which a failed URL does not need:
+#: ``HTTP 503`` as ``!HTTP+503``. No nonce begins with a mark. The second mark says that the URL is
+#: new to callers that find it before it is due (``claim.lua``).
+_MARK, _VISIBLE = "!", "~"
+#: Characters of a stored reason at most, without the mark.
+MAX_REASON = 200
+_SAFE = "".join(map(chr, range(0x21, 0x7F))).translate({ord(c): None for c in "%+"})
+#: An escape whose end is cut off.
+_CUT = re.compile("%[0-9A-F]?$")
+
+
+def encode_reason(reason: str, *, hides: bool = True) -> str:
+    """Return a reason as it is stored, shortened if it is long; "" for none.
+
+    Args:
+        reason: any text.
+        hides: whether the URL stays hidden until it is due.
+    """
+    encoded = quote_plus(" ".join(reason.split()), safe=_SAFE, errors="replace")
+    if len(encoded) > MAX_REASON:
+        encoded = _CUT.sub("", encoded[:MAX_REASON])
+    return encoded and f"{_MARK if hides else _VISIBLE}{encoded}"
+
+
+def decode_reason(nonce: str) -> str:
+    """Return the reason in the place of a nonce, which may be any text; "" if there is none."""
+    # Of a character whose bytes are cut off, nothing is left.
+    return unquote_plus(nonce[1:], errors="ignore") if nonce.startswith((_MARK, _VISIBLE)) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +73,7 @@ class Kept:
     ) -> tuple[Argument, ...]:
         """Return the arguments of ``prelude_ledger.lua`` for pages of a block."""
         whys = (
-            failure_reason.encode(self.missing[i]) or _UNKNOWN if i in self.missing else _THERE
+            encode_reason(self.missing[i]) or _UNKNOWN if i in self.missing else _THERE
             for i in items
         )
         bounds = (MAX_MISSING, ledger.GONE_AFTER)
@@ -110,7 +138,7 @@ class MissingPage:
         if match is None:
             return None
         first, last, times, why, url = match.groups()
-        reason = "" if why == _UNKNOWN else failure_reason.decode(why)
+        reason = "" if why == _UNKNOWN else decode_reason(why)
         return cls(field, int(first), int(last), int(times), reason, url)
 
     @property

@@ -1,4 +1,4 @@
-"""The rings of a filter that a client holds, and how they are changed. No I/O.
+"""A filter as it is stored: what reads it, and how its rings are changed. No I/O.
 
 Every change of a ring has one form: read it with its counts, let a pure function decide what comes
 next, and swap that in unless another client was faster.
@@ -20,8 +20,7 @@ from scrapy_bloom.bloom.model.ring_state import SLACK_SECONDS
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
-from scrapy_bloom.bloom.protocol.swaps import Change, Drop, Swap
-from scrapy_bloom.bloom.protocol.waves import in_waves
+from scrapy_bloom.bloom.protocol.swaps import Change, Drop, Swap, in_waves
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -67,15 +66,26 @@ class Snapshot:
     now: int
 
 
+def _ignore(*_: object) -> None:
+    """Stands for a caller who wants no events."""
+
+
 class StoredFilter:
-    """A filter as it is stored: the calls that read it, and what their replies hold.
+    """A filter as it is stored, and those of its rings that this client holds.
 
     Args:
         keys: the filter's keys.
+        notify: called with what happens to rings.
     """
 
-    def __init__(self, keys: Keys) -> None:
-        self.keys = keys
+    def __init__(self, keys: Keys, notify: Notify = _ignore) -> None:
+        self.keys, self.notify = keys, notify
+        self.header: Header | None = None
+        self.held: dict[int, CachedRing] = {}
+        #: Blocks whose ring or bitmaps were found missing in a filter that was open.
+        self.lost_blocks = 0
+        #: Until when the header lives as far as is known, 0 for ever; known only while opening.
+        self._header_expiry: int | None = None
 
     def look(self) -> Operation[Snapshot | None]:
         """Read the filter without changing anything; None if there is none."""
@@ -86,7 +96,7 @@ class StoredFilter:
         answers = yield from self.read_all(range(header.blocks))
         found = {block: self.ring_in(block, reply, header) for block, reply in answers.items()}
         rings = {block: ring for block, ring in found.items() if ring is not None}
-        return self._snapshot(header, answers, rings)
+        return snapshot_of(self, header, answers, rings)
 
     def surviving_ring(
         self, first: Reply, blocks: int | None = None, *, unfinished: bool = False
@@ -109,6 +119,44 @@ class StoredFilter:
             if counts(reply):
                 return self.parse(ring_codec.parse, reply.state, self.keys.ring(block))
         return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the header and the rings of all blocks are held."""
+        return self.header is not None and len(self.held) == self.header.blocks
+
+    def change(self, changes: Iterable[Change], *, quiet: bool = False) -> Operation[set[int]]:
+        """Replace rings by what is decided; return the blocks where another client was faster.
+
+        Args:
+            changes: of one block each.
+            quiet: do not notify of new generations.
+        """
+        lost_races = set[int]()
+        for wave in in_waves(changes):
+            replies = yield [self.read_call(change.block) for change in wave]
+            swaps = []
+            for (block, decide, version, lost), reply in zip(wave, replies, strict=True):
+                if not self._hold(block, reply, self.header) or version not in (
+                    None,
+                    reply.version,
+                ):
+                    lost_races.add(block)
+                    continue
+                old = self.held[block].ring
+                new = decide(old, reply.now, self.counts_in(old, reply))
+                if new is not old:
+                    new = replace(new, changed=reply.now)
+                    swaps.append(Swap(reply.version, new, old, lost))
+            lost_races |= yield from self._swap(swaps)
+            for swap in swaps:
+                if swap.block in lost_races:
+                    continue
+                if swap.is_rotation and not quiet:
+                    self.notify(ROTATED, swap.ring)
+                elif swap.is_growth:
+                    self.notify(GROWN, swap.ring)
+        return lost_races
 
     # -- calls --
 
@@ -166,22 +214,8 @@ class StoredFilter:
         if header is None or ring.header.id != header.id or ring.block != block:
             return None
         if ring.header != header:
-            raise self._disagree(ring, header)
+            raise _disagree(self.keys, ring, header)
         return ring
-
-    def _snapshot(
-        self, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
-    ) -> Snapshot:
-        now = max(reply.now for reply in replies.values())
-        counts = {block: self.counts_in(ring, replies[block]) for block, ring in rings.items()}
-        current = {block: ring.advance(now) for block, ring in rings.items()}
-        claims = {
-            block: self.parse(
-                int, replies[block].fields.get("claims", "0"), self.keys.claims(block)
-            )
-            for block in rings
-        }
-        return Snapshot(header, current, counts, claims, now)
 
     def counts_in(self, ring: Ring, reply: Reply) -> Counts:
         """Return the counts of a ring's layers."""
@@ -209,79 +243,12 @@ class StoredFilter:
         """Return the header in a reply."""
         return self.parse(Header.from_fields, reply.fields, self.keys.header())
 
-    def _disagree(self, ring: Ring, header: Header) -> StorageError:
-        key, other = self.keys.header(), self.keys.ring(ring.block)
-        stored = header.to_fields()
-        names = ", ".join(n for n, copy in ring.header.to_fields().items() if copy != stored[n])
-        return StorageError(
-            f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
-            f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
-            "from the copies), or else delete the filter, or use another `key`"
-        )
-
     def unstable(self, rounds: int = MAX_ROUNDS) -> StorageError:
         """Return the error for a filter that keeps changing."""
         return StorageError(
             f"the filter {self.keys.prefix!r} was different each of {rounds} times it was "
             "read: does something else write or delete its keys?"
         )
-
-
-class RingStore(StoredFilter):
-    """The rings of one filter that one client holds.
-
-    Args:
-        keys: the filter's keys.
-        notify: called with what happens to rings.
-    """
-
-    def __init__(self, keys: Keys, notify: Notify) -> None:
-        super().__init__(keys)
-        self.notify = notify
-        self.header: Header | None = None
-        self.held: dict[int, CachedRing] = {}
-        #: Blocks whose ring or bitmaps were found missing in a filter that was open.
-        self.lost_blocks = 0
-        #: Until when the header lives as far as is known, 0 for ever; known only while opening.
-        self._header_expiry: int | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether the header and the rings of all blocks are held."""
-        return self.header is not None and len(self.held) == self.header.blocks
-
-    def change(self, changes: Iterable[Change], *, quiet: bool = False) -> Operation[set[int]]:
-        """Replace rings by what is decided; return the blocks where another client was faster.
-
-        Args:
-            changes: of one block each.
-            quiet: do not notify of new generations.
-        """
-        lost_races = set[int]()
-        for wave in in_waves(changes):
-            replies = yield [self.read_call(change.block) for change in wave]
-            swaps = []
-            for (block, decide, version, lost), reply in zip(wave, replies, strict=True):
-                if not self._hold(block, reply, self.header) or version not in (
-                    None,
-                    reply.version,
-                ):
-                    lost_races.add(block)
-                    continue
-                old = self.held[block].ring
-                new = decide(old, reply.now, self.counts_in(old, reply))
-                if new is not old:
-                    new = replace(new, changed=reply.now)
-                    swaps.append(Swap(reply.version, new, old, lost))
-            lost_races |= yield from self._swap(swaps)
-            for swap in swaps:
-                if swap.block in lost_races:
-                    continue
-                if swap.is_rotation and not quiet:
-                    self.notify(ROTATED, swap.ring)
-                elif swap.is_growth:
-                    self.notify(GROWN, swap.ring)
-        return lost_races
 
     # -- steps --
 
@@ -299,10 +266,6 @@ class RingStore(StoredFilter):
             return False
         self.held[block] = CachedRing(reply.version, ring, self.keys)
         return True
-
-    def _any_ring(self) -> Ring | None:
-        held = self.held.get(0) or next(iter(self.held.values()), None)
-        return None if held is None else held.ring
 
     def _swap(self, swaps: Sequence[Swap]) -> Operation[set[int]]:
         """Compare and set; return the blocks where another client was faster.
@@ -339,21 +302,51 @@ class RingStore(StoredFilter):
         self.notify(LOST, ring)
 
 
+def snapshot_of(
+    stored: StoredFilter,
+    header: Header,
+    replies: Mapping[int, Reply],
+    rings: Mapping[int, Ring],
+) -> Snapshot:
+    """Return a filter with its rings as of now, of what was read of them."""
+    now = max(reply.now for reply in replies.values())
+    counts = {block: stored.counts_in(ring, replies[block]) for block, ring in rings.items()}
+    current = {block: ring.advance(now) for block, ring in rings.items()}
+    claims = {
+        block: stored.parse(
+            int, replies[block].fields.get("claims", "0"), stored.keys.claims(block)
+        )
+        for block in rings
+    }
+    return Snapshot(header, current, counts, claims, now)
+
+
 def last_expiry(rings: Iterable[Ring]) -> int:
     """Return when the last of some rings expires; 0 for never."""
     expiries = [ring.expiry for ring in rings]
     return max(expiries, default=0) if all(expiries) else 0
 
 
+def _disagree(keys: Keys, ring: Ring, header: Header) -> StorageError:
+    key, other = keys.header(), keys.ring(ring.block)
+    stored = header.to_fields()
+    names = ", ".join(n for n, copy in ring.header.to_fields().items() if copy != stored[n])
+    return StorageError(
+        f"the Redis key {key!r} and the copy of it in {other!r} differ in {names}: something "
+        f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
+        "from the copies), or else delete the filter, or use another `key`"
+    )
+
+
 class RaceCounter:
     """Counts, per block, the rounds in a row in which an operation got nowhere.
 
     Args:
-        rings: the filter.
+        stored: the filter.
     """
 
-    def __init__(self, rings: RingStore) -> None:
-        self._rings = rings
+    def __init__(self, stored: StoredFilter) -> None:
+        self._stored = stored
         self._lost = Counter[int]()
 
     def note(self, block: int, *, won: bool) -> None:
@@ -364,7 +357,7 @@ class RaceCounter:
         """
         self._lost[block] = 0 if won else self._lost[block] + 1
         if self._lost[block] >= MAX_RACES:
-            raise self._rings.unstable(MAX_RACES)
+            raise self._stored.unstable(MAX_RACES)
 
 
 def _count(text: str) -> int:

@@ -93,6 +93,34 @@ def to_resp(*arguments: Argument) -> bytes:
     return b"".join([b"$%d\r\n%b\r\n" % (len(a), a) for a in encoded])
 
 
+class Wait(NamedTuple):
+    """The command WAIT. It counts the writes of its own connection only: see ``session.touches``.
+
+    Args:
+        replicas: of each primary that have to acknowledge.
+        milliseconds: the server answers after this time at the latest.
+    """
+
+    replicas: int
+    milliseconds: int
+
+    def command(self) -> tuple[Argument, ...]:
+        """Return the command."""
+        return ("WAIT", self.replicas, self.milliseconds)
+
+
+class Acknowledged(NamedTuple):
+    """What the primaries answered to WAIT.
+
+    Args:
+        replicas: replicas that have acknowledged, of the primary with the fewest.
+        refusal: the error of a server that refuses the command; then there are 0.
+    """
+
+    replicas: int
+    refusal: str = ""
+
+
 class Reply(NamedTuple):
     """What every script answers: a status, a ring, the server's clock, and the rest.
 

@@ -12,8 +12,8 @@ from support.stored_requests import SPIDER, exact
 
 from fuzz.mutate import json_text
 from fuzz.target import Target
-from scrapy_bloom.bloom.protocol import failure_reason
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.bloom.protocol.ledger_protocol import decode_reason, encode_reason
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
 from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
@@ -60,7 +60,7 @@ def run_claims(data: bytes) -> None:
                 assert view.is_to_be_awaited(claim) in (True, False)
                 assert len(claim.reason) <= len(claim.nonce)
                 # It is stored again as it was read, or a shorter one.
-                stored = failure_reason.decode(failure_reason.encode(claim.reason))
+                stored = decode_reason(encode_reason(claim.reason))
                 assert " ".join(claim.reason.split()).startswith(stored)
 
 

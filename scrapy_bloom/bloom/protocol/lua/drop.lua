@@ -8,7 +8,7 @@
 --
 -- Reply    {"ok", "1"}  done, if it was there
 --          {"ok", "0"}  the ring is another one
--- Cost     frees the bitmap: about 0.6 ms for 8 MiB. So: no more than that in one pipeline (waves.py).
+-- Cost     frees the bitmap: about 0.6 ms for 8 MiB. So: no more than that in one pipeline (swaps.py).
 --          (Claims are freed in the background.)
 if (redis.call('HGET', KEYS[1], 'v') or '') ~= ARGV[1] then return {'ok', '0'} end
 redis.call('UNLINK', unpack(KEYS, 2))

@@ -14,7 +14,7 @@
 -- Reply       {"ok", "", "", now}       done
 --             {"stale", v, state, now}  another client was faster: this is the ring now
 -- Cost        allocates whole bitmaps at once, as a rule one: about 3 ms for 8 MiB. So: no more than
---             that in one pipeline (waves.py).
+--             that in one pipeline (swaps.py).
 local now = redis.call('TIME')[1]
 if (redis.call('HGET', ring, 'v') or '') ~= ARGV[1] then return stale() end
 
