@@ -32,7 +32,7 @@ from scrapy_bloom.bloom.extras.bitmaps import (
     unite,
 )
 from scrapy_bloom.bloom.extras.file import Block, Chunk, spans
-from scrapy_bloom.bloom.extras.install import Installer, or_discard
+from scrapy_bloom.bloom.extras.install import Installer, install
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.extras.save import RefusedError, call_all, read_layer
 from scrapy_bloom.bloom.model.generations import Layer
@@ -46,6 +46,8 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
 
+#: What decides when items are forgotten, and not where they are.
+_TIMES = ("the ring order", "stagger", "the window", "the period")
 #: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
 COUNTED_BYTES = 4 << 20
 
@@ -101,10 +103,10 @@ def overlap(first: FilterSession, second: FilterSession) -> MultiOperation[Overl
         SaturatedError: a layer has no bit left that is 0.
     """
     views = first, second
-    headers = [ring.header for ring in (yield from _open_all(views))]
-    _refuse(unlike(*headers), first, second)
+    rings = yield from _open_all(views)
+    _refuse_unlike(views, rings, only_places=True)
     one, two = (yield from on(0, approx_len(first))), (yield from on(1, approx_len(second)))
-    both = 0.0
+    headers, both = [ring.header for ring in rings], 0.0
     for block in range(headers[0].blocks):
         both += shared(*(yield from _read(views, headers, block)))
     # Cut off in each block, the sum over blocks would be too large.
@@ -177,14 +179,12 @@ def _build(
 ) -> MultiOperation[None]:
     new, number = Installer(target, headers[0]), len(sources)
 
-    def build() -> MultiOperation[None]:
-        yield from on(number, new.check())
+    def write() -> MultiOperation[None]:
         for block in range(headers[0].blocks):
             made = make((yield from _read(sources, headers, block)))
             yield from on(number, new.write(Block(made.ring, made.counts, _chunks(made))))
-        yield from on(number, new.finish())
 
-    yield from or_discard(new, number, build())
+    yield from install(new, number, write())
 
 
 def _chunks(block: Contents) -> Iterator[Chunk]:
@@ -245,12 +245,9 @@ def count_ones(held: CachedRing) -> Operation[list[int]]:
     """Return how many bits are set in each of the layers of a block that are tested."""
     counted = []
     for layer in held.ring.tested:
+        keys, head = _keys(held, layer), (held.version, layer.memory)
         calls = [
-            Call(
-                load("bitcount"),
-                _keys(held, layer),
-                (held.version, layer.memory, start, start + size - 1),
-            )
+            Call(load("bitcount"), keys, (*head, start, start + size - 1))
             for start, size in spans(layer, COUNTED_BYTES)
         ]
         answers = [reply.verdicts for reply in (yield from call_all(calls, "ok"))]
@@ -315,8 +312,7 @@ def _open_all(views: Sequence[FilterSession]) -> MultiOperation[list[Ring]]:
 def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
     """Open filters, and refuse those that no filter can be made of."""
     rings = yield from _open_all(views)
-    for session, ring in zip(views, rings, strict=True):
-        _refuse(differences(rings[0], ring), views[0], session)
+    _refuse_unlike(views, rings)
     header, schedule = rings[0].header, rings[0].config.schedule
     for is_so, what in (
         (header.counting, "has counters instead of bits (`counting`)"),
@@ -331,38 +327,38 @@ def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
     return [ring.header for ring in rings]
 
 
-def differences(first: Ring, other: Ring) -> list[str]:
-    """Return what of two filters is too different for a filter to be made of them, as text."""
-    one, two = first.header, other.header
-    return unlike(one, two) + _unequal(
-        ("the ring order", one.order, two.order),
-        ("stagger", one.stagger, two.stagger),
-        ("the window", first.config.window or "never", other.config.window or "never"),
-        ("the period", first.config.period or "never", other.config.period or "never"),
-    )
+def _refuse_unlike(
+    views: Sequence[FilterSession], rings: Sequence[Ring], *, only_places: bool = False
+) -> None:
+    """Refuse filters that are unlike the first, and say in what; perhaps only in items' places."""
+    first = rings[0]
+    for session, ring in zip(views, rings, strict=True):
+        found = [
+            f"{name} ({one!s:.80} and {two!s:.80})"
+            for (name, one), two in zip(_traits(first).items(), _traits(ring).values(), strict=True)
+            if one != two and "" not in (one, two) and not (only_places and name in _TIMES)
+        ]
+        one, two = first.header.seeds, ring.header.seeds
+        if len(one) == len(two) and one != two:
+            found.append("the seeds")  # which are secret
+        if found:
+            raise FilterMismatchError(
+                f"the filters {views[0].keys.prefix!r} and {session.keys.prefix!r} do not go "
+                f"together: they differ in {', '.join(found)}. Make one of them like the other "
+                "(like=)"
+            )
 
 
-def unlike(one: Header, two: Header) -> list[str]:
-    """Return why an item has other places under one header than under another, as text."""
-    found = _unequal(
-        ("the number of blocks", one.blocks, two.blocks),
-        ("the number of seeds", len(one.seeds), len(two.seeds)),
-        ("counting", one.counting, two.counting),
-    )
-    if len(one.seeds) == len(two.seeds) and one.seeds != two.seeds:
-        found.append("the seeds")  # which are secret
-    if one.fingerprinter and two.fingerprinter:
-        found += _unequal(("the fingerprinter", one.fingerprinter, two.fingerprinter))
-    return found
-
-
-def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
-    return [f"{name} ({one!s:.80} and {two!s:.80})" for name, one, two in pairs if one != two]
-
-
-def _refuse(found: list[str], one: FilterSession, two: FilterSession) -> None:
-    if found:
-        raise FilterMismatchError(
-            f"the filters {one.keys.prefix!r} and {two.keys.prefix!r} do not go together: they "
-            f"differ in {', '.join(found)}. Make one of them like the other (like=)"
-        )
+def _traits(ring: Ring) -> dict[str, object]:
+    """Return what two filters must have in common, by its name; "" is unknown."""
+    header, config = ring.header, ring.config
+    return {
+        "the number of blocks": header.blocks,
+        "the number of seeds": len(header.seeds),
+        "counting": header.counting,
+        "the fingerprinter": header.fingerprinter,
+        "the ring order": header.order,
+        "stagger": header.stagger,
+        "the window": config.window or "never",
+        "the period": config.period or "never",
+    }

@@ -35,7 +35,7 @@ from scrapy_bloom.bloom.protocol.ring_store import (
     last_expiry,
 )
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_server
-from scrapy_bloom.bloom.protocol.swaps import STAYS
+from scrapy_bloom.bloom.protocol.swaps import STAYS, Drop
 
 T = TypeVar("T")
 
@@ -129,8 +129,7 @@ class Installer(StoredFilter):
             if (yield from self._is_there()):
                 yield from self.confirm()
                 return
-        for ring in self._rings:
-            yield from self._drop(ring)
+        yield from self.drop(self._drops())
 
     # -- steps --
 
@@ -193,13 +192,13 @@ class Installer(StoredFilter):
         reply = yield from self.read_header("")
         return reply.fields.get("id") == self.header.id
 
-    def _drop(self, ring: Ring) -> Operation[None]:
-        ring_key = self.keys.ring(ring.block)
-        bitmaps = [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
-        for key in (*bitmaps, ring_key):
-            (done,) = yield [Call(scripts.load("drop"), (ring_key, key), (self._version,))]
-            if done.verdicts != "1":
-                return  # another client has this block
+    def _drops(self) -> Iterator[Drop]:
+        """Yield all keys; those of a block that another client has stay."""
+        for ring in self._rings:
+            for layer in ring.layers:
+                key = self.keys.layer(ring.block, layer.name)
+                yield Drop(ring.block, key, self._version, layer.memory)
+            yield Drop(ring.block, self.keys.ring(ring.block), self._version)
 
     def _current(self, ring: Ring) -> Ring:
         """Return a ring as it is finished: runs do not pass while a file lies about."""
@@ -245,26 +244,20 @@ def _gone(keys: Keys) -> StorageError:
     )
 
 
-def or_discard(
-    installing: Installer, number: int, operation: MultiOperation[T]
-) -> MultiOperation[T]:
-    """Run an installation to its end; discard what it has written if it fails or is cancelled.
-
-    Args:
-        installing: writes the filter.
-        number: of that filter.
-        operation: ends with ``finish``.
-    """
+def install(new: Installer, number: int, write: MultiOperation[T]) -> MultiOperation[T]:
+    """Write a filter of some number as ``write`` does; discard it if that fails or is cancelled."""
     try:
-        result = yield from operation
+        yield from on(number, new.check())
+        result = yield from write
+        yield from on(number, new.finish())
     except GeneratorExit:
         raise  # the generator was dropped: nothing more can be sent
     except BaseException:
         with suppress(BloomError):
-            yield from on(number, installing.discard())
+            yield from on(number, new.discard())
         raise
     with suppress(BloomError):
-        yield from on(number, installing.confirm())
+        yield from on(number, new.confirm())
     return result
 
 
@@ -283,7 +276,7 @@ def load(
             remembers is forgotten by now.
     """
     new = Installer(keys, reader.header)
-    return or_discard(new, 0, on(0, _load(new, reader, progress)))
+    return install(new, 0, on(0, _load(new, reader, progress)))
 
 
 def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> Operation[Saved]:
@@ -297,9 +290,7 @@ def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> O
             if progress:
                 progress(done, max(done, reader.memory))
 
-    yield from new.check()
     for block in reader:
         yield from new.write(block._replace(chunks=told(block.chunks)))
         count += block.ring.count(block.counts)
-    yield from new.finish()
     return Saved(new.header, reader.saved, count, done)

@@ -5,7 +5,7 @@ are read after it. (Items that are discarded during the save may be in the file 
 not saved: they belong to a crawl.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,11 +14,9 @@ from scrapy_bloom.bloom.extras.file import (
     CHUNKS_PER_ROUND,
     MAX_LAYERS,
     ArchiveWriter,
-    Block,
-    Chunk,
     spans,
 )
-from scrapy_bloom.bloom.model.generations import Layer
+from scrapy_bloom.bloom.model.generations import Counts, Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
@@ -27,6 +25,8 @@ from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
 
 #: Called with the bytes of bitmaps done and in all, about.
 Progress = Callable[[int, int], object]
+#: The chunks of bitmaps, by the names of their layers. A lost one is missing.
+Bitmaps = dict[str, list[bytes]]
 
 
 class RefusedError(Exception):
@@ -104,21 +104,25 @@ def save(keys: Keys, writer: ArchiveWriter, progress: Progress | None = None) ->
     writer.begin(found.header, found.now, total)
     done = count = lost = 0
     for number in range(found.header.blocks):
-        block, is_whole = yield from _read_block(stored, number, found.header)
-        writer.block(block.ring, block.counts)
-        for chunk in block.chunks:
-            writer.chunk(chunk.data)
-            done += len(chunk.data)
-            if progress:
-                progress(done, total)
-        count += block.ring.count(block.counts)
-        lost += not is_whole
+        ring, counts, bitmaps = yield from _read_block(stored, number, found.header)
+        writer.block(ring, counts)
+        for layer in ring.layers:
+            empty = (bytes(size) for _, size in spans(layer))
+            for chunk in bitmaps.get(layer.name, empty):
+                writer.chunk(chunk)
+                done += len(chunk)
+                if progress:
+                    progress(done, total)
+        count += ring.count(counts)
+        lost += not counts.keys() <= bitmaps.keys()
     writer.end()
     return Saved(found.header, found.now, count, done, lost)
 
 
-def _read_block(stored: StoredFilter, number: int, header: Header) -> Operation[tuple[Block, bool]]:
-    """Read a block, and whether none of its bitmaps is lost; start again if its ring changes."""
+def _read_block(
+    stored: StoredFilter, number: int, header: Header
+) -> Operation[tuple[Ring, Counts, Bitmaps]]:
+    """Read a block, without bitmaps that are lost; start again if its ring changes."""
     for _ in range(MAX_ROUNDS):
         (reply,) = yield [stored.read_call(number)]
         ring = stored.ring_in(number, reply, header)
@@ -133,12 +137,11 @@ def _read_block(stored: StoredFilter, number: int, header: Header) -> Operation[
             counted = stored.counts_in(ring, reply)
             ring = ring.without(counted.keys() - bitmaps.keys())
             names = [layer.name for layer in ring.layers]
-            counts = {name: counted[name] if name in bitmaps else 0 for name in names}
-            return Block(ring, counts, _chunks(ring, bitmaps)), bitmaps.keys() >= set(names)
+            return ring, {n: counted[n] if n in bitmaps else 0 for n in names}, bitmaps
     raise stored.unstable()
 
 
-def _read_bitmaps(keys: Keys, ring: Ring, reply: Reply) -> Operation[dict[str, list[bytes]] | None]:
+def _read_bitmaps(keys: Keys, ring: Ring, reply: Reply) -> Operation[Bitmaps | None]:
     """Read the bitmaps of a ring but those that are lost; None if the ring has changed."""
     bitmaps = {}
     for layer in ring.layers:
@@ -150,12 +153,3 @@ def _read_bitmaps(keys: Keys, ring: Ring, reply: Reply) -> Operation[dict[str, l
             if refusal.reply.status != "lost":
                 return None
     return bitmaps
-
-
-def _chunks(ring: Ring, bitmaps: dict[str, list[bytes]]) -> Iterator[Chunk]:
-    """Yield the chunks of a block; those of a lost bitmap are empty."""
-    for layer in ring.layers:
-        places = spans(layer)
-        chunks = bitmaps.get(layer.name) or [bytes(size) for _, size in places]
-        for (offset, _), data in zip(places, chunks, strict=True):
-            yield Chunk(layer, offset, data)
