@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.errors import (
     SaturatedError,
     StorageError,
 )
-from scrapy_bloom.bloom.extras.saver import Saved
+from scrapy_bloom.bloom.extras.save import Saved
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement

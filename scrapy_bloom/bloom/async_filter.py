@@ -6,12 +6,17 @@ from typing import Any, Self, TypeVar, overload
 
 from scrapy_bloom.bloom.base import BaseFilter, Combine
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
-from scrapy_bloom.bloom.extras import set_algebra
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
-from scrapy_bloom.bloom.extras.loader import load
+from scrapy_bloom.bloom.extras import algebra
+from scrapy_bloom.bloom.extras.file import (
+    ArchiveReader,
+    ArchiveWriter,
+    PathOrFile,
+    reading,
+    writing,
+)
+from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
-from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
-from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
+from scrapy_bloom.bloom.extras.save import Progress, Saved, save
 from scrapy_bloom.bloom.methods import CHUNK_ITEMS, chunks
 from scrapy_bloom.bloom.model.hashing import Item
 from scrapy_bloom.bloom.model.keys import Keys
@@ -88,7 +93,7 @@ class AsyncBloomFilter(BaseFilter):
 
     async def approx_len(self) -> int:
         """See ``BloomFilter.approx_len``."""
-        return await self._run(set_algebra.approx_len(self._session), on_all_blocks=True)
+        return await self._run(algebra.approx_len(self._session), on_all_blocks=True)
 
     async def approx_union_len(self, other: "AsyncBloomFilter") -> int:
         """See ``BloomFilter.approx_union_len``."""
@@ -100,25 +105,21 @@ class AsyncBloomFilter(BaseFilter):
 
     async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.union``."""
-        return await self._make(set_algebra.union, others, key)
+        return await self._make(algebra.union, others, key)
 
     async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
         """See ``BloomFilter.intersection``."""
-        made = self._sibling(key)
-        await self.run_together(
-            set_algebra.intersection(self._sessions(others), Keys(key)), *others, made
-        )
-        return made
+        return await self._make(algebra.intersection, others, key)
 
     async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
         """See ``BloomFilter.copy``."""
         made = self._sibling(key, client)
-        await self.run_together(set_algebra.copy(self._session, Keys(key)), made)
+        await self.run_together(algebra.copy(self._session, Keys(key)), made)
         return made
 
     async def update(self, *others: "AsyncBloomFilter") -> None:
         """See ``BloomFilter.update``."""
-        await self.run_together(set_algebra.update(*self._sessions(others)), *others)
+        await self.run_together(algebra.update(*self._sessions(others)), *others)
 
     async def _make(
         self, combine: Combine, others: tuple["AsyncBloomFilter", ...], key: str
@@ -137,9 +138,9 @@ class AsyncBloomFilter(BaseFilter):
     async def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
         """See ``BloomFilter.save``; writing to the file blocks the event loop."""
         with writing(file) as opened:
-            saver = Saver(self._session.keys, ArchiveWriter(opened), progress)
+            steps = save(self._session.keys, ArchiveWriter(opened), progress)
             # It needs no session: other tasks may use the filter at the same time.
-            return await self._driver.run(saver.run(), on_all_blocks=True)
+            return await self._driver.run(steps, on_all_blocks=True)
 
     @classmethod
     async def load(

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NoReturn, Self
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, shown
+from scrapy_bloom.bloom.extras.algebra import Overlap, overlap
 from scrapy_bloom.bloom.extras.multi import MultiOperation
-from scrapy_bloom.bloom.extras.set_algebra import Overlap, overlap
 from scrapy_bloom.bloom.methods import Steps, chunks, method, once
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes

@@ -5,12 +5,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy_bloom.bloom.base import BaseFilter, Combine
-from scrapy_bloom.bloom.extras import set_algebra
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
-from scrapy_bloom.bloom.extras.loader import load
+from scrapy_bloom.bloom.extras import algebra
+from scrapy_bloom.bloom.extras.file import (
+    ArchiveReader,
+    ArchiveWriter,
+    PathOrFile,
+    reading,
+    writing,
+)
+from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
-from scrapy_bloom.bloom.extras.saver import Progress, Saved, Saver
-from scrapy_bloom.bloom.extras.streams import PathOrFile, reading, writing
+from scrapy_bloom.bloom.extras.save import Progress, Saved, save
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
@@ -38,7 +43,7 @@ class CombinableFilter(BaseFilter):
             SaturatedError: a bitmap has no bit left that is 0.
             StorageError: the server did not answer.
         """
-        return self.run(set_algebra.approx_len, on_all_blocks=True)
+        return self.run(algebra.approx_len, on_all_blocks=True)
 
     def approx_union_len(self, other: "Self") -> int:
         """Return how many items there are in this filter or another one, estimated from the bits.
@@ -60,19 +65,20 @@ class CombinableFilter(BaseFilter):
     def union(self, *others: "Self", key: str) -> "Self":
         """Create a filter with all items of this one and others, and return it.
 
-        It has each item as long as they have it; its error rate is at most the sum of theirs.
-        ``len`` may count what several have more than once, ``approx_len`` does not.
+        It has each item as long as they have it; ``len`` is an estimate.
 
         Args:
-            others: filters that place items as this one does (``like=``), also on other servers.
+            others: filters whose bitmaps are as this one's (``like=``), also on other servers.
             key: prefix of the keys of the new one, which is on this one's server.
 
         Raises:
-            FilterMismatchError: they place items differently; says in what they differ.
-            ConfigurationError: the key is in use, there would be too many bitmaps, or they count.
+            FilterMismatchError: they place items differently, or forget them at other times, or
+                one has grown; says in what they differ.
+            ConfigurationError: the key is in use, there are too many items for a bitmap's error
+                rate, or it is a filter with ``counting``, ``ring="write-all"`` or a window in runs.
             StorageError: a server did not answer; nothing was made.
         """
-        return self._make(set_algebra.union, others, key)
+        return self._make(algebra.union, others, key)
 
     def intersection(self, *others: "Self", key: str) -> "Self":
         """Create a filter that says "seen" where this one and all others do, and return it.
@@ -81,13 +87,9 @@ class CombinableFilter(BaseFilter):
         are those of ``union``.
 
         Raises:
-            FilterMismatchError: also if bitmaps differ in size (other capacity, or grown).
+            FilterMismatchError: also if a window has several generations by now.
         """
-        made = self._sibling(key)
-        self.run_together(
-            set_algebra.intersection(self._sessions(others), Keys(key)), *others, made
-        )
-        return made
+        return self._make(algebra.intersection, others, key)
 
     def copy(self, key: str, *, client: Any = None) -> "Self":
         """Create a copy of this filter as it is now, and return it.
@@ -101,7 +103,7 @@ class CombinableFilter(BaseFilter):
             StorageError: a server did not answer; nothing was made.
         """
         made = self._sibling(key, client)
-        self.run_together(set_algebra.copy(self._session, Keys(key)), made)
+        self.run_together(algebra.copy(self._session, Keys(key)), made)
         return made
 
     def update(self, *others: "Self") -> None:
@@ -109,7 +111,7 @@ class CombinableFilter(BaseFilter):
 
         If it fails midway a part is recorded; it can be done again.
         """
-        self.run_together(set_algebra.update(*self._sessions(others)), *others)
+        self.run_together(algebra.update(*self._sessions(others)), *others)
 
     def __or__(self, other: "Self") -> "Self":
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
@@ -156,8 +158,8 @@ class CombinableFilter(BaseFilter):
             ArchiveError: the file cannot be written.
         """
         with writing(file) as opened:
-            saver = Saver(self._session.keys, ArchiveWriter(opened), progress)
-            return self.run(lambda _: saver.run(), on_all_blocks=True)
+            steps = save(self._session.keys, ArchiveWriter(opened), progress)
+            return self.run(lambda _: steps, on_all_blocks=True)
 
     @classmethod
     def load(

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.extras.archive import ArchiveWriter
-from scrapy_bloom.bloom.extras.saver import Saved, Saver
-from scrapy_bloom.bloom.extras.streams import writing
+from scrapy_bloom.bloom.extras.file import ArchiveWriter, writing
+from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import (
@@ -53,7 +52,7 @@ def run(session: CommandSession) -> ExitCode:
             progress("bytes of bitmaps saved") as show,
         ):
             writer = ArchiveWriter(file)
-            saved = bloom.run(lambda view: Saver(view.keys, writer, show).run())
+            saved = bloom.run(lambda view: save(view.keys, writer, show))
             if opts.file == STREAM:
                 file.flush()
         if saved.lost:

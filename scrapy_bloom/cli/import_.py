@@ -4,9 +4,8 @@ import argparse
 import sys
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.extras.archive import MAX_MEMORY_BYTES, ArchiveReader
-from scrapy_bloom.bloom.extras.loader import load
-from scrapy_bloom.bloom.extras.streams import reading
+from scrapy_bloom.bloom.extras.file import MAX_MEMORY_BYTES, ArchiveReader, reading
+from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.export import STREAM, report_file
 from scrapy_bloom.cli.render import progress

@@ -9,8 +9,8 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, Block
-from scrapy_bloom.bloom.extras.loader import load
+from scrapy_bloom.bloom.extras.file import ArchiveReader
+from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.multi import run_together
 from scrapy_bloom.bloom.model.keys import Keys
 
@@ -82,10 +82,7 @@ def parts(data: bytes) -> list[object]:
     """Return what is in a file, without the filter's id."""
     reader = ArchiveReader(io.BytesIO(data))
     header = replace(reader.header, id="")
-    return [
-        replace(part, ring=replace(part.ring, header=header)) if isinstance(part, Block) else part
-        for part in reader
-    ]
+    return [(replace(ring, header=header), counts, [*chunks]) for ring, counts, chunks in reader]
 
 
 def test_a_filter_moves_between_a_server_and_a_cluster(

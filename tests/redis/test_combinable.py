@@ -16,9 +16,6 @@ from scrapy_bloom import (
     AsyncBloomFilter,
     BloomFilter,
     ConfigurationError,
-    FilterMismatchError,
-    SaturatedError,
-    StorageError,
 )
 
 MONDAY, TUESDAY = range(3_000), range(2_000, 5_000)
@@ -138,21 +135,6 @@ def test_a_key_that_is_taken_stays_as_it_is(two: tuple[BloomFilter, BloomFilter]
     assert all(monday.copy("tuesday").contains(items(MONDAY)))
 
 
-def test_filters_that_do_not_go_together_say_why(client: redis.Redis) -> None:
-    one, other = BloomFilter(client, "one"), BloomFilter(client, "other")
-    for make in (lambda: one | other, lambda: one & other, lambda: one.approx_union_len(other)):
-        with pytest.raises(FilterMismatchError, match="seeds"):
-            make()
-
-
-def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
-    bloom = BloomFilter(client, "full", capacity=10, blocks=1, growth=0)
-    bloom.open()
-    client.set("{full:0}:0.0", b"\xff" * client.strlen("{full:0}:0.0"))
-    with pytest.raises(SaturatedError, match="Clear the filter"):
-        bloom.approx_len()
-
-
 # -- files --
 
 
@@ -175,12 +157,6 @@ def test_to_a_file_and_back(two: tuple[BloomFilter, BloomFilter], tmp_path: Path
     with pytest.raises(ArchiveError, match="max_memory"):
         BloomFilter.load(client, "other", tmp_path / "monday.bloom", max_memory=1_000)
     assert BloomFilter(client, "other").look() is None
-
-
-def test_a_filter_that_is_not_there_is_not_saved(client: redis.Redis, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no filter"):
-        BloomFilter(client, "nothing").save(tmp_path / "nothing.bloom")
-    assert list(tmp_path.iterdir()) == []
 
 
 # -- asyncio --

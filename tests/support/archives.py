@@ -4,7 +4,7 @@ import io
 import random
 from collections.abc import Iterator
 
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, Block
+from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.model.ring import Ring
 
 #: What a saved filter holds: per block its ring, the counts, and the bytes of each layer.
@@ -16,16 +16,15 @@ FIRST_USED = 10
 def read(data: bytes) -> Content:
     """Return what is in a file."""
     content: Content = []
-    for part in ArchiveReader(io.BytesIO(data)):
-        if isinstance(part, Block):
-            content.append((part.ring, dict(part.counts), []))
-            continue
-        ring, _, bitmaps = content[-1]
-        if part.offset == 0:
-            bitmaps.append(b"")
-        assert part.layer == ring.layers[len(bitmaps) - 1]
-        assert part.offset == len(bitmaps[-1])
-        bitmaps[-1] += part.data
+    for ring, counts, chunks in ArchiveReader(io.BytesIO(data)):
+        bitmaps: list[bytes] = []
+        for layer, offset, part in chunks:
+            if offset == 0:
+                bitmaps.append(b"")
+            assert layer == ring.layers[len(bitmaps) - 1]
+            assert offset == len(bitmaps[-1])
+            bitmaps[-1] += part
+        content.append((ring, dict(counts), bitmaps))
     return content
 
 

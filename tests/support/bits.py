@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from scrapy_bloom.bloom.extras.block_bitmaps import Contents
+from scrapy_bloom.bloom.extras.bitmaps import Contents
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.ring import Ring

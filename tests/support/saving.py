@@ -7,8 +7,8 @@ from typing import Any
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.extras.archive import ArchiveWriter
-from scrapy_bloom.bloom.extras.saver import Saver
+from scrapy_bloom.bloom.extras.file import ArchiveWriter
+from scrapy_bloom.bloom.extras.save import save
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -41,9 +41,7 @@ def watched(steps: Operation[Any], between: Between) -> Operation[Any]:
 def saved(bloom: BloomFilter, between: Between = lambda _: None, **options: Any) -> bytes:
     """Save a filter; return the file."""
     file = io.BytesIO()
-    bloom.run(
-        lambda session: watched(Saver(session.keys, ArchiveWriter(file), **options).run(), between)
-    )
+    bloom.run(lambda session: watched(save(session.keys, ArchiveWriter(file), **options), between))
     return file.getvalue()
 
 

@@ -4,13 +4,11 @@ Such an operation is a generator that yields the number of a filter with steps f
 that filter, and receives their result. So synchronous and asynchronous clients share it.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.session import FilterSession
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -67,16 +65,3 @@ async def run_together_async(
 def on(number: int, steps: Operation[S]) -> MultiOperation[S]:
     """Have steps run by a filter's driver."""
     return cast("S", (yield number, steps))
-
-
-def open_all(views: Sequence[FilterSession]) -> MultiOperation[list[Ring]]:
-    """Open filters, numbered from 0, and return the first ring of each."""
-    rings = []
-    for number, session in enumerate(views):
-        rings.append((yield from on(number, _open(session))))
-    return rings
-
-
-def _open(session: FilterSession) -> Operation[Ring]:
-    yield from session.open()
-    return session.held[0].ring

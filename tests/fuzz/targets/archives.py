@@ -11,11 +11,15 @@ from fuzz.mutate import json_text, lines, within
 from fuzz.target import Target
 from fuzz.targets.rings import NOW, rings
 from scrapy_bloom.bloom.errors import ArchiveError
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter, Block, Chunk
+from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter, Chunk
 from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Counts
+from scrapy_bloom.bloom.model.ring import Ring
 
 #: Bytes of all bitmaps that the target lets a file have.
 MAX_MEMORY = 1 << 20
+#: What was read of blocks.
+Blocks = list[tuple[Ring, Counts, list[Chunk]]]
 GZIP = b"\x1f\x8b"
 
 
@@ -25,25 +29,28 @@ def run(data: bytes) -> None:
         data = _pack(data)
     try:
         reader = ArchiveReader(io.BytesIO(data), MAX_MEMORY)
-        parts = list(reader)
+        blocks = read(reader)
     except ArchiveError:
         return
-    assert sum(len(part.data) for part in parts if isinstance(part, Chunk)) <= MAX_MEMORY
-    again = ArchiveReader(io.BytesIO(write(reader, parts)), MAX_MEMORY)
+    assert sum(len(chunk.data) for *_, chunks in blocks for chunk in chunks) <= MAX_MEMORY
+    again = ArchiveReader(io.BytesIO(write(reader, blocks)), MAX_MEMORY)
     assert again.header == reader.header
-    assert list(again) == parts
+    assert read(again) == blocks
 
 
-def write(reader: ArchiveReader, parts: list[Block | Chunk]) -> bytes:
+def read(reader: ArchiveReader) -> Blocks:
+    return [(ring, counts, [*chunks]) for ring, counts, chunks in reader]
+
+
+def write(reader: ArchiveReader, blocks: Blocks) -> bytes:
     """Return a file of what was read."""
     file = io.BytesIO()
     writer = ArchiveWriter(file)
     writer.begin(reader.header, reader.saved, reader.memory)
-    for part in parts:
-        if isinstance(part, Block):
-            writer.block(part.ring, part.counts)
-        else:
-            writer.chunk(part.data)
+    for ring, counts, chunks in blocks:
+        writer.block(ring, counts)
+        for chunk in chunks:
+            writer.chunk(chunk.data)
     writer.end()
     return file.getvalue()
 
@@ -110,7 +117,7 @@ def _unpack(data: bytes) -> bytes:
 TARGET = Target(
     run,
     _seeds,
-    ("bloom.extras.archive",),
+    ("bloom.extras.file",),
     within(_unpack, lines(json_text), lambda data: data),
     max_length=70_000,
 )

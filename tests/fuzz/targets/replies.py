@@ -17,10 +17,11 @@ from fuzz.targets.archives import saved
 from fuzz.targets.rings import NOW, rings
 from scrapy_bloom.bloom.base import BaseFilter
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.extras import loader, set_algebra
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
+from scrapy_bloom.bloom.extras import algebra
+from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter
+from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
-from scrapy_bloom.bloom.extras.saver import Saver
+from scrapy_bloom.bloom.extras.save import save
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
@@ -257,16 +258,16 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "reassign": _protocol(
         claims.reassign, 0, [claims.StoredClaim(FIELD, "w0", "n0", NOW, 0, 2)], "w1", "n2"
     ),
-    "approx_len": _protocol(set_algebra.approx_len),
+    "approx_len": _protocol(algebra.approx_len),
 }
 #: Of several filters, which are on one server.
 MULTIPLE: dict[str, Callable[[list[FilterSession]], MultiOperation[Any]]] = {
-    "overlap": lambda two: set_algebra.overlap(*two),
-    "union": lambda two: set_algebra.union(two, Keys("new")),
-    "intersection": lambda two: set_algebra.intersection(two, Keys("new")),
-    "copy": lambda two: set_algebra.copy(two[0], Keys("new")),
-    "update": lambda two: set_algebra.update(*two),
-    "load": lambda _: loader.load(Keys("new"), ArchiveReader(io.BytesIO(saved(0)))),
+    "overlap": lambda two: algebra.overlap(*two),
+    "union": lambda two: algebra.union(two, Keys("new")),
+    "intersection": lambda two: algebra.intersection(two, Keys("new")),
+    "copy": lambda two: algebra.copy(two[0], Keys("new")),
+    "update": lambda two: algebra.update(*two),
+    "load": lambda _: load(Keys("new"), ArchiveReader(io.BytesIO(saved(0)))),
 }
 
 
@@ -289,7 +290,7 @@ def _start(name: str, server: Server) -> None:
         server.run(OPERATIONS[name](Offline(None, "f", run="monday")))
     elif name == "save":
         writer = ArchiveWriter(io.BytesIO())
-        server.run(Saver(Keys("f"), writer, server.progress).run())
+        server.run(save(Keys("f"), writer, server.progress))
     elif name in MULTIPLE:
         two = [Offline(None, key).new_session() for key in ("f", "g")]
         run_together(MULTIPLE[name](two), lambda _, steps: server.run(steps))
@@ -390,12 +391,10 @@ TARGET = Target(
         "bloom.protocol.claim_protocol",
         "bloom.protocol.deletion",
         "bloom.protocol.info",
-        "bloom.extras.builder",
-        "bloom.extras.installer",
-        "bloom.extras.loader",
-        "bloom.extras.saver",
-        "bloom.extras.set_algebra",
-        "bloom.extras.combine_blocks",
+        "bloom.extras.algebra",
+        "bloom.extras.bitmaps",
+        "bloom.extras.install",
+        "bloom.extras.save",
     ),
     _mutate,
 )

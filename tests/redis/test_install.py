@@ -27,11 +27,10 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS, or_discard
-from scrapy_bloom.bloom.extras.loader import Loader, load
-from scrapy_bloom.bloom.extras.multi import MultiOperation, on, run_together, run_together_async
-from scrapy_bloom.bloom.extras.set_algebra import copy
+from scrapy_bloom.bloom.extras.algebra import copy
+from scrapy_bloom.bloom.extras.file import ArchiveReader
+from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
+from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together, run_together_async
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
@@ -416,9 +415,8 @@ class Racer:
     """One of several operations, which goes on when it is told to."""
 
     def __init__(self, client: redis.Redis, data: bytes) -> None:
-        loading = Loader(Keys("new"), ArchiveReader(io.BytesIO(data)))
         self._client = client
-        self._steps = flat(or_discard(loading, 0, on(0, loading.run())))
+        self._steps = flat(load(Keys("new"), ArchiveReader(io.BytesIO(data))))
         self._calls: list[Call] | None = None
         self.error: Exception | None = None
         self.ended = False

@@ -19,9 +19,9 @@ from support.servers import Server, contents
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import ArchiveError
-from scrapy_bloom.bloom.extras import archive
-from scrapy_bloom.bloom.extras.archive import MAX_LAYERS, ArchiveWriter
-from scrapy_bloom.bloom.extras.saver import Saved, Saver
+from scrapy_bloom.bloom.extras import file as format_
+from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
+from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.protocol.claim_protocol import claim
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
@@ -35,7 +35,7 @@ def urls_in(content: Content) -> int:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers of these tests have many chunks, too."""
-    monkeypatch.setattr(archive, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(format_, "CHUNK_BYTES", 512)
 
 
 # -- what is there --
@@ -73,9 +73,9 @@ def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
     bloom.extend(URLS)
     file, told, before = io.BytesIO(), [], client.time()[0]
     result = bloom.run(
-        lambda session: Saver(
+        lambda session: save(
             session.keys, ArchiveWriter(file), lambda done, total: told.append((done, total))
-        ).run()
+        )
     )
     info = bloom.info()
     assert isinstance(result, Saved)
@@ -99,7 +99,7 @@ async def _save_async(server: Server, decode: bool, file: io.BytesIO) -> None:
         unix_socket_path=str(server.socket), decode_responses=decode
     ) as client:
         driver = AsyncDriver(client, "Redis", 5)
-        await driver.run(Saver(KEYS, ArchiveWriter(file)).run(), on_all_blocks=True)
+        await driver.run(save(KEYS, ArchiveWriter(file)), on_all_blocks=True)
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -233,7 +233,7 @@ def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
     any_server: Server, events: list[str]
 ) -> None:
     with any_server.client() as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "CHUNK_BYTES", 512)
+        patch.setattr(format_, "CHUNK_BYTES", 512)
         client.flushall()
         options = {"window": "3 days", "period": "1 day", "capacity": 500}
         bloom, other = make(client, **options), make(client, **options)
@@ -277,7 +277,7 @@ def test_bitmaps_that_are_lost_are_empty_in_the_file(client: redis.Redis) -> Non
     client.hdel(KEYS.ring(3), "n:0.0")
     before = contents(client)
     file = io.BytesIO()
-    result = bloom.run(lambda session: Saver(session.keys, ArchiveWriter(file)).run())
+    result = bloom.run(lambda session: save(session.keys, ArchiveWriter(file)))
     assert result.lost == 3
     content = read(file.getvalue())
     assert contents(client) == before
@@ -327,9 +327,9 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
         memory = bloom.info(block).memory
         client.set(KEYS.layer(block, "0.0"), random.Random(block).randbytes(memory))
     sink: Any = Sink()
-    bloom.run(lambda session: Saver(session.keys, ArchiveWriter(sink)).run())
+    bloom.run(lambda session: save(session.keys, ArchiveWriter(sink)))
     tracemalloc.start()
-    result = bloom.run(lambda session: Saver(session.keys, ArchiveWriter(sink)).run())
+    result = bloom.run(lambda session: save(session.keys, ArchiveWriter(sink)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sink.size > 2 * result.memory > 60 << 20
@@ -341,7 +341,7 @@ def test_a_filter_of_too_many_layers_is_refused(
 ) -> None:
     bloom = make(client)
     bloom.open()
-    monkeypatch.setattr("scrapy_bloom.bloom.extras.saver.MAX_LAYERS", 3)
+    monkeypatch.setattr("scrapy_bloom.bloom.extras.save.MAX_LAYERS", 3)
     with pytest.raises(ArchiveError, match="a file may hold 3 layers; this filter has 4"):
         saved(bloom)
     assert MAX_LAYERS > 16_384
@@ -355,7 +355,7 @@ def test_a_file_that_cannot_be_written_is_no_trouble_of_the_server(client: redis
     bloom = make(client)
     bloom.open()
     with pytest.raises(ArchiveError, match="cannot write the file: .*No space left on device"):
-        bloom.run(lambda session: Saver(session.keys, ArchiveWriter(Full())).run())
+        bloom.run(lambda session: save(session.keys, ArchiveWriter(Full())))
 
 
 def test_what_has_expired_is_said_to_have_expired(moved: MovedServer) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
-from scrapy_bloom.bloom.extras.streams import reading, writing
+from scrapy_bloom.bloom.extras.file import reading, writing
 
 
 def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Blocks read from and written to real servers, while others change them."""
+"""Blocks read from real servers, and changed there, while others change them."""
 
 import time
 from collections.abc import Callable
@@ -8,19 +8,11 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.extras.archive import CHUNK_BYTES
-from scrapy_bloom.bloom.extras.block_bitmaps import Contents
-from scrapy_bloom.bloom.extras.builder import (
-    RefusedError,
-    count_ones,
-    merge_bits,
-    read_block,
-    try_block,
-)
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS, Installer
+from scrapy_bloom.bloom.extras.algebra import count_ones, merge_bits, read_block, try_block
+from scrapy_bloom.bloom.extras.bitmaps import Contents
+from scrapy_bloom.bloom.extras.file import CHUNK_BYTES
+from scrapy_bloom.bloom.extras.save import RefusedError
 from scrapy_bloom.bloom.model.generations import Layer
-from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply
@@ -30,8 +22,7 @@ ITEMS = [f"https://example.com/{i}" for i in range(500)]
 
 
 def small(client: redis.Redis, key: str = "k", **kwargs: Any) -> BloomFilter:
-    kwargs = {"capacity": 10_000, "blocks": 2, **kwargs}
-    return BloomFilter(client, key, **kwargs)
+    return BloomFilter(client, key, **{"capacity": 10_000, "blocks": 2, **kwargs})
 
 
 def large(client: redis.Redis, key: str = "k") -> BloomFilter:
@@ -39,13 +30,9 @@ def large(client: redis.Redis, key: str = "k") -> BloomFilter:
     return BloomFilter(client, key, capacity=400_000, blocks=1)
 
 
-def read_all(held: CachedRing) -> Operation[Contents]:
-    return (yield from read_block(held, held.ring.layers))
-
-
 def read(bloom: BloomFilter, block: int = 0) -> Contents:
     header = bloom.open()
-    return bloom.run(lambda session: try_block(session, header, block, read_all))
+    return bloom.run(lambda session: try_block(session, header, block, read_block))
 
 
 def bitmap(client: redis.Redis, bloom: BloomFilter, block: int, layer: Layer) -> int:
@@ -91,7 +78,7 @@ def test_a_block_that_changes_while_it_is_read_is_read_again(
     bloom.extend(ITEMS)
     found = bloom.run(
         lambda session: between(
-            try_block(session, header, 0, read_all),
+            try_block(session, header, 0, read_block),
             turn,
             lambda: (other.clear(), other.extend(ITEMS[:100])),
         )
@@ -127,7 +114,7 @@ def test_a_filter_that_was_created_anew_is_refused(client: redis.Redis) -> None:
     client.flushall()
     small(client).open()
     with pytest.raises(StorageError, match="created again"):
-        bloom.run(lambda session: try_block(session, header, 0, read_all))
+        bloom.run(lambda session: try_block(session, header, 0, read_block))
 
 
 def test_a_block_that_never_keeps_still_is_an_error(client: redis.Redis) -> None:
@@ -136,33 +123,16 @@ def test_a_block_that_never_keeps_still_is_an_error(client: redis.Redis) -> None
 
     def attempt(held: CachedRing) -> Operation[Contents]:
         other.clear()
-        return (yield from read_all(held))
+        return (yield from read_block(held))
 
     with pytest.raises(StorageError, match="different each of 20 times"):
         bloom.run(lambda session: try_block(session, header, 0, attempt))
 
 
-def test_a_count_that_is_no_number_is_an_error(client: redis.Redis) -> None:
-    bloom = small(client)
-    bloom.open()
-    client.hset(bloom.session.keys.ring(0), "n:0.0", "many")
-    with pytest.raises(StorageError, match="it is damaged .count = .many."):
-        bloom.run(lambda session: read_all(session.held[0]))
-
-
-def test_a_view_that_has_lost_sight_of_a_block_opens_it_again(client: redis.Redis) -> None:
-    bloom = small(client)
-    header = bloom.open()
-    bloom.extend(ITEMS)
-    bloom.session.held.pop(1)
-    found = bloom.run(lambda session: try_block(session, header, 1, read_all))
-    assert found.counts == {"0.0": bloom.info(1).count}
-
-
 def test_a_server_that_answers_with_too_few_bytes_is_an_error(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.open()
-    steps = read_all(bloom.session.held[0])
+    steps = read_block(bloom.session.held[0])
     next(steps)
     steps.send([Reply("ok", version=bloom.session.held[0].version)])
     with pytest.raises(StorageError, match="answered 3 bytes where there are"):
@@ -175,7 +145,7 @@ def test_a_ring_that_is_gone_refuses(client: redis.Redis) -> None:
     held = bloom.session.held[0]
     client.flushall()
     for steps in (
-        lambda: read_all(held),
+        lambda: read_block(held),
         lambda: count_ones(held),
         lambda: merge_bits(held, "t", held.ring.layers[0], 1, 1),
     ):
@@ -213,62 +183,3 @@ def test_nothing_is_merged_into_a_bitmap_that_is_gone(client: redis.Redis) -> No
         bloom.run(lambda _: merge_bits(held, "token", held.ring.layers[0], 1, 1))
     assert caught.value.reply.fields == {"layers": "0.0"}
     assert not client.exists(bloom.session.keys.layer(0, "0.0"))
-
-
-@pytest.fixture
-def contents(client: redis.Redis) -> list[Contents]:
-    bloom = small(client, "source")
-    bloom.extend(ITEMS)
-    return [read(bloom, block) for block in range(2)]
-
-
-def write(
-    client: redis.Redis, building: Installer, contents: list[Contents], *, finish: bool = True
-) -> None:
-    bloom = small(client, "any")
-    bloom.run(lambda _: building.check())
-    for each in contents:
-        bloom.run(lambda _, each=each: building.put(each))
-    if finish:
-        bloom.run(lambda _: building.finish())
-
-
-def test_what_is_written_is_there_when_it_is_finished(
-    client: redis.Redis, contents: list[Contents]
-) -> None:
-    header = contents[0].ring.header
-    building = Installer(Keys("new"), header)
-    write(client, building, contents, finish=False)
-    assert small(client, "new").look() is None
-    client_of = small(client, "any")
-    client_of.run(lambda _: building.finish())
-    made = BloomFilter(client, "new")
-    assert all(made.contains(ITEMS))
-    assert len(made) == len(ITEMS)
-    made.open()
-    assert {key.decode() for key in client.keys("{new:*")} == set(made.keys())
-
-
-def test_what_is_discarded_leaves_nothing(client: redis.Redis, contents: list[Contents]) -> None:
-    before = set(client.keys())
-    building = Installer(Keys("new"), contents[0].ring.header)
-    write(client, building, contents, finish=False)
-    written = set(client.keys()) - before
-    assert written
-    assert all(0 < client.ttl(key) <= UNFINISHED_SECONDS for key in written)
-    small(client, "any").run(lambda _: building.discard())
-    assert set(client.keys()) == before
-
-
-def test_a_filter_that_is_over_already_is_refused(
-    client: redis.Redis, contents: list[Contents]
-) -> None:
-    bloom = small(client, "short", window="1s", period="1s")
-    bloom.extend(ITEMS[:1])
-    short = [read(bloom, block) for block in range(2)]
-    header: Header = short[0].ring.header
-    building = Installer(Keys("new"), header)
-    write(client, building, short, finish=False)
-    building._now += 402 * 86_400  # the clock of the other server
-    with pytest.raises(StorageError, match="is forgotten by now"):
-        small(client, "any").run(lambda _: building.finish())

@@ -26,12 +26,11 @@ from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import ArchiveError, BloomError
-from scrapy_bloom.bloom.extras import archive
-from scrapy_bloom.bloom.extras.archive import ArchiveReader
-from scrapy_bloom.bloom.extras.installer import UNFINISHED_SECONDS
-from scrapy_bloom.bloom.extras.loader import Loader, load
-from scrapy_bloom.bloom.extras.multi import run_together
-from scrapy_bloom.bloom.extras.saver import Saved
+from scrapy_bloom.bloom.extras import file as format_
+from scrapy_bloom.bloom.extras.file import ArchiveReader
+from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
+from scrapy_bloom.bloom.extras.multi import run_together, run_together_async
+from scrapy_bloom.bloom.extras.save import Saved
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import LOST, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
@@ -159,8 +158,11 @@ def test_it_is_loaded_on_asyncio(server: Server, client: redis.Redis, full: Bloo
 
     async def scenario() -> None:
         async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as connection:
-            loading = Loader(Keys("else"), ArchiveReader(io.BytesIO(data)))
-            await AsyncDriver(connection, "Redis", 5).run(loading.run(), on_all_blocks=True)
+            driver = AsyncDriver(connection, "Redis", 5)
+            await run_together_async(
+                load(Keys("else"), ArchiveReader(io.BytesIO(data))),
+                lambda _, steps: driver.run(steps, on_all_blocks=True),
+            )
 
     asyncio.run(scenario())
     assert comparable(client, "else") == before
@@ -202,7 +204,7 @@ def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
 
 
 def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "CHUNK_BYTES", 2_048)
+    monkeypatch.setattr(format_, "CHUNK_BYTES", 2_048)
     bloom = make(client, window="3 days", period="1 day")
     bloom.extend(URLS)
     bloom.rotate()
@@ -358,7 +360,7 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
     driver = Driver(client)
     with io.BytesIO(data) as file:
         tracemalloc.start()
-        driver.run(Loader(Keys("second"), ArchiveReader(file)).run())
+        run_together(load(Keys("second"), ArchiveReader(file)), lambda _, steps: driver.run(steps))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert len(data) > 30 << 20
@@ -370,13 +372,12 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
 CHILD = """
 import sys, redis
 from pathlib import Path
-from scrapy_bloom.bloom.extras.archive import ArchiveReader, ArchiveWriter
+from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter, reading, writing
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.extras.loader import load
+from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.multi import run_together
-from scrapy_bloom.bloom.extras.streams import reading, writing
-from scrapy_bloom.bloom.extras.saver import Saver
+from scrapy_bloom.bloom.extras.save import save
 
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -386,7 +387,7 @@ run = Driver(redis.Redis.from_url(sys.argv[1])).run
 for number, key in enumerate(("small", "large")):
     before = kib("VmRSS")
     with writing(sys.argv[2]) as file:
-        run(Saver(Keys(key), ArchiveWriter(file)).run())
+        run(save(Keys(key), ArchiveWriter(file)))
     with reading(sys.argv[2]) as file:
         operation = load(Keys(f"{key}-copy"), ArchiveReader(file))
         run_together(operation, lambda _, steps: run(steps))

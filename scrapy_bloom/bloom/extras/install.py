@@ -1,4 +1,4 @@
-"""A filter that is written under a key that is free. No I/O with the server.
+"""Filters that are written under a free key, from a file or of others. No I/O with the server.
 
 Rings and bitmaps are written first, the header last. Until then, the rings' nonces say that they
 are unfinished: no header is restored from them, a client that opens the key creates a filter of its
@@ -11,25 +11,31 @@ is written only if block 0 still has that ring and if no client has created a fi
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
-from scrapy_bloom.bloom.extras.archive import CHUNKS_PER_ROUND, Block, spans
-from scrapy_bloom.bloom.extras.block_bitmaps import Contents
+from scrapy_bloom.bloom.extras.file import CHUNKS_PER_ROUND, ArchiveReader, Block, Chunk
 from scrapy_bloom.bloom.extras.multi import MultiOperation, on
+from scrapy_bloom.bloom.extras.save import Progress, Saved
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.protocol.ring_store import UNFINISHED, Operation, StoredFilter
-from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
-from scrapy_bloom.bloom.protocol.swaps import STAYS
+from scrapy_bloom.bloom.protocol import scripts
+from scrapy_bloom.bloom.protocol.ring_store import (
+    UNFINISHED,
+    Operation,
+    StoredFilter,
+    last_expiry,
+)
+from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_server
+from scrapy_bloom.bloom.protocol.swaps import STAYS, Drop
 
 T = TypeVar("T")
 
@@ -42,22 +48,24 @@ BLOCKS_PER_ROUND = 16
 
 
 class Installer(StoredFilter):
-    """Writes one filter: run it with ``or_discard``.
+    """Writes one filter.
 
     Args:
         keys: the new filter's keys.
-        header: its header; it gets a new id.
+        header: its header.
+
+    Attributes:
+        made: the same with a new id.
     """
 
     def __init__(self, keys: Keys, header: Header) -> None:
         super().__init__(keys)
-        self._new = replace(header, id=secrets.token_hex(16))
+        self.made = replace(header, id=secrets.token_hex(16))
         self._version = _unfinished_nonce()
         #: The server's clock, and when everything expires unless it is finished.
         self._now = self._until = 0
-        #: What was written so far, by block.
-        self._blocks: dict[int, Block] = {}
-        self._waiting: list[Call] = []
+        #: The rings that were written so far.
+        self._rings: list[Ring] = []
         #: Whether the header may have been written.
         self._is_sent = False
 
@@ -69,43 +77,32 @@ class Installer(StoredFilter):
         """
         header = yield from self.read_header("")
         self._now, self._until = header.now, header.now + UNFINISHED_SECONDS
-        replies = yield from self.read_all(range(max(self._new.blocks, DEFAULT_BLOCKS)))
+        replies = yield from self.read_all(range(max(self.made.blocks, DEFAULT_BLOCKS)))
         used = [reply for reply in replies.values() if reply.version]
         if used or header.status == "header":
             raise _in_use(self.keys, used)
 
-    def begin(self, block: Block) -> Operation[None]:
-        """Write the ring of a block, and allocate its bitmaps.
+    def write(self, block: Block) -> Operation[None]:
+        """Write the ring of a block, allocate its bitmaps, and fill them.
 
         Raises:
             ConfigurationError: the key is in use by now.
         """
-        yield from self._send()
-        ring = replace(block.ring, header=self._new)
-        self._blocks[ring.block] = replace(block, ring=ring)
+        ring = replace(block.ring, header=self.made)
+        self._rings.append(ring)
         (reply,) = yield [self._swap_call(ring, "", self._until, [])]
         if reply.status != "ok" and reply.version != self._version:
             raise _in_use(self.keys, [reply])
         for layer in ring.layers:
             arguments = (layer.name, layer.memory, block.counts[layer.name], self._until)
             yield from self._make([self._call("allocate", ring, layer, *arguments)])
-
-    def fill(self, layer: Layer, offset: int, data: bytes) -> Operation[None]:
-        """Write a part of a bitmap of the block that was begun last."""
-        ring = next(reversed(self._blocks.values())).ring
-        self._waiting.append(self._call("write_range", ring, layer, layer.memory, offset, data))
-        if len(self._waiting) == CHUNKS_PER_ROUND:
-            yield from self._send()
-
-    def put(self, contents: Contents) -> Operation[None]:
-        """Write a whole block."""
-        yield from self.begin(Block(contents.ring, contents.counts))
-        for layer in contents.ring.layers:
-            data = contents.bits[layer.name].to_bytes(layer.memory, "big")
-            for start, size in spans(layer):
-                chunk = data[start : start + size]
-                if any(chunk):
-                    yield from self.fill(layer, start, chunk)
+        calls = (
+            self._call("write_range", ring, layer, layer.memory, offset, data)
+            for layer, offset, data in block.chunks
+            if data.strip(b"\0")
+        )
+        while batch := list(islice(calls, CHUNKS_PER_ROUND)):
+            yield from self._make(batch)
 
     def finish(self) -> Operation[None]:
         """Make it a filter: all of it, at once.
@@ -113,15 +110,13 @@ class Installer(StoredFilter):
         Raises:
             StorageError: another client uses the key by now, or the server is short of memory.
         """
-        yield from self._send()
-        for block, content in self._blocks.items():
-            self._blocks[block] = replace(content, ring=self._current(content.ring))
+        self._rings = [self._current(ring) for ring in self._rings]
         expiry = self._expiry()
-        yield from self._look()
+        yield from self._check_bitmaps()
         if not (yield from self._mark(self._version)):
             raise _taken(self.keys)
         self._is_sent = True
-        (answer,) = yield [self.create_call(self._new, self._version, expiry)]
+        (answer,) = yield [self.create_call(self.made, self._version, expiry)]
         if answer.status != "ok" and not (yield from self._is_there()):
             raise _taken(self.keys)
 
@@ -137,28 +132,24 @@ class Installer(StoredFilter):
             if (yield from self._is_there()):
                 yield from self.confirm()
                 return
-        for block in self._blocks.values():
-            yield from self._drop(block.ring)
+        yield from self.drop(self._drops())
 
     # -- steps --
 
-    def _look(self) -> Operation[None]:
+    def _check_bitmaps(self) -> Operation[None]:
         """Make sure that all bitmaps are there."""
         looks = (
-            self._call("write_range", block.ring, layer, layer.memory, 0, b"")
-            for block in self._blocks.values()
-            for layer in block.ring.layers
+            self._call("write_range", ring, layer, layer.memory, 0, b"")
+            for ring in self._rings
+            for layer in ring.layers
         )
         while batch := list(islice(looks, CHUNKS_PER_ROUND * BLOCKS_PER_ROUND)):
             yield from self._make(batch)
 
     def _mark(self, version: str) -> Operation[bool]:
-        """Give all rings a nonce, and everything the expiry that it has in a filter.
-
-        Returns whether all rings were as they had been written.
-        """
+        """Give all rings a nonce and the expiries of a filter; return whether they were there."""
         before, self._version = self._version, version
-        whole, rings = True, iter([block.ring for block in self._blocks.values()])
+        whole, rings = True, iter(self._rings)
         while batch := list(islice(rings, BLOCKS_PER_ROUND)):
             replies = yield [self._finish_call(ring, before) for ring in batch]
             # A client that sends a command again finds that it was carried out.
@@ -185,19 +176,14 @@ class Installer(StoredFilter):
     ) -> Call:
         names = [self.keys.layer(ring.block, str(name)) for name in bitmaps[::3]]
         arguments = (version, self._version, ring_codec.dump(ring), expiry, *bitmaps)
-        return Call(load("swap"), (self.keys.ring(ring.block), *names), arguments)
+        return Call(scripts.load("swap"), (self.keys.ring(ring.block), *names), arguments)
 
-    def _call(self, script: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
+    def _call(self, name: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
         keys = self.keys.ring(ring.block), self.keys.layer(ring.block, layer.name)
-        return Call(load(script), keys, (self._version, *arguments))
+        return Call(scripts.load(name), keys, (self._version, *arguments))
 
-    def _send(self) -> Operation[None]:
-        calls, self._waiting = self._waiting, []
-        if calls:
-            yield from self._make(calls)
-
-    def _make(self, calls: Sequence[Call]) -> Operation[None]:
-        replies = yield list(calls)
+    def _make(self, calls: list[Call]) -> Operation[None]:
+        replies = yield calls
         for reply in replies:
             self._now = max(self._now, reply.now)
             if reply.status == "lost":
@@ -207,15 +193,15 @@ class Installer(StoredFilter):
 
     def _is_there(self) -> Operation[bool]:
         reply = yield from self.read_header("")
-        return reply.fields.get("id") == self._new.id
+        return reply.fields.get("id") == self.made.id
 
-    def _drop(self, ring: Ring) -> Operation[None]:
-        ring_key = self.keys.ring(ring.block)
-        bitmaps = [self.keys.layer(ring.block, layer.name) for layer in ring.layers]
-        for key in (*bitmaps, ring_key):
-            (done,) = yield [Call(load("drop"), (ring_key, key), (self._version,))]
-            if done.verdicts != "1":
-                return  # another client has this block
+    def _drops(self) -> Iterator[Drop]:
+        """Yield all keys; those of a block that another client has stay."""
+        for ring in self._rings:
+            for layer in ring.layers:
+                key = self.keys.layer(ring.block, layer.name)
+                yield Drop(ring.block, key, self._version, layer.memory)
+            yield Drop(ring.block, self.keys.ring(ring.block), self._version)
 
     def _current(self, ring: Ring) -> Ring:
         """Return a ring as it is finished: runs do not pass while a file lies about."""
@@ -224,14 +210,17 @@ class Installer(StoredFilter):
 
     def _expiry(self) -> int:
         """Return when the last ring expires, 0 for never."""
-        expiries = [block.ring.expiry for block in self._blocks.values()]
-        last = max(expiries) if all(expiries) else 0
+        last = last_expiry(self._rings)
         if 0 < last <= self._now:
             raise StorageError(
                 f"the filter {self.keys.prefix!r} is not written: all that it remembers is "
                 "forgotten by now"
             )
         return last
+
+
+def _unfinished_nonce() -> str:
+    return UNFINISHED + secrets.token_hex(8)
 
 
 def _in_use(keys: Keys, replies: Iterable[Reply]) -> ConfigurationError:
@@ -258,28 +247,53 @@ def _gone(keys: Keys) -> StorageError:
     )
 
 
-def or_discard(
-    installing: Installer, number: int, operation: MultiOperation[T]
-) -> MultiOperation[T]:
-    """Run an installation to its end; discard what it has written if it fails or is cancelled.
-
-    Args:
-        installing: writes the filter.
-        number: of that filter.
-        operation: ends with ``finish``.
-    """
+def install(new: Installer, number: int, write: MultiOperation[T]) -> MultiOperation[T]:
+    """Write a filter of some number as ``write`` does; discard it if that fails or is cancelled."""
     try:
-        result = yield from operation
+        yield from on(number, new.check())
+        result = yield from write
+        yield from on(number, new.finish())
     except GeneratorExit:
         raise  # the generator was dropped: nothing more can be sent
     except BaseException:
         with suppress(BloomError):
-            yield from on(number, installing.discard())
+            yield from on(number, new.discard())
         raise
     with suppress(BloomError):
-        yield from on(number, installing.confirm())
+        yield from on(number, new.confirm())
     return result
 
 
-def _unfinished_nonce() -> str:
-    return UNFINISHED + secrets.token_hex(8)
+# -- from a file --
+
+
+def load(
+    keys: Keys, reader: ArchiveReader, progress: Progress | None = None
+) -> MultiOperation[Saved]:
+    """Load a filter, number 0, from a file: when it has been read to its end, or not at all.
+
+    Raises:
+        ArchiveError: the file is damaged.
+        ConfigurationError: the key is in use.
+        StorageError: the server is short of memory or cannot be used, or all that the filter
+            remembers is forgotten by now.
+    """
+    new = Installer(keys, reader.header)
+    return install(new, 0, on(0, _load(new, reader, progress)))
+
+
+def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> Operation[Saved]:
+    done = count = 0
+
+    def told(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        nonlocal done
+        for chunk in chunks:
+            yield chunk
+            done += len(chunk.data)
+            if progress:
+                progress(done, max(done, reader.memory))
+
+    for block in reader:
+        yield from new.write(block._replace(chunks=told(block.chunks)))
+        count += block.ring.count(block.counts)
+    return Saved(new.made, reader.saved, count, done)

@@ -6,18 +6,24 @@ counts, and the bitmaps of the ring's layers. No length is read: the ring says h
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import IO, Any
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, Any, NamedTuple
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError
+from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError, shown
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts, Layer
 from scrapy_bloom.bloom.model.header import Header, check, in_range
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.validators import MAX_CAPACITY
+
+#: A path, or a file that is open in binary mode.
+PathOrFile = str | os.PathLike[str] | IO[bytes]
 
 #: Version of the format.
 VERSION = 1
@@ -37,32 +43,23 @@ _GZIP = 16 + zlib.MAX_WBITS
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The beginning of a block in a file.
-
-    Args:
-        ring: its ring.
-        counts: URLs in each of the ring's layers.
-    """
-
-    ring: Ring
-    counts: Counts
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A part of a layer of the last block.
-
-    Args:
-        layer: the layer.
-        offset: where it begins, in bytes.
-        data: its bytes.
-    """
+class Chunk(NamedTuple):
+    """A part of a layer: its bytes, and at which byte of the layer they begin."""
 
     layer: Layer
     offset: int
     data: bytes
+
+
+class Block(NamedTuple):
+    """A block: its ring, the URLs in each of its layers, and the chunks of these.
+
+    The chunks of a block in a file are there until the next block is read.
+    """
+
+    ring: Ring
+    counts: Counts
+    chunks: Iterator[Chunk]
 
 
 def spans(layer: Layer, chunk: int | None = None) -> list[tuple[int, int]]:
@@ -90,22 +87,12 @@ class ArchiveWriter:
         self.size = 0
 
     def begin(self, header: Header, saved: int, memory: int) -> None:
-        """Write the description of the filter.
-
-        Args:
-            header: its header.
-            saved: the server's clock, Unix time in seconds.
-            memory: bytes of all bitmaps, about: they may change while they are written.
-        """
+        """Write the filter's header, the server's clock, and about how many bytes will follow."""
         fields = {"header": header.to_fields(), "saved": saved, "memory": memory}
         self._line({"scrapy_bloom": VERSION, **fields})
 
     def block(self, ring: Ring, counts: Counts) -> None:
-        """Write the beginning of a block.
-
-        Raises:
-            ArchiveError: its description is longer than a file may hold.
-        """
+        """Write the beginning of a block."""
         self._line({"ring": ring_codec.dump(ring), "counts": dict(counts)})
 
     def chunk(self, data: bytes) -> None:
@@ -144,8 +131,8 @@ class ArchiveWriter:
 class ArchiveReader:
     """Reads a filter from a binary file, which may be a pipe, in bounded memory.
 
-    Iterating over it yields its blocks, each followed by its chunks. Whether the file is damaged is
-    known at its end only, so everything that was yielded before an error is of no use.
+    Iterating over it yields its blocks. Whether the file is damaged is known at its end only, so
+    everything that was yielded before an error is of no use.
 
     Args:
         file: has ``read``; stands at the beginning of the saved filter, which ends with the file.
@@ -182,24 +169,16 @@ class ArchiveReader:
             raise self._error(f"it is no saved filter, or not usable: {error}") from None
         self._check_size(self.memory)
 
-    def __iter__(self) -> Iterator[Block | Chunk]:
-        """Yield blocks and chunks.
-
-        Raises:
-            ArchiveError: the file is damaged, or takes more memory than is allowed.
-        """
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the blocks; damage is an ArchiveError."""
         memory = layers = 0
         for number in range(self.header.blocks):
             block = self._block(number)
             memory, layers = memory + block.ring.memory, layers + len(block.ring.layers)
             self._check_size(memory, layers)
             yield block
-            for layer in block.ring.layers:
-                for offset, size in spans(layer):
-                    data = self._read(self._file.read, size)
-                    if len(data) < size:
-                        raise self._error("the file ends in the middle")
-                    yield Chunk(layer, offset, data)
+            for _ in block.chunks:
+                pass
         # Only at the end does gzip compare the checksum.
         if self._read(self._file.read, 1):
             raise self._error("there is more than the filter's blocks")
@@ -219,7 +198,15 @@ class ArchiveReader:
                 _number("count", counts[layer.name], MAX_CAPACITY)
         except _UNUSABLE as error:
             raise self._error(f"block {number} is not usable: {error}") from None
-        return Block(ring, counts)
+        return Block(ring, counts, self._chunks(ring))
+
+    def _chunks(self, ring: Ring) -> Iterator[Chunk]:
+        for layer in ring.layers:
+            for offset, size in spans(layer):
+                data = self._read(self._file.read, size)
+                if len(data) < size:
+                    raise self._error("the file ends in the middle")
+                yield Chunk(layer, offset, data)
 
     def _line(self) -> bytes:
         line = self._read(self._file.readline, MAX_LINE_BYTES)
@@ -262,3 +249,73 @@ def _number(name: str, value: Any, most: int = ring_codec.MANY) -> int:
     check(in_range(value, 0, most), name, value)
     number: int = value
     return number
+
+
+# -- paths --
+
+
+@contextmanager
+def writing(file: PathOrFile) -> Iterator[IO[bytes]]:
+    """Open a file to save to. It gets its name when it is whole; only its owner may read it.
+
+    An open file is written to as it is, and so is a path of what is no regular file, as a pipe.
+
+    Raises:
+        ConfigurationError: it is neither a path nor a file.
+        ArchiveError: it cannot be written.
+    """
+    if not isinstance(file, str | os.PathLike):
+        yield _checked(file, "write")
+        return
+    with _explained("write", file):
+        path = Path(file).resolve()  # of a link, what it points to is replaced
+        is_regular = path.is_file() or not path.exists()
+        opened = _open_temporary(path) if is_regular else path.open("wb")
+    try:
+        with opened as stream:
+            yield stream
+            with _explained("write", file):
+                stream.flush()
+                if is_regular:
+                    os.fsync(stream.fileno())
+                    Path(stream.name).replace(path)
+    except BaseException:
+        if is_regular:
+            Path(opened.name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def reading(file: PathOrFile) -> Iterator[IO[bytes]]:
+    """Open a file to load from.
+
+    Raises:
+        ConfigurationError: it is neither a path nor a file.
+        ArchiveError: it cannot be read.
+    """
+    if not isinstance(file, str | os.PathLike):
+        yield _checked(file, "read")
+        return
+    with _explained("read", file):
+        opened = Path(file).open("rb")  # noqa: SIM115 - closed below
+    with opened as stream:
+        yield stream
+
+
+def _checked(file: IO[bytes], method: str) -> IO[bytes]:
+    if not hasattr(file, method):
+        raise ConfigurationError(f"expected a path or a binary file; got {shown(file)}")
+    return file
+
+
+def _open_temporary(path: Path) -> IO[bytes]:
+    prefix = f".{path.name[:100]}."
+    return NamedTemporaryFile(prefix=prefix, suffix=".part", dir=path.parent, delete=False)
+
+
+@contextmanager
+def _explained(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        raise ArchiveError(f"cannot {verb} {os.fspath(path)!r}: {error}") from error

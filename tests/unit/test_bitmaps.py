@@ -1,0 +1,322 @@
+"""Blocks in memory: how many items they have, and what comes of several, against exact sets."""
+
+import math
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.bits import Block
+
+from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.extras.bitmaps import (
+    Contents,
+    cardinality,
+    estimated,
+    intersect,
+    merge,
+    shared,
+    unite,
+)
+from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model.generations import Config, Layer
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
+
+DAY = 86_400
+NOW = 20_000 * DAY
+SEEDS = (11, 222, 3_333, 44_444, 5, 60, 7_000, 80, 9, 1_000, 123, 987, 31, 77)
+HEADER = Header("0" * 32, 1, SEEDS)
+TWO_DAYS = Schedule(Span(2 * DAY, SECONDS), Span(DAY, SECONDS))
+THREE_DAYS = Schedule(Span(3 * DAY, SECONDS), Span(DAY, SECONDS))
+items = st.integers(0, 40).map(str)
+#: What a filter takes in on each day, the last of which is today.
+histories = st.lists(st.lists(items, max_size=8), min_size=1, max_size=4)
+
+
+def block(
+    capacity: int = 100,
+    schedule: Schedule | None = None,
+    *,
+    rate: float = 1e-9,
+    order: str = WRITE_NEWEST,
+    day: int = 0,
+) -> Block:
+    """Return an empty block; with its rate, no test meets a false positive."""
+    header = replace(HEADER, order=order)
+    return Block(Ring.fresh(header, Config(capacity, rate, schedule), NOW + day * DAY))
+
+
+def filled(numbers: range, capacity: int = 100) -> Block:
+    made = block(capacity)
+    made.add(map(str, numbers), NOW)
+    return made
+
+
+def live(history: list[list[str]], until: int) -> Block:
+    """Return a filter that was used on the days before a day, and has come to that day."""
+    made = block(schedule=THREE_DAYS, day=until - len(history))
+    for day, new in enumerate(history, until - len(history)):
+        made.go_on(NOW + day * DAY)
+        made.add(new, NOW + day * DAY)
+    made.go_on(NOW + until * DAY)
+    return made
+
+
+def seen(block: Block, day: int) -> set[str]:
+    """Return the items that are remembered on a later day."""
+    later = Block.of(block.contents)
+    later.go_on(NOW + day * DAY)
+    return {str(item) for item in range(41) if str(item) in later}
+
+
+def merged(one: Block, two: Block) -> Block:
+    made = Block.of(one.contents)
+    for layer, count, bits, _ in merge(one.contents, two.contents):
+        made.bits[layer.name], made.counts[layer.name] = bits, count
+    return made
+
+
+# -- estimates --
+
+
+def standard_error(count: float, num_bits: int, num_hashes: int) -> float:
+    """Return the standard deviation of the estimate: ``sqrt(m * (exp(c) - c - 1)) / k``.
+
+    Source: K.-Y. Whang, B. T. Vander-Zanden, H. M. Taylor, A Linear-Time Probabilistic Counting
+    Algorithm for Database Applications, ACM TODS 15(2), 1990, doi:10.1145/78922.78925, where values
+    are counted by the bits that they set, one each: ``n`` items are ``k * n`` values.
+    """
+    load = num_hashes * count / num_bits
+    return math.sqrt(num_bits * (math.expm1(load) - load)) / num_hashes
+
+
+def ones_of(num_bits: int, num_hashes: int, count: int, seed: int) -> int:
+    """Return how many places are set in a bitmap of so many items."""
+    draw = random.Random(seed)
+    return len({draw.randrange(num_bits) for _ in range(num_hashes * count)})
+
+
+def test_the_estimate_is_that_of_swamidass_and_baldi_and_exact_in_small_bitmaps() -> None:
+    num_bits, num_hashes, ones = 1 << 20, 13, 1 << 19
+    assert cardinality(0, num_bits, num_hashes) == 0
+    usual = -num_bits / num_hashes * math.log(1 - ones / num_bits)
+    assert cardinality(ones, num_bits, num_hashes) == pytest.approx(usual, rel=1e-6)
+    # The mean number of bits that are set, turned round, is the number of items.
+    mean: int = 25 * (1 - (1 - 1 / 25) ** (6 * 3))  # type: ignore[assignment]
+    assert cardinality(mean, 25, 6) == pytest.approx(3)
+
+
+@pytest.mark.parametrize("num_bits", [1, 2, 100])
+def test_of_a_saturated_bitmap_nothing_can_be_told(num_bits: int) -> None:
+    assert cardinality(num_bits, num_bits, 7) == math.inf
+    assert cardinality(num_bits - 1, num_bits, 7) < math.inf
+
+
+def test_the_standard_error_is_that_of_many_bitmaps() -> None:
+    num_bits, num_hashes, count = 2_000, 5, 277  # half of the bits
+    found = [
+        cardinality(ones_of(num_bits, num_hashes, count, seed), num_bits, num_hashes)
+        for seed in range(300)
+    ]
+    assert statistics.mean(found) == pytest.approx(count, rel=0.01)
+    expected = standard_error(count, num_bits, num_hashes)
+    assert statistics.stdev(found) == pytest.approx(expected, rel=0.15)
+    half = 1e6 / 18 * math.log(2)
+    assert standard_error(half, 10**6, 18) / half == pytest.approx(0.0008, rel=0.01)
+
+
+@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
+def test_what_is_in_all_generations_is_counted_once(order: str) -> None:
+    one = block(1_000, TWO_DAYS, rate=1e-3, order=order)
+    one.add(map(str, range(500)), NOW)
+    one.go_on(NOW + DAY)
+    one.add(map(str, range(500, 800)), NOW + DAY)
+    assert estimated(one.contents) == pytest.approx(800, rel=0.02)
+
+
+def test_what_two_blocks_share_is_found_in_whichever_generation_it_is() -> None:
+    one, two = (block(1_000, TWO_DAYS, rate=1e-3) for _ in range(2))
+    one.add(map(str, range(600)), NOW)
+    for each in (one, two):
+        each.go_on(NOW + DAY)
+    one.add(map(str, range(600, 900)), NOW + DAY)
+    two.add(map(str, range(400, 800)), NOW + DAY)
+    assert shared(one.contents, two.contents) == pytest.approx(400, rel=0.05)
+
+
+def test_what_is_shared_may_be_below_nothing_by_chance() -> None:
+    """Cut off in each block, the sum over blocks would be too large."""
+    found = [
+        shared(
+            filled(range(start, start + 80)).contents,
+            filled(range(start + 100, start + 180)).contents,
+        )
+        for start in range(0, 10_000, 200)
+    ]
+    assert min(found) < 0 < max(found)
+    assert statistics.mean(found) == pytest.approx(0, abs=1)
+
+
+def test_of_layers_of_other_sizes_nothing_can_be_told() -> None:
+    one, two = block(), block(capacity=200)
+    one.add(["a"], NOW)
+    assert shared(one.contents, two.contents) == 0  # nothing is in the second
+    two.add(["b"], NOW)
+    with pytest.raises(FilterMismatchError, match="none has grown"):
+        shared(one.contents, two.contents)
+
+
+def test_counters_are_counted_by_those_that_are_not_0() -> None:
+    one = filled(range(70))
+    (layer,), (generation,) = one.ring.layers, one.ring.generations
+    nibbles = "".join(
+        "3" if bit == "1" else "0" for bit in f"{one.bits['0.0']:0{8 * layer.memory}b}"
+    )
+    counting = Layer(0, 0, layer.num_bits, layer.capacity, counting=True)
+    ring = replace(one.ring, generations=(replace(generation, layers=(counting,)),))
+    # A layer of counters may end within a byte of counters.
+    bits = int(nibbles, 16) >> 4 * 8 * layer.memory - 8 * counting.memory
+    contents = Contents(ring, {"0.0": 70}, {"0.0": bits})
+    assert estimated(contents) == estimated(one.contents)
+    assert shared(contents, contents) == pytest.approx(estimated(one.contents))
+
+
+# -- unions --
+
+
+@given(first=histories, second=histories)
+def test_a_union_remembers_what_either_does_as_long_as_that_does(
+    first: list[list[str]], second: list[list[str]]
+) -> None:
+    one, two = (live(history, 10) for history in (first, second))
+    made = Block.of(unite([one.contents, two.contents]))
+    for day in range(10, 15):
+        assert seen(made, day) == seen(one, day) | seen(two, day)
+    assert ring_codec.parse(ring_codec.dump(made.ring)) == made.ring
+
+
+@given(first=st.lists(items), second=st.lists(items))
+def test_bits_of_a_union_are_those_of_a_filter_with_all_items(
+    first: list[str], second: list[str]
+) -> None:
+    one, two, both = block(), block(), block()
+    one.add(first, NOW)
+    two.add(second, NOW)
+    both.add([*first, *second], NOW)
+    made = unite([one.contents, two.contents])
+    assert made.bits == both.bits
+    assert made.counts["0.0"] == pytest.approx(both.counts["0.0"], abs=3)
+    assert max(one.counts["0.0"], two.counts["0.0"]) <= made.counts["0.0"]
+    assert made.counts["0.0"] <= one.counts["0.0"] + two.counts["0.0"]
+
+
+def test_generations_that_were_opened_by_hand_stay_apart() -> None:
+    """Each but the last of a period counts for one before."""
+    one, other = block(schedule=THREE_DAYS), block(schedule=THREE_DAYS)
+    one.add(["a"], NOW)
+    one._take(one.ring.rotate(NOW))
+    one.add(["b"], NOW)
+    other.add(["c"], NOW)
+    made = Block.of(unite([other.contents, one.contents]))
+    assert [len(generation.layers) for generation in made.ring.generations] == [1, 1]
+    for day, expected in ((0, "abc"), (1, "abc"), (2, "bc"), (3, "")):
+        made.go_on(NOW + day * DAY)
+        assert "".join(item for item in "abc" if item in made) == expected
+
+
+def test_filters_that_share_layers_of_all_sizes_are_united_layer_by_layer() -> None:
+    one = filled(range(40), capacity=20)
+    assert len(one.ring.layers) > 1
+    made = Block.of(unite([one.contents, one.with_id(1).contents]))
+    assert (made.bits, made.counts) == (one.bits, one.counts)
+
+
+def test_a_bitmap_without_room_for_all_items_is_refused() -> None:
+    """Two full bitmaps in one have many times their error rate."""
+    one, two = filled(range(20), capacity=20), filled(range(20, 35), capacity=20)
+    match = r"about 3\d items in a bitmap that takes 2\d: .*`capacity`"
+    with pytest.raises(ConfigurationError, match=match):
+        unite([one.contents, two.contents])
+    with pytest.raises(ConfigurationError, match=match):
+        merge(one.contents, two.contents)
+
+
+def test_saturated_bitmaps_count_as_what_was_counted() -> None:
+    one, two = block(capacity=20), filled(range(1), capacity=20)
+    one.bits["0.0"], one.counts["0.0"] = (1 << one.ring.layers[0].num_bits) - 1, 20
+    # All of the second is in the first.
+    assert unite([one.contents, two.contents]).counts == {"0.0": 20}
+
+
+@pytest.mark.parametrize("other", [filled(range(5), capacity=50), filled(range(40), capacity=20)])
+def test_bitmaps_of_other_sizes_are_refused(other: Block) -> None:
+    one = filled(range(5), capacity=20)
+    for make in (
+        lambda: unite([one.contents, other.contents]),
+        lambda: merge(one.contents, other.contents),
+    ):
+        with pytest.raises(FilterMismatchError, match=r"bitmaps of [\d,]+ and of [\d,+ ]+ bits"):
+            make()
+
+
+# -- intersections --
+
+
+@given(first=st.sets(items), second=st.sets(items), third=st.sets(items))
+def test_an_intersection_has_what_all_have(
+    first: set[str], second: set[str], third: set[str]
+) -> None:
+    blocks = [block() for _ in range(3)]
+    for each, new in zip(blocks, (first, second, third), strict=True):
+        each.add(new, NOW)
+    made = intersect([each.contents for each in blocks])
+    assert seen(Block.of(made), 0) == first & second & third
+    one, two, three = (each.bits["0.0"] for each in blocks)
+    assert made.bits == {"0.0": one & two & three}
+    assert len(first & second & third) - 2 <= made.counts["0.0"]
+    assert made.counts["0.0"] <= min(len(first), len(second), len(third))
+
+
+def test_what_one_has_of_all_that_another_has_is_counted_exactly() -> None:
+    one, two = filled(range(50)), filled(range(30))
+    assert intersect([one.contents, two.contents]).counts == {"0.0": 30}
+
+
+def test_only_filters_of_one_bitmap_a_block_are_intersected() -> None:
+    one, rotated = live([["a"]], 10), live([["a"], ["b"]], 10)
+    fresh = block(schedule=THREE_DAYS, day=10)
+    for other in (one, rotated):
+        with pytest.raises(FilterMismatchError, match="has [23] bitmaps, of generations of its"):
+            intersect([fresh.contents, other.contents])
+    with pytest.raises(FilterMismatchError, match="or because it has grown"):
+        intersect([filled(range(5), 20).contents, filled(range(40), 20).contents])
+    with pytest.raises(FilterMismatchError, match=r"bitmaps of [\d,]+ and of [\d,]+ bits"):
+        intersect([filled(range(5), 20).contents, filled(range(5), 50).contents])
+
+
+# -- in place --
+
+
+@given(first=histories, second=histories)
+def test_what_is_merged_is_remembered_at_least_as_long(
+    first: list[list[str]], second: list[list[str]]
+) -> None:
+    one, two = (live(history, 10) for history in (first, second))
+    made = merged(one, two)
+    for day in range(10, 15):
+        both = seen(one, day) | seen(two, day)
+        assert both <= seen(made, day) <= seen(one, 10) | seen(two, 10)
+    assert seen(made, 13) == set()
+    # Once is enough.
+    assert merged(made, two).bits == made.bits
+
+
+def test_what_comes_from_the_future_goes_to_the_active_generation() -> None:
+    """A server's clock is ahead of the other's."""
+    one, two = block(schedule=THREE_DAYS), block(schedule=THREE_DAYS, day=2)
+    two.add(["a"], NOW + 2 * DAY)
+    assert "a" in merged(one, two)
