@@ -15,9 +15,7 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
 from scrapy_bloom.crawl.sitemaps import (
-    as_requested,
     is_final,
-    lastmods_of,
     short_version,
     sitemap_version,
 )
@@ -183,21 +181,6 @@ def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
 def test_a_long_text_is_a_version_too(first: str, other: str) -> None:
     assert (short_version(first) == short_version(other)) == (first == other)
     assert len(short_version(first).encode("utf-8", "surrogatepass")) <= MAX_VERSION
-
-
-def test_alternates_have_the_version_of_their_page_unless_they_have_an_entry() -> None:
-    entries: list[dict[str, Any]] = [
-        {"loc": "a", "lastmod": "1", "alternate": ["b", "c"]},
-        {"loc": "b", "lastmod": "2", "alternate": ["a", "c"]},
-        {"loc": "d"},
-        {"loc": "e", "lastmod": "", "alternate": ["f"]},
-    ]
-    assert lastmods_of(entries) == {"a": "1", "b": "2", "c": "2", "d": "", "e": "", "f": ""}
-
-
-def test_urls_are_found_as_requests_have_them() -> None:
-    found = as_requested({"https://example.com/ä b": "1", "no url": "2"})
-    assert found["https://example.com/%C3%A4%20b"] == "1"
 
 
 # -- what a ring has forgotten --

@@ -65,11 +65,6 @@ def test_an_entry_with_a_damaged_time_is_left_out(until: str) -> None:
     assert parse_all({WORKER.member: until}) == {}
 
 
-@given(st.text(max_size=200), st.text(max_size=20))
-def test_any_text_is_read_or_left_out(member: str, until: str) -> None:
-    assert Worker.parse(member, until) is None or member
-
-
 @linux
 def test_this_process_is_near_and_not_gone() -> None:
     me = Process.own()
