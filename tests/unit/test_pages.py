@@ -18,7 +18,7 @@ from support.pages import (
 from support.paths import ROOT
 
 from scrapy_bloom.bloom.model.forecast import forecast
-from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.model.schedule import parse_span
 from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli import render
@@ -145,21 +145,6 @@ def test_the_table_of_error_rates_is_computed() -> None:
     for rate, bits, hidden in rows:
         assert float(bits) == pytest.approx(bits_per_url(10**9, float(rate)), abs=0.05)
         assert float(hidden.replace(",", "")) == pytest.approx(1_000_000 * float(rate))
-
-
-@pytest.mark.parametrize(
-    ("window", "age"),
-    [
-        ("2 months", "1 to 2 months later"),
-        ("3 months", "2 to 3 months later"),
-        ("1 year", "11 months to 1 year later"),
-        ("1 month", "0.5 to 1 month later"),
-        ("6 weeks", "3 to 6 weeks later"),
-    ],
-)
-def test_windows_are_as_the_page_says(window: str, age: str) -> None:
-    """docs/how-to/choose-a-window.md."""
-    assert Schedule.of(parse_span("", window), None).age == age
 
 
 # -- README.md --

@@ -53,6 +53,9 @@ GOOD = json.loads(WORKER.describe())
         json.dumps(GOOD | {"heartbeat": "often"}),
         json.dumps(GOOD | {"heartbeat": 10**400}),
         json.dumps(GOOD | {"more": 1}),
+        json.dumps(GOOD | {"host": []}),
+        json.dumps(GOOD | {"place": 1}),
+        json.dumps(GOOD | {"started": "1"}),
         f" {WORKER.describe()}",
     ],
 )
