@@ -40,14 +40,6 @@ def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
         return verdicts
 
 
-def open_and_claim(url: str, barrier: Barrier) -> tuple[str, int]:
-    with redis.Redis.from_url(url) as client:
-        barrier.wait()
-        bloom = BloomFilter(client, "fresh", blocks=64)
-        new = sum(bloom.add_many(URLS))
-        return bloom.open().id, new
-
-
 def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
     """Claim the same items as the others, in another order, of a filter that is much too small."""
     with redis.Redis.from_url(url) as client:
@@ -89,16 +81,6 @@ def test_eight_processes_in_lock_step_never_agree_on_new(
     # At open: the header, the rights on 16 blocks, 16 rings, and the header again, to be kept. Then
     # one command per call.
     assert commands(client) == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
-
-
-@pytest.mark.each_server(others="slow")
-def test_processes_that_create_a_filter_together_create_one(
-    server: Server, client: redis.Redis
-) -> None:
-    results = run(open_and_claim, server.url)
-    assert len({header_id for header_id, _ in results}) == 1
-    assert sum(new for _, new in results) == len(URLS)
-    assert len(client.keys("*:0.0")) == 64
 
 
 def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
