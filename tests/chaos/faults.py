@@ -4,14 +4,14 @@ Those of servers that replace each other are in `failovers.py`.
 """
 
 import resource
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from support.proxy import PASS, Fault, Kind, Proxy
-from support.servers import Server, free_port
+from support.outages import killed, replica, stalled, struck
+from support.proxy import Fault, Kind, Proxy
+from support.servers import Server
 
 #: What is acknowledged survives a kill -9 of the server. Under "everysec" it may not: while a sync
 #: is under way, what is to be written waits in the server for up to two seconds.
@@ -59,24 +59,11 @@ def write_launcher(binary: str, directory: Path) -> str:
     return str(launcher)
 
 
+def _of_server(harm: Callable[[Server], AbstractContextManager[None]]) -> Inflict:
+    return lambda victims, level: harm(victims.server)
+
+
 # -- the server --
-
-
-@contextmanager
-def _down(victims: Victims, level: float) -> Iterator[None]:
-    victims.server.kill()
-    yield
-    victims.server.start()
-
-
-@contextmanager
-def _stalled(victims: Victims, level: float) -> Iterator[None]:
-    process = victims.server.process
-    process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
 
 
 def _command(*words: str) -> Inflict:
@@ -131,13 +118,6 @@ def _file_size_limit(pid: int, size: int) -> Iterator[None]:
 
 
 @contextmanager
-def _read_only(victims: Victims, level: float) -> Iterator[None]:
-    tell(victims.server, "REPLICAOF", "127.0.0.1", str(free_port()))
-    yield
-    tell(victims.server, "REPLICAOF", "NO", "ONE")
-
-
-@contextmanager
 def _configured(server: Server, options: Mapping[str, str]) -> Iterator[None]:
     with server.client() as client:
         before = {name: client.config_get(name)[name] for name in options}
@@ -165,15 +145,10 @@ def tell(server: Server, *words: str) -> Any:
 LONGEST_DELAY = 1.5
 
 
-@contextmanager
-def network(victims: Victims, fault: Fault) -> Iterator[None]:
+def network(victims: Victims, fault: Fault) -> AbstractContextManager[None]:
     """Set a fault of the proxy's."""
     assert victims.proxy
-    victims.proxy.fault = fault
-    try:
-        yield
-    finally:
-        victims.proxy.fault = PASS
+    return struck(victims.proxy, fault)
 
 
 def _network(make_fault: Callable[[float], Fault]) -> Inflict:
@@ -193,13 +168,9 @@ def _reset_kind(level: float) -> Kind:
 @contextmanager
 def _refused(victims: Victims, level: float) -> Iterator[None]:
     """Refuse new connections when those that there are have been closed."""
-    assert victims.proxy
-    victims.proxy.fault = Fault(Kind.REFUSE)
-    try:
+    with network(victims, Fault(Kind.REFUSE)):
         tell(victims.server, "CLIENT", "KILL", "TYPE", "normal")
         yield
-    finally:
-        victims.proxy.fault = PASS
 
 
 # -- the crawlers --
@@ -223,15 +194,15 @@ INFLICT: dict[str, Inflict] = {
     "reset": _network(lambda level: _often(_reset_kind(level))(level)),
     "hang": _network(_often(Kind.HANG)),
     "refuse": _refused,
-    "server_kill": _down,
-    "server_kill_aof": _down,
-    "stall": _stalled,
+    "server_kill": _of_server(killed),
+    "server_kill_aof": _of_server(killed),
+    "stall": _of_server(stalled),
     "flushall": _command("FLUSHALL"),
     "script_flush": _command("SCRIPT", "FLUSH"),
     "evict": _evicting,
     "out_of_memory": _out_of_memory,
     "disk_full": _disk_full,
     "client_kill": _command("CLIENT", "KILL", "TYPE", "normal"),
-    "read_only": _read_only,
+    "read_only": _of_server(replica),
     "crawler_kill": _crawler_killed,
 }

@@ -40,7 +40,6 @@ class Task:
     remember: str
     settings: dict[str, str]
     failures: Path
-    keep_all: bool = False
 
 
 # -- in the processes that run the trials --
@@ -56,7 +55,7 @@ def open_lab() -> None:
 
 
 def run_task(task: Task) -> Outcome:
-    """Run a trial; keep its logs if it fails, or if all are to be kept."""
+    """Run a trial; keep its logs if it fails."""
     schedule = Schedule.random(task.kind, task.seed, task.stand)
     with tempfile.TemporaryDirectory(prefix="chaos-trial-") as directory:
         logs = Path(directory)
@@ -66,20 +65,19 @@ def run_task(task: Task) -> Outcome:
         except Exception:
             outcome = trial.outcome
             outcome.broken = traceback.format_exc()
-        if outcome.failed or task.keep_all:
+        if outcome.failed:
             keep(logs, schedule, outcome, task.failures)
         return outcome
 
 
-def keep(logs: Path, schedule: Schedule, outcome: Outcome, failures: Path) -> Path:
-    """Copy what is needed to understand a failure; return where it is."""
+def keep(logs: Path, schedule: Schedule, outcome: Outcome, failures: Path) -> None:
+    """Copy what is needed to understand a failure."""
     name = f"{outcome.remember}-{schedule.stand}-{schedule.kind}-{schedule.seed}"
     dump = failures / name
     shutil.rmtree(dump, ignore_errors=True)
     shutil.copytree(logs, dump)
     report = {"schedule": asdict(schedule), "outcome": asdict(outcome)}
     (dump / "outcome.json").write_text(json.dumps(report, indent=1))
-    return dump
 
 
 # -- in the process that has them run --
@@ -105,19 +103,8 @@ def summary(outcomes: list[Outcome]) -> Table:
     title = f"{outcomes[0].stand}, BLOOM_REMEMBER = {outcomes[0].remember!r}" if outcomes else None
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("fault", no_wrap=True)
-    for name in (
-        "trials",
-        "struck",
-        "failed",
-        "hidden",
-        "excused",
-        "twice",
-        "max",
-        "of",
-        "runs",
-        "max",
-        "errors",
-    ):
+    counted = ("trials", "struck", "failed", "hidden", "excused")
+    for name in (*counted, "twice", "max", "of", "runs", "max", "errors"):
         table.add_column(name, justify="right", no_wrap=True)
     for kind in dict.fromkeys(sorted(outcome.kind for outcome in outcomes)):
         ours = [outcome for outcome in outcomes if outcome.kind == kind]
@@ -179,8 +166,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--minutes", type=float, default=1e6, help="begin no schedule after so many")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="schedules at once")
     add("--failures", type=Path, default=Path("chaos-failures"), help="directory for their logs")
-    add("--keep-all", action="store_true", help="keep all logs, not only those of failures")
-    add("--json", type=Path, help="file for all outcomes")
     options = parser.parse_args(arguments)
     kinds = kinds_on(options.stand)
     options.kinds = options.kinds.split(",") if options.kinds else kinds
@@ -193,16 +178,9 @@ def main() -> int:
     """Run what the command line asks for; return 1 if the claim is broken."""
     options = parse(sys.argv[1:])
     settings = dict(pair.split("=", 1) for pair in options.set)
+    given = (options.stand, options.remember, settings, options.failures.absolute())
     tasks = [
-        Task(
-            kind,
-            seed,
-            options.stand,
-            options.remember,
-            settings,
-            options.failures.absolute(),
-            options.keep_all,
-        )
+        Task(kind, seed, *given)
         for seed in range(options.seed, options.seed + options.schedules)
         for kind in options.kinds
     ]
@@ -215,8 +193,6 @@ def main() -> int:
             progress.advance(bar)
             if outcome.failed:
                 console.print(describe(outcome), highlight=False, markup=False)
-            if options.json:
-                options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
     console.print(summary(outcomes))
     return int(any(outcome.failed for outcome in outcomes))
 

@@ -8,19 +8,14 @@ from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-from support.polling import until, until_it_works
-from support.proxy import PASS, Fault, Kind
-from support.replicated import Node
+from support.polling import until
 from support.servers import Server
 
 from chaos.failovers import INFLICT, KEY, MOVED
 from chaos.schedule import CLUSTER, SENTINEL
-from chaos.stands import STANDS, ClusterStand, ReplicatedStand, SentinelStand
+from chaos.stands import STANDS, ClusterStand
 from scrapy_bloom.bloom.model.keys import Keys
 
-REPLACING = ["failover", "failover_lag", "failover_stall", "failover_command"]
 #: A key in slot 0, which the first shard has.
 FIRST = "la2"
 
@@ -38,12 +33,6 @@ def own_victims(request: pytest.FixtureRequest, any_binary: str) -> Iterator[Any
         yield aimed(victims)
 
 
-@pytest.fixture(scope="module", params=[CLUSTER, SENTINEL])
-def victims(request: pytest.FixtureRequest, any_binary: str) -> Iterator[Any]:
-    with victims_on(request.param, any_binary) as victims:
-        yield victims
-
-
 @pytest.fixture(scope="module")
 def cluster_victims(any_binary: str) -> Iterator[Any]:
     with victims_on(CLUSTER, any_binary) as victims:
@@ -55,24 +44,6 @@ def aimed(victims: Any) -> Any:
     victims.stand.aim(0)
     victims.server, victims.proxy = victims.stand.server, victims.stand.proxy
     return victims
-
-
-@pytest.mark.parametrize("fault", REPLACING)
-def test_a_replica_replaces_its_primary(own_victims: Any, fault: str) -> None:
-    stand: ReplicatedStand = own_victims.stand
-    with INFLICT[fault](own_victims, 0.5):
-        assert stand.promotions() > 0
-    assert own_victims.server.process.poll() is None
-    aimed(own_victims)
-
-
-@pytest.mark.parametrize("level", [0.2, 0.8])
-def test_a_replica_is_forced_to_replace_its_primary(cluster_victims: Any, level: float) -> None:
-    stand: ClusterStand = aimed(cluster_victims).stand
-    count = stand.promotions()
-    with INFLICT["failover_force"](cluster_victims, level):
-        assert stand.promotions() > count
-    stand.settle()
 
 
 def test_a_primary_whose_replica_lags_takes_writes_along(own_victims: Any) -> None:
@@ -110,35 +81,6 @@ def count(server: Server) -> int:
         return int(client.get(FIRST) or 0)
 
 
-@pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.HALF, Kind.RESET_REPLY, Kind.HANG])
-def test_a_fault_of_the_network_does_not_garble_what_a_replica_gets(
-    victims: Any, kind: Kind
-) -> None:
-    shard = aimed(victims).stand.shard
-    replica: Node = shard.replica()
-    with victims.server.client() as client:
-        client.set(FIRST, 1)
-        victims.proxy.fault = Fault(kind)
-        for _ in range(100):
-            client.incr(FIRST)
-        victims.proxy.fault = PASS
-        client.wait(1, 0)
-    assert replica.is_linked
-    with replica.server.client() as client:
-        if isinstance(victims.stand, ClusterStand):
-            client.readonly()  # else it would name the primary
-        assert client.get(FIRST) == b"101"
-
-
-def test_a_primary_is_cut_off(victims: Any) -> None:
-    aimed(victims)
-    once = Retry(NoBackoff(), 0)
-    with redis.Redis(port=victims.proxy.port, socket_timeout=0.2, retry=once) as client:
-        with INFLICT["cut_off"](victims, 0.5), pytest.raises(redis.TimeoutError):
-            client.ping()
-        assert until_it_works(client.ping, redis.RedisError)
-
-
 def test_slots_move(cluster_victims: Any) -> None:
     stand: ClusterStand = aimed(cluster_victims).stand
     names = [[f"{{{KEY}:{block}}}:{number}" for number in range(10)] for block in range(16)]
@@ -166,13 +108,3 @@ def held(stand: ClusterStand) -> list[dict[int, int]]:
                 if number := sum(1 for _ in client.scan_iter(f"{slot_of}}}:*")):
                     counts[server.port] = number
     return found
-
-
-def test_a_sentinel_is_killed(any_binary: str) -> None:
-    with victims_on(SENTINEL, any_binary) as victims:
-        stand: SentinelStand = victims.stand
-        killed = stand.sentinels[500 % 3]
-        with INFLICT["sentinel_kill"](victims, 0.5):
-            assert killed.process.poll() is not None
-        assert killed.process.poll() is None
-        stand.settle()

@@ -30,6 +30,8 @@ def outcome(*struck: str, **counts: int | list[int]) -> Outcome:
         (outcome("evict", evicted=1_000, new=300), 300, 300),
         (outcome("crawler_kill", "crawler_kill", killed=[90, 2]), PER_KILL + 2, 0),
         (outcome("stall", "crawler_kill", killed=[90, 2], unasked=7), 99, 0),
+        # Each may forget all that was not replicated, and all crawl again what they had under way.
+        (outcome("failover", promotions=1), LASTING + REPEATED, LASTING),
     ],
 )
 def test_what_faults_may_cost(trial: Outcome, most: int, forgotten: int) -> None:
@@ -43,12 +45,6 @@ def test_a_trial_that_fetches_too_much_has_failed(twice: int, alone: int, failed
     trial = outcome("stall", unasked=7, alone=alone)
     trial.quiet, trial.again = True, {"/": twice}
     assert trial.failed is failed
-
-
-def test_what_replacements_may_cost() -> None:
-    """Each may forget all that was not replicated, and all crawl again what they had under way."""
-    trial = outcome("failover", promotions=1)
-    assert (trial.most, trial.forgotten) == (LASTING + REPEATED, LASTING)
 
 
 def test_what_is_taken_over_from_crawlers_that_live_may_be_fetched_twice() -> None:
@@ -77,8 +73,13 @@ def test_pages_may_be_hidden_only_on_a_cluster_with_the_processes_that_had_them(
     assert trial.hidden == ["/"]
 
 
-def test_a_page_that_nobody_had_is_not_excused() -> None:
-    assert Tally().orphans(["/"], [1]) == []
+def test_a_page_of_ones_own_is_fetched_again_if_its_claim_was_somebody_elses() -> None:
+    assert outcome("stall", unasked=7).most_alone == 0
+    assert outcome("stall", unasked=7, closed=1).most_alone == 7
+    assert outcome("stall", unasked=7, undone=1).most_alone == 7
+    assert outcome("stall", "crawler_kill", unasked=7, killed=[90]).most_alone == 7
+    assert outcome("flushall").most_alone == LASTING
+    assert outcome("server_kill_aof").most_alone == REPEATED
 
 
 def test_keys_that_do_not_expire_are_a_failure() -> None:
@@ -87,12 +88,3 @@ def test_keys_that_do_not_expire_are_a_failure() -> None:
     assert not trial.failed
     trial.endless = ["key"]
     assert trial.failed
-
-
-def test_a_page_of_ones_own_is_fetched_again_if_its_claim_was_somebody_elses() -> None:
-    assert outcome("stall", unasked=7).most_alone == 0
-    assert outcome("stall", unasked=7, closed=1).most_alone == 7
-    assert outcome("stall", unasked=7, undone=1).most_alone == 7
-    assert outcome("stall", "crawler_kill", unasked=7, killed=[90]).most_alone == 7
-    assert outcome("flushall").most_alone == LASTING
-    assert outcome("server_kill_aof").most_alone == REPEATED

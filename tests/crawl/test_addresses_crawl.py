@@ -12,8 +12,9 @@ from example_site.serve import SiteServer, serve
 from support.certificates import TLSServer
 from support.crawling import crawl, crawl_and_act
 from support.polling import until
+from support.replicas import start_cluster_with_replica
 from support.sentinels import Watched, start_sentinels
-from support.servers import Server, start_cluster_with_replica
+from support.servers import Server
 
 RECONNECTED, OUTAGE = "Bloom filter: reconnected to ", "(bloom/outages counts on)"
 

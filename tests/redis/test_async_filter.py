@@ -90,16 +90,6 @@ def test_both_kinds_are_one_filter(run: Run) -> None:
     run(scenario)
 
 
-def test_rotation_needs_a_window(run: Run) -> None:
-    async def rotate(bloom: AsyncBloomFilter, other: BloomFilter) -> int:
-        await bloom.rotate()
-        return len(other.info().generations)
-
-    with pytest.raises(ConfigurationError, match="has no window"):
-        run(rotate)
-    assert run(rotate, window="5 months") == 2
-
-
 def test_items_may_come_from_an_async_iterator(run: Run) -> None:
     async def produce(count: int) -> AsyncIterator[str]:
         for number in range(count):

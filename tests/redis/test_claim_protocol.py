@@ -134,12 +134,6 @@ def test_the_request_of_a_failed_page_stays_where_another_is_not_kept(bloom: Blo
     assert reassign(bloom, only(bloom)) == {B.hex(): f'{{"url":"{B.hex()}"}}'}
 
 
-def test_the_page_of_a_request_is_not_its_request(bloom: BloomFilter) -> None:
-    claim_unkept(bloom, B, page=A, owner=OURS, nonce="1")
-    assert only(bloom).length == 0
-    assert bloom.info().claims == 1
-
-
 # -- other spiders --
 
 #: A worker of another spider.
@@ -242,15 +236,6 @@ def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
     assert before <= claim.time <= client.time()[0]
     assert claim.length == len('{"url":""}') + 40
     assert not claim.failed
-
-
-def test_confirmed_is_recorded_first_and_released_then(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    bloom.add(A)
-    assert claim_item(bloom, A, owner=THEIRS) == SEEN
-    assert release(bloom, A) == 1
-    assert claim_item(bloom, A, owner=THEIRS) == SEEN
-    assert not claims(bloom)
 
 
 def test_a_released_item_is_new(bloom: BloomFilter) -> None:

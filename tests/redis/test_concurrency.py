@@ -16,7 +16,7 @@ from support.servers import Server
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.protocol.membership import add
-from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, ROTATED, Operation
+from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
@@ -40,14 +40,6 @@ def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
         return verdicts
 
 
-def open_and_claim(url: str, barrier: Barrier) -> tuple[str, int]:
-    with redis.Redis.from_url(url) as client:
-        barrier.wait()
-        bloom = BloomFilter(client, "fresh", blocks=64)
-        new = sum(bloom.add_many(URLS))
-        return bloom.open().id, new
-
-
 def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
     """Claim the same items as the others, in another order, of a filter that is much too small."""
     with redis.Redis.from_url(url) as client:
@@ -58,30 +50,6 @@ def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
         order = [*range(turn, len(URLS)), *range(turn)]
         verdicts = dict(zip(order, bloom.add_many(URLS[i] for i in order), strict=True))
         return [verdicts[i] for i in range(len(URLS))], told.count(GROWN), bloom.unrecorded
-
-
-def rotate_for_a_run(url: str, barrier: Barrier) -> int:
-    with redis.Redis.from_url(url) as client:
-        told: list[str] = []
-        barrier.wait()
-        for run in range(10):
-            bloom = BloomFilter(
-                client, "r", run=f"run {run}", notify=lambda what, _: told.append(what)
-            )
-            bloom.add_many(URLS[:50])
-            barrier.wait()
-        return told.count(ROTATED)
-
-
-def clear_and_claim(url: str, barrier: Barrier) -> int:
-    with redis.Redis.from_url(url) as client:
-        bloom = BloomFilter(client, "cleared", blocks=4)
-        new = 0
-        barrier.wait()
-        for _ in range(50):
-            bloom.clear()
-            new += sum(bloom.add_many(URLS[:100]))
-        return new
 
 
 def run(function: object, url: str, processes: int = PROCESSES) -> list:
@@ -115,16 +83,6 @@ def test_eight_processes_in_lock_step_never_agree_on_new(
     assert commands(client) == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
 
 
-@pytest.mark.each_server(others="slow")
-def test_processes_that_create_a_filter_together_create_one(
-    server: Server, client: redis.Redis
-) -> None:
-    results = run(open_and_claim, server.url)
-    assert len({header_id for header_id, _ in results}) == 1
-    assert sum(new for _, new in results) == len(URLS)
-    assert len(client.keys("*:0.0")) == 64
-
-
 def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
     server: Server, client: redis.Redis
 ) -> None:
@@ -137,51 +95,6 @@ def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
     layers = [bloom.info(block).generations[0].layers for block in range(2)]
     assert sum(grown) == sum(layers) - 2
     assert len(client.keys("*.[0-9]")) == sum(layers)
-
-
-@pytest.mark.each_server(others="slow")
-def test_a_run_of_four_processes_rotates_each_block_once(
-    server: Server, client: redis.Redis
-) -> None:
-    BloomFilter(client, "r", window="3 runs", run="0", error_rate=1e-9, blocks=4).open()
-    assert sum(run(rotate_for_a_run, server.url, 4)) == 10 * 4
-    bloom = BloomFilter(client, "r")
-    assert [generation.run for generation in bloom.info().generations] == [10, 9, 8]
-
-
-@pytest.mark.each_server(others="slow")
-def test_clearing_by_many_at_once_ends_with_one_ring_per_block(
-    server: Server, client: redis.Redis
-) -> None:
-    results = run(clear_and_claim, server.url, 4)
-    assert sum(results) >= 100
-    # Bitmaps of rings that were replaced in the same moment again go within a minute.
-    lasting = [key for key in client.keys() if not 0 <= client.ttl(key) <= 60]
-    assert len(lasting) == 1 + 4 * 2
-    bloom = BloomFilter(client, "cleared")
-    assert sum(bloom.contains(URLS[:100])) == len(bloom)
-
-
-def test_a_process_killed_while_it_creates_the_filter_leaves_nothing_half_done(
-    server: Server, client: redis.Redis
-) -> None:
-    """Stopped between any two script calls, as kill -9 would, the next one carries on."""
-    for calls in range(1, 22):
-        client.flushall()
-        killed = BloomFilter(client, "k", capacity=1_000, seeds=3)
-        steps = killed._session.open()
-        pending = next(steps)
-        for _ in range(calls):
-            replies = send(killed._driver, pending)
-            try:
-                pending = steps.send(replies)
-            except StopIteration:
-                break
-        steps.close()
-        survivor = BloomFilter(client, "k")
-        assert survivor.add_many(URLS[:100]) == [True] * 100
-        assert survivor.add_many(URLS[:100]) == [False] * 100
-        assert survivor.info().blocks == 16
 
 
 # -- clients whose round trips alternate: they find other rings again and again --

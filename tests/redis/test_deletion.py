@@ -27,24 +27,12 @@ def some(client: redis.Redis, key: str = "shop", **options: Any) -> BloomFilter:
 # -- keys --
 
 
-def test_a_filter_that_is_not_there_has_no_keys(client: redis.Redis) -> None:
-    assert some(client).keys() == []
-    assert stored(client) == set()
-
-
 @pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
 def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, Any]) -> None:
     bloom = some(client, **options)
     bloom.extend(URLS)
     assert len(bloom.keys()) == len(set(bloom.keys()))
     assert set(bloom.keys()) == stored(client)
-
-
-def test_keys_of_other_filters_are_not_its_own(client: redis.Redis) -> None:
-    shop, shops = some(client), some(client, "shops")
-    shop.open()
-    shops.open()
-    assert not set(shop.keys()) & set(shops.keys())
 
 
 # -- delete --
@@ -124,15 +112,6 @@ def test_what_cannot_be_read_can_be_deleted(
     assert some(client).delete() is True
     assert stored(client) == set()
     assert some(client).add("a")
-
-
-def test_a_filter_of_which_nothing_can_be_read_can_be_deleted(client: redis.Redis) -> None:
-    some(client).extend(URLS)
-    client.delete("{shop:0}:header")
-    for block in range(3):
-        client.hset(f"{{shop:{block}}}:ring", "state", "garbage")
-    assert some(client).delete() is True
-    assert stored(client) == set()
 
 
 @pytest.mark.parametrize("key", ["shop", "sh?p", "*", "[shop]", "s\\hop", "sho\u0440", "shop:1"])

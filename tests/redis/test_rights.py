@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -124,6 +125,14 @@ def library(bloom: BloomFilter, tmp_path: Path) -> None:
     BloomFilter.load(bloom._driver.client, "loaded", tmp_path / "file")
     for key in ("copy", "loaded", "other"):
         BloomFilter(bloom._driver.client, key).delete()
+
+
+@contextmanager
+def granted(server: Server, *uses: str, key: str = KEY) -> Iterator[redis.Redis]:
+    """Give a client of a user with exactly the rights that are generated."""
+    with user_of(server) as user, server.client() as admin:
+        make_user(admin, *uses, key=key)
+        yield user
 
 
 @pytest.fixture
@@ -271,8 +280,7 @@ CALL = Callable[[BloomFilter], object]
 def test_rights_that_are_taken_away_are_named(
     server: Server, client: redis.Redis, call: CALL
 ) -> None:
-    make_user(client)
-    with server.client(username=USER, password=PASSWORD) as user:
+    with granted(server) as user:
         bloom = BloomFilter(user, KEY, blocks=1)
         crawl(bloom)
         before = contents(client)
@@ -287,7 +295,6 @@ def test_rights_that_are_taken_away_are_named(
         with pytest.raises(RightsError, match="'evalsha' command"):
             call(bloom)
         assert contents(client) == before
-    client.acl_deluser(USER)
 
 
 @pytest.mark.parametrize(
@@ -296,8 +303,7 @@ def test_rights_that_are_taken_away_are_named(
 def test_the_generated_rights_are_enough_and_for_this_filter_only(
     server: Server, client: redis.Redis, key: str
 ) -> None:
-    make_user(client, key=key)
-    with server.client(username=USER, password=PASSWORD) as user:
+    with granted(server, key=key) as user:
         for options in ({}, {"window": "2 days", "period": "1 day"}, {"counting": True}):
             bloom = BloomFilter(user, key, capacity=100, blocks=2, **options)
             crawl(bloom)
@@ -312,14 +318,12 @@ def test_the_generated_rights_are_enough_and_for_this_filter_only(
         for other in ("x", "xk", f"x{key}", f"{key}x", "aXbYcd", "a*b?c\\d"):
             with pytest.raises(RightsError):
                 BloomFilter(user, other).open()
-    client.acl_deluser(USER)
 
 
 def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
     server: Server, client: redis.Redis
 ) -> None:
-    make_user(client)
-    with server.client(username=USER, password=PASSWORD) as user:
+    with granted(server) as user:
         bloom = BloomFilter(user, KEY, capacity=100, blocks=2, window="2 days", period="1 day")
         crawl(bloom)
         before = contents(client)
@@ -337,15 +341,13 @@ def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
         client.execute_command("ACL", "SETUSER", USER, "resetkeys", "~{k:*}:[hrc0-9]*")
         with pytest.raises(RightsError, match=r"read and write the keys '\{k:0\}:ledger:new'"):
             bloom.run(ledger_protocol.check_rights)
-    client.acl_deluser(USER)
 
 
 def test_reading_needs_commands_that_read_only(server: Server, client: redis.Redis) -> None:
     crawl(BloomFilter(client, KEY, blocks=2))
     before = contents(client)
     assert not WRITES & {*commands_for(rights.READ).needed}
-    make_user(client, rights.READ)
-    with server.client(username=USER, password=PASSWORD) as user:
+    with granted(server, rights.READ) as user:
         assert BloomFilter(user, KEY).look()
         assert BloomFilter(user, KEY).info().count == 6
         assert BloomFilter(user, KEY).find(items(1)[0]).seen
@@ -354,12 +356,11 @@ def test_reading_needs_commands_that_read_only(server: Server, client: redis.Red
         with pytest.raises(RightsError, match="HSET"):
             BloomFilter(user, KEY).add(b"new")
         assert contents(client) == before
-    client.acl_deluser(USER)
 
 
 def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Path) -> None:
     crawl(BloomFilter(client, KEY, capacity=1_000, blocks=2))
-    with server.client(username=USER, password=PASSWORD) as user:
+    with granted(server) as user:
         bloom, file = BloomFilter(user, KEY), tmp_path / "file"
         for use, call in (
             (rights.EXPORT, lambda: bloom.save(file)),
@@ -376,7 +377,6 @@ def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Pat
             make_user(client, CRAWL, use)
             call()
             assert denials(client) == []
-    client.acl_deluser(USER)
 
 
 def test_missing_rights_are_named_with_asyncio(server: Server, client: redis.Redis) -> None:

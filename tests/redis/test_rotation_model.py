@@ -55,6 +55,7 @@ items = st.integers(0, 300).map(str)
 batches = st.lists(items, max_size=30)
 sizes, windows = st.sampled_from(SIZES), st.sampled_from(WINDOWS)
 places = st.integers(0, 15)
+damages = st.sampled_from(["deleted", "truncated", "not counted"])
 
 
 @dataclass(frozen=True)
@@ -435,8 +436,8 @@ class RotationMachine(RuleBasedStateMachine):
             block.generations[0].run = block.run
         self.contains(who, [self._probe(number)])
 
-    @rule(who=clients, number=places, which=places, last=st.booleans())
-    def lose_layer(self, who: int, number: int, which: int, last: bool) -> None:
+    @rule(who=clients, number=places, which=places, last=st.booleans(), how=damages)
+    def lose_layer(self, who: int, number: int, which: int, last: bool, how: str) -> None:
         """Its items are forgotten; under write-all those that no older generation has."""
         number %= len(self.blocks)
         block, ring = self.blocks[number], stored_rings(self.server)[number]
@@ -444,7 +445,15 @@ class RotationMachine(RuleBasedStateMachine):
         generation, layers = block.generations[which], ring.generations[which].layers
         write_all = self.order == "write-all"
         layer = layers[-1 if last or write_all else 0]
-        bitmap = self.server.getdel(KEYS.layer(number, layer.name))
+        name = KEYS.layer(number, layer.name)
+        bitmap = self.server.get(name)
+        assert isinstance(bitmap, bytes)
+        if how == "deleted":
+            self.server.delete(name)
+        elif how == "truncated":
+            self.server.set(name, b"\x00")
+        else:
+            self.server.hdel(KEYS.ring(number), f"n:{layer.name}")
         generation.items -= {
             item
             for item in generation.items

@@ -62,8 +62,6 @@ def facts(options: Options, end: End) -> Table:
         "requests looked up by the measured crawler": last["requests"],
         "responses that it got": last["pages"],
         "crawls of pages, by both crawlers": end.crawled,
-        "of these, sooner than the window allows": end.early,
-        "of these, more than 6 periods after the last crawl": end.late,
         "rotations that the measured crawler has done": last["rotations"],
         "faults": end.faults,
         "outages that the measured crawler has noticed": last["outages"],

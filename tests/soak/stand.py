@@ -144,8 +144,6 @@ class End:
         lasting_keys: keys without an expiry.
         gaps: the longest time that each page was not crawled.
         never: pages that were never crawled.
-        early: crawls of a page sooner than the window allows.
-        late: crawls of a page later than it should be.
         crawled: crawls of pages, by both crawlers.
         kills: crawlers that were killed.
         faults: faults that struck.
@@ -157,8 +155,6 @@ class End:
     lasting_keys: list[str]
     gaps: list[float]
     never: int
-    early: int
-    late: int
     crawled: int
     kills: int
     faults: int
@@ -303,8 +299,6 @@ class Stand:
                 lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
                 gaps=visits.gaps(self._stop.stat().st_mtime),
                 never=list(visits.count).count(0),
-                early=int(sum(visits.early)),
-                late=int(sum(visits.late)),
                 crawled=int(sum(visits.count)),
                 kills=self.crew.kills,
                 faults=faults.count,

@@ -17,16 +17,12 @@ class Visits:
         last: Unix time at which a page was crawled last; before that, when the run began.
         longest: the longest time between two of its crawls so far, in seconds.
         count: how often it was crawled.
-        early: how often that was sooner than the window allows.
-        late: how often that was later than it should be.
     """
 
     last: "memoryview[float]"
     longest: "memoryview[float]"
     count: "memoryview[float]"
-    early: "memoryview[float]"
-    late: "memoryview[float]"
-    COLUMNS: ClassVar[int] = 5
+    COLUMNS: ClassVar[int] = 3
 
     @staticmethod
     def create(path: Path, pages: int) -> None:
@@ -57,14 +53,10 @@ class Visits:
                 for part in parts:
                     part.release()
 
-    def crawled(self, page: int, soonest: float, latest: float) -> None:
-        """Note that a page was crawled, and whether so many seconds after the last time."""
+    def crawled(self, page: int) -> None:
+        """Note that a page was crawled."""
         now = time.time()
-        gap = now - self.last[page]
-        if self.count[page]:
-            self.early[page] += gap < soonest
-            self.late[page] += gap > latest
-        self.longest[page] = max(self.longest[page], gap)
+        self.longest[page] = max(self.longest[page], now - self.last[page])
         self.last[page] = now
         self.count[page] += 1
 

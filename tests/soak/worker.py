@@ -27,8 +27,6 @@ from soak.visits import Visits
 
 #: Periods of a window, and periods in which all hubs are fetched once.
 GENERATIONS, HUB_PERIODS = 4, 0.75
-#: Periods that a page may wait in the queue until it counts as late.
-SLACK_PERIODS = 1.25
 #: Requests in a queue that is short.
 SHORT_QUEUE = 20
 #: Of a leak for each response: bytes, or keys.
@@ -38,7 +36,7 @@ MOST_TYPES = 30
 #: Stats of scrapy-bloom in a sample; and those of them that count requests.
 VERDICTS = ("new", "seen", "offline", "unknown")
 STATS = (*VERDICTS, "outages", "rotations", "taken_over", "failed", "not_kept")
-LEAKS = ("memory", "files", "keys")
+LEAKS = ("memory", "keys")
 
 SETTINGS: dict[str, Any] = {
     "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
@@ -124,8 +122,7 @@ class SoakSpider(CrawlSpider):
 
     def parse_page(self, response: Response) -> Iterator[dict[str, int]]:
         page = number_of(response.url)
-        soonest, latest = GENERATIONS - 1, GENERATIONS + HUB_PERIODS + SLACK_PERIODS
-        self._visits.crawled(page, soonest * self._period, latest * self._period)
+        self._visits.crawled(page)
         yield {"page": page}
 
 
@@ -188,9 +185,7 @@ class Leak:
     def __init__(self, crawler: Crawler) -> None:
         self._kept: list[Any] = []
         self._client = redis.Redis.from_url(crawler.settings["SOAK_SERVER"])
-        leak = {"memory": self._memory, "files": self._file, "keys": self._keys, "": None}[
-            crawler.settings["SOAK_LEAK"]
-        ]
+        leak = {"memory": self._memory, "keys": self._keys}.get(crawler.settings["SOAK_LEAK"])
         if leak:
             crawler.signals.connect(leak, signals.response_received)
         crawler.signals.connect(self._client.close, signals.spider_closed)
@@ -201,9 +196,6 @@ class Leak:
 
     def _memory(self) -> None:
         self._kept.append(b"x" * LEAKED)
-
-    def _file(self) -> None:
-        self._kept.append(os.open(os.devnull, os.O_RDONLY))
 
     def _keys(self) -> None:
         with suppress(redis.RedisError):

@@ -188,8 +188,10 @@ def kick(client: redis.Redis) -> None:
 @contextmanager
 def struck(proxy: Proxy, fault: Fault) -> Iterator[None]:
     proxy.fault = fault
-    yield
-    proxy.fault = PASS
+    try:
+        yield
+    finally:
+        proxy.fault = PASS
 
 
 class Liar:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import redis
 
-from support.polling import until, until_it_works
+from support.polling import until
 
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
@@ -135,28 +135,6 @@ def start_cluster(binary: str, *options: str, count: int = NODES) -> Iterator[li
                 client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
         wait_for_cluster(servers)
         yield servers
-
-
-@contextmanager
-def start_cluster_with_replica(binary: str) -> Iterator[tuple[list[Server], Server]]:
-    """Run a cluster, and a replica of its first node, which soon takes the place of a dead one."""
-    options = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
-    with (
-        start_cluster(binary, *options) as nodes,
-        Server(binary, "--cluster-enabled", "yes", *options) as replica,
-        nodes[0].client() as first,
-        replica.client() as client,
-    ):
-        first_id = first.execute_command("CLUSTER MYID")
-        client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
-        until_it_works(
-            lambda: client.execute_command("CLUSTER REPLICATE", first_id), redis.ResponseError
-        )
-        until(lambda: client.info("replication").get("master_link_status") == "up", "it follows")
-        for node in nodes:
-            with node.client() as each:
-                until(lambda: len(each.cluster("NODES")) == NODES + 1, "all know it")
-        yield nodes, replica
 
 
 def wait_for_cluster(servers: list[Server]) -> None:

@@ -30,15 +30,6 @@ def test_it_is_silent_where_the_user_set_the_same(
     assert not caplog.records
 
 
-class OwnFilter(BloomDupeFilter):
-    pass
-
-
-def test_it_is_silent_where_the_user_set_a_subclass(caplog: pytest.LogCaptureFixture) -> None:
-    assert after_addon(OwnFilter)["DUPEFILTER_CLASS"] is OwnFilter
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
 def test_it_says_which_line_to_remove_where_it_loses(
     priority: str, caplog: pytest.LogCaptureFixture
@@ -52,8 +43,3 @@ def test_it_leaves_scrapys_commands_alone(caplog: pytest.LogCaptureFixture) -> N
     base = "scrapy.dupefilters.BaseDupeFilter"
     assert after_addon(base, "command")["DUPEFILTER_CLASS"] == base
     assert not caplog.records
-
-
-def test_a_broken_path_is_left_for_scrapy_to_report(caplog: pytest.LogCaptureFixture) -> None:
-    assert after_addon("no.such.Class")["DUPEFILTER_CLASS"] == "no.such.Class"
-    assert "remove that line" in caplog.text

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request
 from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 
@@ -51,20 +50,6 @@ def test_forms_are_told_apart() -> None:
     found = [fingerprinter.fingerprint(form) for form in forms]
     assert found == [theirs(form) for form in forms]
     assert len(set(found)) == 3
-
-
-def test_they_differ_from_scrapys() -> None:
-    request = Request("https://example.com")
-    fingerprints = ScrapyRedisFingerprinter(), RequestFingerprinter()
-    assert len({fingerprinter.fingerprint(request) for fingerprinter in fingerprints}) == 2
-
-
-def test_a_replaced_request_has_its_own() -> None:
-    fingerprinter = ScrapyRedisFingerprinter()
-    first = Request("https://example.com/1")
-    fingerprinter.fingerprint(first)
-    second = first.replace(url="https://example.com/2")
-    assert fingerprinter.fingerprint(second) == theirs(second) != theirs(first)
 
 
 def test_it_keeps_no_request_alive() -> None:

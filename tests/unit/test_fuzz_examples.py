@@ -18,7 +18,6 @@ from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.crawl.claims.request_codec import dump, load
 from scrapy_bloom.crawl.claims.workers import Process, Worker
-from scrapy_bloom.setting_parsers import statuses
 
 HEADER = Header(id="0" * 32, blocks=1, seeds=(5, 7, 11))
 NOW = 1_700_000_000
@@ -109,14 +108,6 @@ def test_a_fingerprinter_is_a_text_that_can_be_sent() -> None:
         FilterOptions.parse(fingerprinter="\ud800")
 
 
-@pytest.mark.parametrize(
-    "changes", [{"host": []}, {"host": None}, {"place": 1}, {"started": "1"}, {"pid": 1.0}]
-)
-def test_a_worker_whose_fields_are_of_other_types_is_damaged(changes: dict[str, Any]) -> None:
-    assert Worker.parse(worker(), str(NOW)) is not None
-    assert Worker.parse(worker(**changes), str(NOW)) is None
-
-
 def test_a_ring_longer_than_any() -> None:
     """Each of many layers would be made before they are counted."""
     state = json.loads(STATE)
@@ -129,11 +120,6 @@ def test_a_ring_longer_than_any() -> None:
 def test_seeds_are_not_shown(value: object) -> None:
     with pytest.raises(ConfigurationError, match=r"^seeds is .*; got something of type \w+$"):
         FilterOptions.parse(seeds=value)
-
-
-def test_statuses_whose_number_has_no_text() -> None:
-    with pytest.raises(ConfigurationError, match="got something of type int"):
-        statuses("NAME", 10**5_000)
 
 
 def test_a_request_without_a_method() -> None:

@@ -13,7 +13,7 @@ from support.examples import examples
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ledger
-from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.bloom.model.generations import Config, forgotten_before
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.model.ring import Ring
@@ -228,6 +228,26 @@ def test_a_page_is_due_once_all_generations_that_took_it_are_forgotten(history: 
             assert is_forgotten
         elif is_forgotten and history.lossless:
             assert time == before
+
+
+@examples(300)
+@given(histories(), st.data())
+def test_no_page_becomes_new_while_nothing_more_is_forgotten(
+    history: History, data: st.DataObject
+) -> None:
+    """Versions of sitemaps end by this."""
+    for _ in range(data.draw(st.integers(1, 6))):
+        before = history.ring
+        history.step(data.draw)
+        new, old = (forgotten_before(ring.generations) for ring in (history.ring, before))
+        if history.ring.run < before.run or history.ring.active.number < before.active.number:
+            continue  # the ring itself was lost
+        assert new >= old
+        if new == old:
+            tested = {layer.generation for layer in before.tested}
+            left = {layer.generation for layer in history.ring.tested}
+            for took in history.took.values():
+                assert bool(took & tested) <= bool(took & left)
 
 
 # -- what is packed --

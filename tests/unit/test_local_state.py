@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
@@ -64,30 +65,6 @@ def known(clock: Clock) -> Known:
     return known
 
 
-def test_what_was_put_in_is_seen(known: Known) -> None:
-    known.add(HERE, b"a")
-    assert known.is_seen(HERE, b"a")
-
-
-def test_what_was_never_put_in_is_not_seen(known: Known) -> None:
-    known.add(HERE, b"a")
-    assert not known.is_seen(HERE, b"b")
-
-
-def test_another_block_or_window_knows_nothing_of_it(known: Known, clock: Clock) -> None:
-    others = (THERE, ("daily", 0))
-    known.add(HERE, b"a")
-    for place in others:
-        known.answered(place, "v1", NEVER, clock.now)
-        assert not known.is_seen(place, b"a")
-
-
-def test_nothing_is_known_of_a_block_that_has_not_answered(known: Known) -> None:
-    known.add(THERE, b"a")
-    known.discard(THERE, b"a")
-    assert not known.is_seen(THERE, b"a")
-
-
 # -- time --
 
 
@@ -100,35 +77,6 @@ def test_an_entry_is_fresh_until_five_seconds_after_the_last_answer(
     assert known.is_seen(HERE, b"a")
 
 
-def test_an_entry_that_is_not_fresh_is_only_remembered(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    clock.now += FRESH + 0.001
-    assert not known.is_seen(HERE, b"a")
-
-
-def test_another_answer_under_the_same_ring_makes_old_entries_fresh(
-    known: Known, clock: Clock
-) -> None:
-    known.add(HERE, b"a")
-    clock.now += FORGET_AFTER / 2
-    known.answered(HERE, "v1", NEVER, clock.now)
-    assert known.is_seen(HERE, b"a")
-
-
-def test_an_answer_counts_from_when_it_was_asked(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    clock.now += 2 * FRESH
-    known.answered(HERE, "v1", NEVER, clock.now - FRESH - 0.001)
-    assert not known.is_seen(HERE, b"a")
-
-
-def test_an_answer_that_comes_late_does_not_set_the_time_back(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    known.answered(HERE, "v1", NEVER, clock.now - FRESH)
-    clock.now += FRESH
-    assert known.is_seen(HERE, b"a")
-
-
 def test_nothing_is_seen_from_the_end_of_the_ring_on(known: Known, clock: Clock) -> None:
     known.answered(THERE, "v1", clock.now + 2, clock.now)
     known.add(THERE, b"a")
@@ -136,31 +84,6 @@ def test_nothing_is_seen_from_the_end_of_the_ring_on(known: Known, clock: Clock)
     assert known.is_seen(THERE, b"a")
     clock.now += 0.001
     assert not known.is_seen(THERE, b"a")
-
-
-def test_an_answer_under_another_ring_makes_all_entries_of_the_block_void(
-    known: Known, clock: Clock
-) -> None:
-    known.answered(THERE, "v1", NEVER, clock.now)
-    for place in (HERE, THERE):
-        known.add(place, b"a")
-    known.answered(HERE, "v2", NEVER, clock.now)
-    assert not known.is_seen(HERE, b"a")
-    assert known.is_seen(THERE, b"a")
-
-
-def test_a_ring_that_comes_back_does_not_bring_its_entries_back(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    known.answered(HERE, "v2", NEVER, clock.now)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    assert not known.is_seen(HERE, b"a")
-
-
-def test_all_is_forgotten_when_a_block_was_not_asked_for_long(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    clock.now += FORGET_AFTER + 0.001
-    known.answered(HERE, "v1", NEVER, clock.now)
-    assert not known.is_seen(HERE, b"a")
 
 
 def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) -> None:
@@ -321,46 +244,6 @@ def test_without_a_cache_entries_count_without_a_server_only(clock: Clock) -> No
     assert known.is_seen(HERE, b"a", ANY_AGE)
 
 
-# -- forgetting --
-
-
-def test_what_is_discarded_is_forgotten_and_nothing_else(known: Known) -> None:
-    known.add(HERE, b"a")
-    known.add(HERE, b"b")
-    known.discard(HERE, b"a")
-    assert not known.is_seen(HERE, b"a")
-    assert known.is_seen(HERE, b"b")
-
-
-def test_what_was_pushed_aside_can_be_discarded(clock: Clock) -> None:
-    known = Known(2, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    known.add(HERE, b"a")
-    known.add(HERE, b"b")
-    known.discard(HERE, b"a")
-    assert not known.is_seen(HERE, b"a")
-    assert known.is_seen(HERE, b"b")
-
-
-def test_what_is_discarded_can_be_put_in_again(known: Known) -> None:
-    known.add(HERE, b"a")
-    known.discard(HERE, b"a")
-    known.add(HERE, b"a")
-    assert known.is_seen(HERE, b"a")
-
-
-def test_cleared_it_knows_nothing_even_when_the_same_ring_answers(
-    known: Known, clock: Clock
-) -> None:
-    known.add(HERE, b"a")
-    known.clear()
-    assert not known.is_seen(HERE, b"a")
-    known.answered(HERE, "v1", NEVER, clock.now)
-    assert not known.is_seen(HERE, b"a")
-    known.add(HERE, b"b")
-    assert known.is_seen(HERE, b"b")
-
-
 # -- against a model --
 
 
@@ -389,11 +272,13 @@ class Model:
         return now < ends and now - answered <= FRESH
 
 
-ITEMS = [b"%d" % number for number in range(6)]
+#: Room for all items, wherever they come to lie.
+ROOM = 200_000
+ITEMS = [b"%d" % number for number in range(3)]
 PLACES = st.sampled_from([HERE, THERE])
 ITEM = st.sampled_from(ITEMS)
 STEPS = st.one_of(
-    st.tuples(st.just("wait"), st.sampled_from([0.5, FRESH, 20.0, FORGET_AFTER + 1])),
+    st.tuples(st.just("wait"), st.sampled_from([0.5, 3.0, FRESH, FORGET_AFTER, FORGET_AFTER + 1])),
     st.tuples(
         st.just("answered"),
         PLACES,
@@ -402,18 +287,21 @@ STEPS = st.one_of(
         st.sampled_from([0.0, 1.0, FRESH + 1]),  # since it was asked
     ),
     st.tuples(st.just("add"), PLACES, ITEM),
+    st.tuples(st.just("unsure"), PLACES, ITEM),
     st.tuples(st.just("discard"), PLACES, ITEM),
     st.just(("clear",)),
 )
 
 
+@examples(1_000)
 @given(
-    capacity=st.sampled_from([0, 1, 3, 8, 1_000]),
+    capacity=st.sampled_from([0, 1, 3, 8, ROOM]),
     steps=st.lists(STEPS, max_size=60),
 )
-def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
+def test_what_is_seen_is_what_an_exact_memory_calls_seen(
     capacity: int, steps: list[tuple[Any, ...]]
 ) -> None:
+    """Where there is little room, fewer are."""
     clock, model = Clock(), Model()
     known = Known(capacity, FORGET_AFTER, clock)
     for kind, *args in steps:
@@ -426,6 +314,8 @@ def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
         elif kind == "add":
             known.add(*args)
             model.add(*args)
+        elif kind == "unsure":
+            known.add(*args, is_certain=False)
         elif kind == "discard":
             known.discard(*args)
             model.items.get(args[0], set()).discard(args[1])
@@ -437,4 +327,4 @@ def test_nothing_is_ever_seen_that_an_exact_memory_would_not_call_seen(
             for item in ITEMS:
                 is_seen = known.is_seen(place, item)
                 expected = model.is_seen(place, item, clock.now)
-                assert expected or not is_seen
+                assert is_seen is expected or (expected and capacity < ROOM)

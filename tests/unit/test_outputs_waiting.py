@@ -82,23 +82,6 @@ async def test_all_of_a_callback_runs_in_one_task() -> None:
 
 
 @in_loop
-async def test_two_callbacks_do_not_wait_for_each_other() -> None:
-    lab, first_is_on = ScraperLab(), asyncio.Event()
-
-    async def waiting() -> AsyncIterator[Any]:
-        yield "begun"
-        await first_is_on.wait()
-        yield "over"
-
-    async def waking() -> AsyncIterator[Any]:
-        first_is_on.set()
-        yield "woken"
-
-    await asyncio.gather(lab.handle(waiting()), lab.handle(waking()))
-    assert sorted(lab.scraper.done) == ["begun", "over", "woken"]
-
-
-@in_loop
 async def test_requests_keep_their_order_though_some_are_looked_up_and_others_not() -> None:
     lab, goes_on = ScraperLab(), asyncio.Event()
     first, second = link(1), link(2).replace(dont_filter=True)
@@ -209,21 +192,6 @@ async def test_a_time_out_that_is_left_before_anything_was_waited_for_is_none() 
 
     await lab.handle(callback())
     assert lab.scraper.flat == [ITEM, ITEM, "over"]
-
-
-@in_loop
-async def test_a_time_out_while_the_callback_waits_ends_that() -> None:
-    lab = ScraperLab()
-
-    async def callback() -> AsyncIterator[Any]:
-        yield ITEM
-        try:
-            await asyncio.wait_for(asyncio.Event().wait(), 0.001)
-        except TimeoutError:
-            yield "timed out"
-
-    await lab.handle(callback())
-    assert lab.scraper.flat == [ITEM, "timed out"]
 
 
 # -- without asyncio --

@@ -147,11 +147,6 @@ values = all_values()
 
 @given(values)
 def test_values_come_back_exactly(value: object) -> None:
-    assert_kept(sample(meta={"a": value}))
-
-
-@given(values)
-def test_attributes_come_back_exactly(value: object) -> None:
     assert_kept(sample(TokenRequest, token=value, meta={"a": value}))
 
 

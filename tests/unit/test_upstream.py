@@ -8,13 +8,11 @@ import pytest
 from tools.upstream import plugin
 from tools.upstream.outcomes import (
     FAILED,
-    MISSING,
     PASSED,
     SKIPPED,
     Known,
     Outcome,
     compare,
-    differences,
     merge,
     read,
 )
@@ -45,16 +43,6 @@ def test_worst_report_of_a_test_is_its_outcome() -> None:
         "c": Outcome(FAILED, "first"),
         "d": OK,
         "e": Outcome(SKIPPED),
-    }
-
-
-def test_difference_is_a_test_that_passes_as_it_is_only() -> None:
-    as_is = {"same": OK, "fails": BAD, "needs us": BAD, "breaks": OK, "skips": OK, "hangs": OK}
-    ours = {"same": OK, "fails": BAD, "needs us": OK, "breaks": BAD, "skips": Outcome(SKIPPED)}
-    assert differences(as_is, ours) == {
-        "breaks": BAD,
-        "skips": Outcome(SKIPPED),
-        "hangs": Outcome(MISSING),
     }
 
 
@@ -113,20 +101,6 @@ def test_only_the_star_of_a_pattern_is_special() -> None:
     assert not known.covers("tests/a.py::test[x-1]::more")
 
 
-def test_reason_may_have_several_tests() -> None:
-    known = Known(SCRAPY, ("a::*", "b"), "why")
-    assert [test for test in ("a::x", "b", "b::x") if known.covers(test)] == ["a::x", "b"]
-
-
-def test_known_difference_may_be_one_of_a_mode() -> None:
-    assert Known(SCRAPY, ("*",), "why").is_about(SCRAPY, "crawled", "asyncio")
-    assert not Known(SCRAPY, ("*",), "why").is_about(SCRAPY_REDIS, "crawled", "asyncio")
-    assert not Known(SCRAPY, ("*",), "why", remember="scheduled").is_about(
-        SCRAPY, "crawled", "none"
-    )
-    assert not Known(SCRAPY, ("*",), "why", reactor="none").is_about(SCRAPY, "crawled", "default")
-
-
 def test_processes_that_a_test_starts_use_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     test = "tests/test_a.py::test_b[x y]"
     monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{test} (call)")
@@ -177,11 +151,3 @@ def test_test_of_the_scheduler_of_scrapy_redis_gets_the_dupefilter(tmp_path: Pat
     assert "'BLOOM_REDIS_URL': 'redis://localhost/1'," in text
     with pytest.raises(SystemExit, match="does not set"):
         suite.put_in(tmp_path, "redis://localhost/1")
-
-
-def test_tests_wait_longer_for_commands(tmp_path: Path) -> None:
-    path = tmp_path / "tests/test_commands.py"
-    path.parent.mkdir()
-    path.write_text("Timer(15, kill)\nwait(timeout=15)\nwait(timeout=150)\n")
-    Suite(SCRAPY, "2.13.0").wait_longer(tmp_path)
-    assert path.read_text() == "Timer(110, kill)\nwait(timeout=110)\nwait(timeout=150)\n"

@@ -1,7 +1,6 @@
 """Versions of URLs: items that name their URL; what a process knows; versions of sitemaps."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -9,15 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.bloom.model.generations import Config, forgotten_before
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Schedule, Span
 from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
 from scrapy_bloom.crawl.sitemaps import (
-    as_requested,
     is_final,
-    lastmods_of,
     short_version,
     sitemap_version,
 )
@@ -183,81 +176,3 @@ def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
 def test_a_long_text_is_a_version_too(first: str, other: str) -> None:
     assert (short_version(first) == short_version(other)) == (first == other)
     assert len(short_version(first).encode("utf-8", "surrogatepass")) <= MAX_VERSION
-
-
-def test_alternates_have_the_version_of_their_page_unless_they_have_an_entry() -> None:
-    entries: list[dict[str, Any]] = [
-        {"loc": "a", "lastmod": "1", "alternate": ["b", "c"]},
-        {"loc": "b", "lastmod": "2", "alternate": ["a", "c"]},
-        {"loc": "d"},
-        {"loc": "e", "lastmod": "", "alternate": ["f"]},
-    ]
-    assert lastmods_of(entries) == {"a": "1", "b": "2", "c": "2", "d": "", "e": "", "f": ""}
-
-
-def test_urls_are_found_as_requests_have_them() -> None:
-    found = as_requested({"https://example.com/ä b": "1", "no url": "2"})
-    assert found["https://example.com/%C3%A4%20b"] == "1"
-
-
-# -- what a ring has forgotten --
-
-schedules = st.sampled_from(
-    [
-        None,
-        Schedule.of(Span(6, HALF_MONTHS)),
-        Schedule.of(Span(6, RUNS), Span(2, RUNS)),
-        Schedule.of(Span(100, SECONDS)),
-        Schedule.of(Span(100, SECONDS), Span(20, SECONDS)),
-    ]
-)
-steps = st.lists(
-    st.one_of(
-        st.integers(1, 100 * 86_400),
-        st.integers(1, 150),
-        st.sampled_from(["run", "rotate", "clear", "lose", "add"]),
-        schedules,
-    ),
-    max_size=30,
-)
-
-
-def follow(ring: Ring, step: Any, now: int, number: int) -> Ring:
-    """Return the ring after a step that is not the passing of time."""
-    if step == "run":
-        return ring.advance(now, run=str(number))
-    if step == "rotate":
-        return ring.rotate(now)
-    if step == "clear":
-        return ring.cleared(now)
-    if step == "lose":
-        return ring.without({ring.generations[-1].layers[0].name})
-    if step == "add":
-        return ring
-    return ring.reconfigure(replace(ring.config, schedule=step), now)
-
-
-@given(schedules, st.sampled_from([WRITE_NEWEST, WRITE_ALL]), st.booleans(), steps)
-def test_no_url_becomes_new_while_nothing_more_is_forgotten(
-    schedule: Schedule | None, order: str, stagger: bool, history: list[Any]
-) -> None:
-    """An exact model: each URL with the layers that it was written to."""
-    now = 1_700_000_000
-    header = Header("0" * 32, 4, (1, 2, 3), order=order, stagger=stagger)
-    ring = Ring.fresh(header, Config(1_000, 1e-3, schedule), now, block=3, run="first")
-    urls = [set(ring.written)]
-    for number, step in enumerate(history):
-        before = ring
-        if isinstance(step, int):
-            now += step
-            ring = ring.advance(now)
-        else:
-            ring = follow(ring, step, now, number).advance(now)
-        new, old = forgotten_before(ring.generations), forgotten_before(before.generations)
-        assert new >= old
-        # A lost layer of the active generation is there again, empty: no one knows what it held.
-        if new == old and step != "lose":
-            for layers in urls:
-                assert bool(layers & {*before.tested}) <= bool(layers & {*ring.tested})
-        if step == "add":
-            urls.append(set(ring.written))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from scrapy import Request
+from scrapy.http.request import NO_CALLBACK
 from support import stored_requests
 from support.stored_requests import SPIDER, exact
 
@@ -98,6 +99,9 @@ def run_request(data: bytes) -> None:
         added = {name for name in sys.modules.keys() - modules if not _is_codec(name)}
         assert not added, f"reading it has imported {added}"
         assert not type(SPIDER).touched, "reading it has evaluated a property"
+    assert request.url.startswith(("http://", "https://"))
+    for method in (request.callback, request.errback):
+        assert method in (None, NO_CALLBACK) or getattr(method, "__self__", None) is SPIDER
     try:
         text = dump(request, SPIDER)
     except NotKeepableError:
