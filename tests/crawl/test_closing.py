@@ -7,25 +7,11 @@ from contextlib import AbstractContextManager
 import pytest
 from support.loops import eventually, in_loop
 from support.outages import killed, stalled
-from support.polling import until
 from support.servers import Server
 from support.workers import TIMEOUT, Worker, marked
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 REMEMBER = ["scheduled", "crawled"]
-
-
-@in_loop
-async def test_filters_that_the_thread_connects_for_a_crawl_that_has_ended_are_closed(
-    own_server: Server,
-) -> None:
-    with Worker(own_server.url, BLOOM_REDIS_PARAMS={"client_name": "ours"}) as worker:
-        with killed(own_server):
-            assert not worker.sees(0)
-        # The event loop has no turn before the end of the crawl.
-        until(lambda: not worker.thread.server.is_down, "the thread finds the server")
-    with own_server.client() as client:
-        await eventually(lambda: "ours" not in [entry["name"] for entry in client.client_list()])
 
 
 @pytest.mark.parametrize("outage", [killed, stalled])

@@ -12,7 +12,6 @@ from example_site.serve import SiteServer
 from scrapy import version_info
 from support.crawling import (
     PLAIN_SCRAPY,
-    crawl,
     options,
     run,
     run_scrapy,
@@ -76,155 +75,27 @@ def test_two_processes_under_scrapy_redis_fetch_every_page_once_in_total(
             assert ("at the end of a worker is ignored" in log) is not persist
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
-        {"TWISTED_REACTOR_ENABLED": "False"},  # from Scrapy 2.19 on; older ones do not know it
-    ],
-)
-def test_a_crawl_without_the_asyncio_reactor_settles_all_its_claims(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path, settings: dict[str, str]
-) -> None:
-    crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url, **settings)
-    assert web.hits() == Counter(site.truth().crawl())
-    with redis.Redis.from_url(redis_url) as client:
-        bloom = BloomFilter(client, "links:bloom")
-        assert len(bloom) == len(site.truth().lasting)
-        assert bloom.info().claims == 0
-        assert not client.keys("*:heartbeats")
-
-
-def test_a_plain_crawl_under_scrapys_scheduler_drops_every_duplicate(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
-) -> None:
-    settings = {"BLOOM_BATCH": 0, "BLOOM_CACHE_SIZE": 0}
-    stats = crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url, **settings)
-    assert web.hits() == Counter(site.truth().crawl())
-    dropped = stats["bloom/seen"] + stats["bloom/run/seen"]
-    assert stats["dupefilter/filtered"] == dropped
-    assert stats["scheduler/enqueued"] >= stats["bloom/new"] + stats["bloom/run/new"]
-    lookups = stats["bloom/new"] + stats["bloom/seen"]
-    assert lookups <= stats["bloom/round_trips"] <= lookups + 100
-
-
-@pytest.mark.parametrize(
-    "reactor",
-    [
-        "twisted.internet.selectreactor.SelectReactor",
-        "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
-    ],
-)
-def test_any_reactor_will_do(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path, reactor: str
-) -> None:
-    crawl("links", web, tmp_path, BLOOM_REDIS_URL=redis_url, TWISTED_REACTOR=reactor)
-    assert web.hits() == Counter(site.truth().crawl())
-
-
-#: Gives every page a key of its own, also those that have moved.
-KEY_SPIDER = """
-from magazine.site_spider import SiteSpider
-from scrapy import Request
-
-class KeySpider(SiteSpider):
-    name = "keys"
-
-    async def start(self):
-        for path in self.settings["PATHS"].split(","):
-            yield Request(
-                self.site_url + path, meta={"bloom_key": path, "is_start_request": False}
-            )
-
-    def parse(self, response):
-        yield {"title": response.url}
-"""
-
-
-def test_pages_behind_a_redirect_are_fetched_although_meta_is_copied(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
-) -> None:
-    spider = tmp_path / "keys.py"
-    spider.write_text(KEY_SPIDER)
-    redirects = site.truth().redirects
-    settings = {"PATHS": ",".join(redirects), "BLOOM_REDIS_URL": redis_url}
-    for expected in (Counter([*redirects, *redirects.values()]), Counter()):
-        before = web.hits()
-        done = scrapy(web, "runspider", str(spider), **settings)
-        assert "ERROR" not in done.stderr
-        fetched = web.hits() - before
-        del fetched["/robots.txt"]
-        assert fetched == expected
-
-
-def test_the_log_at_info_is_a_handful_of_lines(
-    web: SiteServer, redis_url: str, tmp_path: Path
-) -> None:
-    done = scrapy(web, "crawl", "links", BLOOM_REDIS_URL=redis_url)
-    ours = [line for line in done.stderr.splitlines() if "[scrapy_bloom" in line]
-    assert len(ours) == 2, "\n".join(ours)
-    assert "remembers 0 URLs" in ours[0]
-    assert " new, " in ours[1]
-
-
-def test_an_embedded_crawl_leaves_nothing_running(
-    site: Site, web: SiteServer, tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    for expected in (Counter(site.truth().crawl()), Counter(site.truth().crawl(site.truth()))):
-        before = web.hits()
-        crawl("links", web, tmp_path, BLOOM_REDIS_URL=f"embedded:{data}")
-        assert web.hits() - before == expected
-        assert is_free(data / "server.lock"), "the server still runs"
-
-
 # -- bad input: an error before any request is lost --
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("settings", "message"),
     [
-        ("BLOOM_CAPACITY", "0"),
-        ("BLOOM_CAPACITY", "-1"),
-        ("BLOOM_CAPACITY", "many"),
-        ("BLOOM_ERROR_RATE", "0"),
-        ("BLOOM_ERROR_RATE", "1"),
-        ("BLOOM_ERROR_RATE", "2"),
-        ("BLOOM_BLOCKS", "0"),
-        ("BLOOM_SEEDS", "[]"),
-        ("BLOOM_SEEDS", "[7, 7]"),
-        ("BLOOM_KEY", "{x}"),
-        ("BLOOM_ENABLED", "garbage"),
-        ("BLOOM_TIMEOUT", "garbage"),
-        ("BLOOM_START_RECRAWL_AFTER", "garbage"),
-        ("BLOOM_RECRAWL_AFTER", "garbage"),
-        ("BLOOM_RECRAWL_AFTER", "1 run"),  # without BLOOM_RUN
-        ("BLOOM_ROTATE_EVERY", "1 month"),  # without a window
-        ("BLOOM_RECRAWL_RULES", '[["/page/", "nowhere"]]'),
-        ("BLOOM_RECRAWL_RULES", '[["/page/", "2 runs"]]'),  # without BLOOM_RUN
-        ("BLOOM_WINDOWS", "{}"),
-        ("BLOOM_MAX_MEMORY", "1000"),
-        ("BLOOM_REDIS_URL", "garbage"),
-        ("BLOOM_REDIS_PARAMS", "garbage"),
-        ("BLOOM_GARBAGE", "garbage"),
+        ({"BLOOM_CAPACITY": "0"}, "BLOOM_CAPACITY"),
+        ({"BLOOM_CAPACITY": "1e9", "BLOOM_BLOCKS": "1"}, "512 MiB"),
+        ({"BLOOM_RECRAWL_AFTER": "1 run"}, "BLOOM_RECRAWL_AFTER"),  # without BLOOM_RUN
+        ({"BLOOM_RECRAWL_RULES": '[["/page/", "nowhere"]]'}, "BLOOM_RECRAWL_RULES"),
+        ({"BLOOM_GARBAGE": "garbage"}, "BLOOM_GARBAGE"),
+        ({"BLOOM_REDIS_URL": "garbage"}, "BLOOM_REDIS_URL"),
+        ({"BLOOM_REDIS_PARAMS": '{"socket_timeout": 30}'}, "BLOOM_TIMEOUT"),
+        ({"BLOOM_REDIS_URL": "redis://127.0.0.1:1?socket_timeout=30"}, "BLOOM_TIMEOUT"),
     ],
 )
-def test_a_bad_setting_stops_the_crawl_before_it_fetches(
-    web: SiteServer, redis_url: str, setting: str, value: str
+def test_bad_settings_stop_the_crawl_before_it_fetches(
+    web: SiteServer, redis_url: str, settings: dict[str, str], message: str
 ) -> None:
-    refused(web, setting, **{"BLOOM_REDIS_URL": redis_url, setting: value})
-
-
-def test_settings_that_contradict_each_other_are_refused(web: SiteServer, redis_url: str) -> None:
-    contradictions = [
-        {"BLOOM_REDIS_PARAMS": '{"socket_timeout": 30}'},
-        {"BLOOM_REDIS_URL": f"{redis_url}?socket_timeout=30"},
-    ]
-    for settings in contradictions:
-        refused(web, "BLOOM_TIMEOUT", **{"BLOOM_REDIS_URL": redis_url, **settings})
-    refused(web, "512 MiB", BLOOM_REDIS_URL=redis_url, BLOOM_CAPACITY="1e9", BLOOM_BLOCKS="1")
-    window = {"BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_ROTATE_EVERY": "2 months"}
-    refused(web, 'set BLOOM_ROTATE_EVERY to "1 month"', BLOOM_REDIS_URL=redis_url, **window)
+    """What else is bad is in unit/test_settings.py."""
+    refused(web, message, **{"BLOOM_REDIS_URL": redis_url, **settings})
 
 
 def test_a_server_that_cannot_be_used_stops_the_crawl_before_it_fetches(
@@ -281,17 +152,6 @@ def test_scrapy_parse_filters_as_scrapy_alone_and_records_nothing(
         assert "'title'" in done.stdout
         assert "Bloom filter off (developer command): nothing is read or written" in done.stderr
         assert web.hits() == Counter(dict.fromkeys(plain, times))
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.dbsize() == 0
-
-
-@pytest.mark.parametrize("line", [{}, {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}])
-def test_scrapy_shell_neither_filters_nor_records(
-    web: SiteServer, redis_url: str, line: dict[str, str]
-) -> None:
-    code = "[fetch(scrapy.Request(response.url)), response.status]"
-    done = scrapy(web, "shell", f"{web.url}/", "-c", code, BLOOM_REDIS_URL=redis_url, **line)
-    assert "[None, 200]" in done.stdout
     with redis.Redis.from_url(redis_url) as client:
         assert client.dbsize() == 0
 

@@ -20,13 +20,11 @@ from example_site.serve import SiteServer, read_hits, serve
 from support.clock import MovedServer
 from support.crawling import (
     CRAWL_TIMEOUT,
-    LISTING,
     PLAIN_SCRAPY,
     PROJECT,
     crawl,
     options,
     run,
-    run_together,
 )
 from support.polling import until
 
@@ -248,24 +246,6 @@ def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
     crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
     new = truth.stories - known.stories
     assert web.hits() - first == Counter(new | truth.sitemaps | {"/robots.txt"})
-
-
-def test_workers_share_the_stories(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
-) -> None:
-    """Two workers on one scrapy-redis queue: each page is fetched by one of them."""
-    with redis.Redis.from_url(redis_url) as client:
-        client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
-    # An hour could end while they run.
-    rules = json.dumps([[LISTING, "5 months"]])
-    settings = options(web, {"MAX_IDLE_TIME_BEFORE_CLOSE": 2, "BLOOM_RECRAWL_RULES": rules})
-    command = ["-m", "scrapy", "crawl", "queue", *settings]
-    run_together(2, command, tmp_path, SCRAPY_PROJECT="distributed", REDIS_URL=redis_url)
-
-    hits, truth = web.hits(), site.truth()
-    del hits["/robots.txt"]  # each worker reads it
-    # The home page comes once more, from the start list.
-    assert hits == Counter(truth.lasting | truth.hubs) + Counter(["/"])
 
 
 def test_a_worker_looks_at_the_listings_again_after_an_hour(

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import threading
-import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,17 +10,14 @@ import pytest
 import redis
 from scrapy import Request
 from support.loops import eventually, in_loop
-from support.outages import kick, killed, known_host, stalled, struck
-from support.polling import until
+from support.outages import kick, killed, known_host
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
-from support.workers import TIMEOUT, Worker, claimed, marked, page, recorded
+from support.workers import Worker, claimed, marked, page
 
-from scrapy_bloom import StorageError
 from scrapy_bloom.crawl import failover
 from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import Job, JobKind, Steps
+from scrapy_bloom.crawl.jobs import Job, JobKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 REMEMBER = ["scheduled", "crawled"]
@@ -57,31 +51,6 @@ async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
         assert worker.stat("outages") == 0
 
 
-@in_loop
-async def test_a_server_that_stalls_before_the_first_request_hides_nothing(
-    own_server: Server,
-) -> None:
-    with Worker(own_server.url) as worker:
-        with stalled(own_server):
-            assert not worker.sees(0)
-        await worker.back()
-        assert worker.sees(0)
-
-
-@in_loop
-async def test_many_slow_round_trips_end(lasting_server: Server) -> None:
-    """Each reply comes in time, and together they do not: see ``driver.MAX_SHARE``."""
-    with Proxy(lasting_server.port) as proxy, Worker(proxy.url) as worker:
-        with lasting_server.client() as client:
-            client.flushall()
-            client.script_flush()
-        with struck(proxy, Fault(Kind.DELAY, TIMEOUT * 0.7)):
-            assert not worker.dupefilter.request_seen(page(0))
-            assert worker.stat("unknown") == 1
-        await worker.back()
-        assert worker.sees(0)
-
-
 # -- on the way back --
 
 
@@ -95,71 +64,6 @@ async def test_outages_come_again(lasting_server: Server) -> None:
             await worker.back()
             assert worker.stat("outages") == worker.stat("unknown") == outage + 1
         assert all(worker.sees(number) for number in (0, 1, 2, 10, 11, 12))
-
-
-@in_loop
-async def test_what_is_written_is_remembered_here_until_the_filter_can_be_asked(
-    own_server: Server,
-) -> None:
-    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker, ExitStack() as outage:
-        outage.enter_context(killed(own_server))
-        assert not worker.sees(0)
-        connect, calls = worker.thread._connect, list[None]()
-
-        def connect_for_the_thread_only() -> Filters:
-            calls.append(None)
-            if len(calls) % 2 == 0 and len(calls) < 6:
-                raise StorageError("there is one connection, and it is taken")
-            return connect()
-
-        worker.thread._connect = connect_for_the_thread_only
-        outage.close()
-        await eventually(lambda: worker.stat("recorded_late") == 1)
-        assert worker.sees(0)
-        await worker.back()
-        assert worker.sees(0)
-
-
-@in_loop
-async def test_a_crawl_that_is_busy_when_the_server_is_back_does_without_a_little_longer(
-    own_server: Server,
-) -> None:
-    """It may look up many requests before the event loop gets a turn."""
-    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        with killed(own_server):
-            assert not worker.sees(0)
-        until(lambda: not worker.thread.server.is_down, "the thread finds the server")
-        time.sleep(0.2)  # it writes what waits, and waits for more
-        assert not worker.sees(1)
-        assert worker.sees(1)
-        await worker.back()
-        assert worker.stat("outages") == worker.stat("unknown") == 1
-        await eventually(lambda: worker.stat("recorded_late") == 2)
-    assert recorded(own_server) == 2
-
-
-@in_loop
-async def test_an_outage_that_a_lookup_and_a_write_notice_is_one(
-    own_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = Job(JobKind.RELEASE, "default", b"anything")
-    with Worker(own_server.url) as worker:
-        worker.thread.put(release)
-        await eventually(lambda: not worker.thread.queue, "it is connected")
-        apply, is_applying = worker.thread._applier.apply, threading.Event()
-
-        def apply_and_tell(jobs: Sequence[Job]) -> Steps[list[bytes]]:
-            is_applying.set()
-            return apply(jobs)
-
-        monkeypatch.setattr(worker.thread._applier, "apply", apply_and_tell)
-        with stalled(own_server):
-            worker.thread.put(release)
-            await eventually(is_applying.is_set)
-            assert not worker.sees(0)
-            await eventually(lambda: worker.stat("outages"))
-        await worker.back()
-        assert worker.stat("outages") == 1
 
 
 @in_loop

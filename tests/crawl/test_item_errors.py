@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from scrapy import version_info
 from support.lab_commands import bloom
-from support.odd_site import CONCURRENCY, Lab, LabOf, Reply, moved, page
-from support.polling import until
+from support.odd_site import Lab, LabOf, Reply, moved, page
 
 SPIDER = """
 import asyncio
@@ -49,12 +48,6 @@ class Late(Plain):
     def process_item(self, item, spider=None):
         from twisted.internet import reactor
         return deferLater(reactor, 0.05, self.store, item)
-
-class Endless(Plain):
-    async def process_item(self, item, spider=None):
-        if item["path"] != "/":
-            await asyncio.sleep(1_000)
-        return self.store(item)
 
 class Shop:
     name = "odd"
@@ -214,17 +207,3 @@ def test_a_redirect_to_a_page_of_which_a_pipeline_raises_has_failed(lab_of: LabO
     done = shop.lab.crawl(spider(), **shop.settings())
     assert not done.claims
     assert "/to 0" in shop.take()
-
-
-def test_a_page_is_settled_after_its_items(shop: Shop) -> None:
-    """They are still in an asynchronous pipeline when the crawl is killed."""
-    lab, settings = shop.lab, shop.settings(CONCURRENT_REQUESTS=CONCURRENCY)
-    with lab.start(spider("Endless"), **settings) as crawl:
-        until(lambda: lab.site.hits().keys() >= {*PATHS} or crawl.is_over, "all is fetched")
-        until(lambda: len(lab.claims()) == len(PATHS) or crawl.is_over, "all is claimed")
-        assert not crawl.is_over, crawl.log
-        crawl.kill()
-    assert lab.claims().keys() == {*PATHS}
-    shop.take()
-    lab.crawl(spider(), **settings)
-    assert {*shop.take()} >= {f"{path} 0" for path in PATHS}

@@ -88,19 +88,6 @@ def is_loading(server: Server) -> bool:
     return True
 
 
-@in_loop
-async def test_the_thread_waits_for_its_first_connection(
-    own_server: Server, failed_opens: FailedOpens
-) -> None:
-    """If the server is slow then, that is no outage."""
-    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        with stalled(own_server):
-            worker.thread.wake()
-            await eventually(lambda: failed_opens.count == 2)
-        await eventually(lambda: worker.thread._filters is not None)
-        assert worker.stat("outages") == 0
-
-
 def test_waiting_for_a_slow_server_has_an_end() -> None:
     calls: list[None] = []
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 from scrapy import version_info
-from support.counting import COUNTING, REMEMBER, assert_ended_well, plain, spider
-from support.odd_site import MISSING, LabOf, moved, page
+from support.counting import REMEMBER, assert_ended_well, plain, spider
+from support.odd_site import MISSING, LabOf, page
 
 # -- what is not to be claimed --
 
@@ -76,15 +76,6 @@ def parse(self, response):
 
 
 @REMEMBER
-def test_a_url_that_a_page_links_twice_is_fetched_once(lab_of: LabOf, remember: str) -> None:
-    lab = lab_of({"/": page("/a", "/b", "/a", "/a"), "/a": page(), "/b": page()})
-    done = lab.crawl(COUNTING, BLOOM_REMEMBER=remember)
-    assert done.hits == Counter(["/", "/a", "/b"])
-    assert done.stats["dupefilter/filtered"] == done.stats["test/dropped"] == 2
-    assert_ended_well(done)
-
-
-@REMEMBER
 def test_a_request_that_is_yielded_twice_is_fetched_once(lab_of: LabOf, remember: str) -> None:
     lab = lab_of({"/": page(), "/a": page()})
     code = spider("""
@@ -101,43 +92,6 @@ def parse(self, response):
     assert done.hits == Counter(["/", "/a"])
     assert done.stats["dupefilter/filtered"] == 2
     assert_ended_well(done)
-
-
-@REMEMBER
-def test_a_key_identifies_a_request(lab_of: LabOf, remember: str) -> None:
-    lab = lab_of({"/": page(), "/a": page(), "/b": page(), "/c": page()})
-    code = spider("""
-def parse(self, response):
-    for path, key in (("/a", "x"), ("/b", "x"), ("/c", "y")):
-        yield self.at(path, meta={"bloom_key": key}, callback=self.leaf)
-""")
-    done = lab.crawl(code, BLOOM_REMEMBER=remember)
-    assert done.hits == Counter(["/", "/a", "/c"])
-    assert_ended_well(done)
-
-
-@REMEMBER
-def test_windows_may_be_mixed_on_a_page(lab_of: LabOf, remember: str) -> None:
-    lab = lab_of({"/": page(), **{f"/{n}": page() for n in range(8)}})
-    code = spider("""
-def parse(self, response):
-    windows = ("1 day", "default", "run", "7 days")
-    for number in (*range(8), *range(8)):
-        meta = {"bloom_recrawl_after": windows[number % 4]}
-        yield self.at(f"/{number}", meta=meta, callback=self.leaf)
-""")
-    settings = {
-        "BLOOM_REMEMBER": remember,
-        "BLOOM_RECRAWL_RULES": '[["^$", "1 day"], ["^$", "1 week"]]',
-    }
-    done = lab.crawl(code, **settings)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert done.recorded == {"/1", "/5"}
-    assert done.stats["dupefilter/filtered"] == 8
-    for window in ("", "1-day/", "1-week/"):
-        assert done.stats[f"bloom/{window}new"] == 2
-    assert_ended_well(done)
-    assert lab.crawl(code, **settings).hits == Counter(["/", "/2", "/6"])
 
 
 THING = """
@@ -162,82 +116,6 @@ def links(self, response):
     done = lab.crawl(code, BLOOM_REMEMBER=remember)
     assert done.hits == Counter(["/", "/a", "/b"])
     assert done.stats["item_scraped_count"] == 6
-    assert_ended_well(done)
-
-
-PIPELINE = """
-import asyncio
-
-class Pipeline:
-    running = 0
-
-    def __init__(self, stats):
-        self.stats = stats
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler.stats)
-
-    async def process_item(self, item, spider=None):
-        self.running += 1
-        self.stats.max_value("test/most_items", self.running)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        self.running -= 1
-        return item
-"""
-
-
-@pytest.mark.parametrize("limit", [1, 3, 100])
-def test_concurrent_items_bounds_the_items_of_a_page(lab_of: LabOf, limit: int) -> None:
-    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
-    code = PIPELINE + spider("""
-custom_settings = {"ITEM_PIPELINES": {Pipeline: 1}}
-
-def links(self, response):
-    for number in range(10 if response.url.endswith("/") else 0):
-        yield {"number": number}
-    yield from super().links(response)
-""")
-    done = lab.crawl(code, CONCURRENT_ITEMS=limit)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert done.stats["item_scraped_count"] == 10
-    assert done.stats["test/most_items"] == min(limit, 10)
-    assert_ended_well(done)
-
-
-@REMEMBER
-def test_what_a_callback_yields_before_it_raises_is_crawled(lab_of: LabOf, remember: str) -> None:
-    lab = lab_of({"/": page("/a", "/b", "/c"), **{path: page() for path in ("/a", "/b", "/c")}})
-    code = spider("""
-def links(self, response):
-    yield from super().links(response)
-    if response.url.endswith("/"):
-        raise ValueError("of the callback")
-""")
-    done = lab.crawl(code, BLOOM_REMEMBER=remember)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert done.log.count("ValueError: of the callback") == 1
-    assert done.stats["spider_exceptions/ValueError"] == 1
-    assert not done.claims
-
-
-@REMEMBER
-def test_a_callback_may_wait_for_a_page_that_it_has_asked_for(lab_of: LabOf, remember: str) -> None:
-    """If its request were held until it ends, both would wait for ever."""
-    lab = lab_of({"/": page(), "/a": page(), "/b": page()})
-    code = spider("""
-async def parse(self, response):
-    self.is_there = asyncio.Event()
-    yield self.at("/a", callback=self.leaf)
-    await asyncio.wait_for(self.is_there.wait(), 30)
-    yield self.at("/b", callback=self.leaf)
-
-def leaf(self, response):
-    self.is_there.set()
-""")
-    done = lab.crawl(code, BLOOM_REMEMBER=remember)
-    assert done.hits == Counter(lab.site.pages.keys())
     assert_ended_well(done)
 
 
@@ -312,18 +190,6 @@ def failed(self, failure):
     done = lab.crawl(code, BLOOM_REMEMBER=remember)
     assert done.hits == Counter(lab.site.pages.keys())
     assert done.stats["dupefilter/filtered"] == 2
-
-
-@REMEMBER
-def test_what_a_downloader_middleware_makes_of_a_request_is_filtered(
-    lab_of: LabOf, remember: str
-) -> None:
-    lab = lab_of({"/": page("/old", "/older", "/new"), "/new": page()})
-    lab.site.pages |= {"/old": moved("/new"), "/older": moved("/end"), "/end": page("/old")}
-    done = lab.crawl(COUNTING, BLOOM_REMEMBER=remember)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert done.recorded == lab.site.pages.keys() - {"/"}
-    assert_ended_well(done)
 
 
 # -- a fingerprinter that fails --

@@ -5,8 +5,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.lab_commands import Called, bloom, start_bloom
-from support.odd_site import ERROR, PLAIN, Lab, LabOf, moved, page
+from support.lab_commands import Called, bloom
+from support.odd_site import ERROR, PLAIN, Lab, LabOf, page
 from support.polling import until
 
 from scrapy_bloom import __version__
@@ -49,52 +49,6 @@ def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
     assert done_crawl.stats["bloom/taken_over"] == 1
     assert lab.recorded() == before
     assert_settled(lab)
-
-
-def test_a_url_that_was_never_seen_is_crawled_and_recorded(lab: Lab) -> None:
-    lab.site.pages["/hidden"] = page("/further")
-    lab.site.pages["/further"] = page()
-    recrawl(lab, "/hidden")
-    assert lab.crawl().hits == EACH_RUN + Counter(["/hidden", "/further"])
-    assert lab.recorded() >= {"/hidden", "/further"}
-    assert_settled(lab)
-
-
-def test_a_url_that_a_page_links_before_it_is_put_back_is_crawled_once(lab: Lab) -> None:
-    """It is due: whoever finds it first takes it."""
-    recrawl(lab, "/hidden")
-    lab.site.pages["/"] = page("/hidden", "/a", "/b")
-    assert lab.crawl().hits == EACH_RUN + Counter(["/hidden"])
-    assert_settled(lab)
-
-
-def test_a_crawl_that_is_killed_in_between_leaves_it_to_the_next_one(lab: Lab) -> None:
-    recrawl(lab, "/a")
-    lab.site.hold_after(0)
-    with lab.start() as crawl:
-        until(lambda: lab.site.held == 2 or crawl.is_over, "both pages are asked for")
-        assert not crawl.is_over, crawl.log
-        crawl.kill()
-    assert "/a" in lab.claims()
-    assert lab.crawl().hits == EACH_RUN + Counter(["/a"])
-    assert_settled(lab)
-
-
-def test_the_end_of_a_redirect_is_crawled_though_it_is_seen(lab: Lab) -> None:
-    lab.site.pages["/old"] = moved("/a")
-    recrawl(lab, "/old")
-    assert lab.crawl().hits == EACH_RUN + Counter(["/old", "/a"])
-    assert lab.recorded() >= {"/old"}
-    assert_settled(lab)
-
-
-def test_a_page_that_fails_then_is_a_failed_page(lab: Lab) -> None:
-    lab.site.pages["/a"] = ERROR
-    recrawl(lab, "/a")
-    assert lab.crawl(**NO_RETRIES).hits == EACH_RUN + Counter(["/a"])
-    (failed,) = bloom(lab, "failed", "--json").json["pages"]
-    assert (failed["url"], failed["attempts"]) == (f"{lab.site.url}/a", 1)
-    assert failed["reason"] == "HTTP 500"
 
 
 def test_a_failed_page_is_due_at_once_with_its_own_request(lab_of: LabOf) -> None:
@@ -272,13 +226,6 @@ def test_a_crawl_that_runs_takes_it_over(lab: Lab) -> None:
     assert_settled(lab)
 
 
-def test_two_calls_at_once_leave_a_url_once(lab: Lab) -> None:
-    ends = [start_bloom(lab, "recrawl", f"{lab.site.url}/a") for _ in range(2)]
-    assert [end().code for end in ends] == [0, 0]
-    assert lab.crawl().hits == EACH_RUN + Counter(["/a"])
-    assert_settled(lab)
-
-
 def test_the_callback_gets_the_page(lab: Lab) -> None:
     spider = """
 from support.odd_site import OddSpider
@@ -368,41 +315,13 @@ def test_a_url_is_left_in_the_filter_of_its_window(lab_of: LabOf) -> None:
     assert_settled(lab, **settings)
 
 
-def test_many_urls_of_a_file(lab: Lab) -> None:
-    """Some are the same, and some lines are blank."""
-    paths = [f"/many/{number}" for number in range(300)]
-    file = lab.directory / "urls"
-    urls = [lab.site.url + path for path in paths]
-    file.write_text("\r\n".join(["\ufeff" + urls[0], "", *urls, " "]))
-    lab.site.pages |= {path: page() for path in paths}
-    done = bloom(lab, "recrawl", "--file", str(file), "--json")
-    assert (done.code, done.json["left"], len(done.json["urls"])) == (0, 300, 300)
-    assert lab.crawl().hits == EACH_RUN + Counter(paths)
-    assert_settled(lab)
-
-
-def test_a_spider_with_braces_in_its_name(lab_of: LabOf) -> None:
-    spider = """
-from support.odd_site import OddSpider
-
-class Own(OddSpider):
-    name = "odd {1}"
-"""
-    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
-    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a", "/b"])
-    assert lab.recorded("odd %7B1%7D:bloom") == {"/a", "/b"}
-    recrawl(lab, "/a", spider=spider)
-    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a"])
-    assert lab.crawl(spider).hits == EACH_RUN
-
-
-def test_the_version(lab: Lab) -> None:
-    done = bloom(lab, "--version")
-    assert (done.code, done.out) == (0, f"scrapy-bloom {__version__}\n")
-
-
 def test_under_scheduled_it_says_what_would_happen(lab: Lab) -> None:
     done = bloom(lab, "recrawl", f"{lab.site.url}/a", BLOOM_REMEMBER="scheduled")
     assert (done.code, done.out) == (2, "")
     assert 'BLOOM_REMEMBER is "scheduled"' in done.err
     assert not lab.claims()
+
+
+def test_the_version(lab: Lab) -> None:
+    done = bloom(lab, "--version")
+    assert (done.code, done.out) == (0, f"scrapy-bloom {__version__}\n")

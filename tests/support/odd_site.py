@@ -387,6 +387,12 @@ class Crawl:
     def kill(self) -> None:
         self._nursery.kill(self._pid)
 
+    def is_killed(self) -> bool:
+        """Wait for the end; return whether it was a SIGKILL."""
+        code = self._nursery.wait(self._pid)
+        assert code in (0, -signal.SIGKILL), self.log
+        return code != 0
+
     def wait(self) -> dict[str, Any]:
         """Wait for the end; return the stats, if the process had the time to write them."""
         assert self._nursery.wait(self._pid) == 0, self.log
@@ -488,6 +494,23 @@ class Lab:
             assert not crawl.is_over, crawl.log
             crawl.kill()
 
+    def saturate(self, *crawls: Crawl) -> None:
+        """Wait until crawls of ``TREE`` have as much under way as they may have."""
+
+        def is_saturated() -> bool:
+            assert not any(crawl.is_over for crawl in crawls)
+            return self.site.held == CONCURRENCY * len(crawls)
+
+        until(is_saturated, "workers have as much under way as they may have")
+
+    def missing(self) -> set[str]:
+        """The pages that no run has fetched."""
+        return self.site.pages.keys() - self.site.hits().keys()
+
+    def fetched_twice(self) -> set[str]:
+        """The pages that were fetched again, without the start page."""
+        return {path for path, times in self.site.hits().items() if times > 1 and path != "/"}
+
     # -- what is on the server --
 
     def recorded(self, key: str = "odd:bloom") -> set[str]:
@@ -523,6 +546,11 @@ class Lab:
     def now(self) -> int:
         """The server's clock."""
         return int(self.client.time()[0])
+
+    def wait_until_due(self) -> None:
+        """Wait until all failed pages may be tried again."""
+        due = max((claim.time for claim in self.claims().values() if claim.kind == "-"), default=0)
+        until(lambda: self.now() > due, "what has failed is due")
 
     def make_due(self, path: str, attempt: int = 0) -> None:
         """Let the time pass that a failed URL has to wait, and further attempts be made."""

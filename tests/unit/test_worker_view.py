@@ -1,0 +1,118 @@
+"""Whose claims are taken over, by the rules."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.workers import Process, Worker
+
+NOW = 1_000_000
+FAR = Process("far", 7, "another machine", 99)
+
+
+def worker(until: int, *, spider: str = "shop", queue: str = "") -> Worker:
+    return Worker(workers.worker_id(spider), until, 30.0, FAR, queue)
+
+
+ME = worker(NOW + 60)
+ALIVE, SILENT, STOPPED = worker(NOW + 1), worker(NOW), worker(0)
+QUEUE = workers.queue_id("shop", "redis shop:requests")
+FAILED = workers.failed_id("shop")
+
+
+def crew(*others: Worker, **fields: Any) -> WorkerView:
+    return WorkerView(ME, "shop", {w.id: w for w in others}, NOW, **fields)
+
+
+def claim(owner: str, time: int = NOW - 1_000) -> StoredClaim:
+    return StoredClaim("f", owner, "nonce", time, 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_free"), [(ME, False), (ALIVE, False), (SILENT, True), (STOPPED, True)]
+)
+def test_claims_of_the_dead_are_free(owner: Worker, is_free: bool) -> None:
+    assert crew(ALIVE, SILENT, STOPPED).is_free(claim(owner.id)) is is_free
+
+
+def test_workers_of_other_spiders_stay_and_show_what_they_left() -> None:
+    dead = worker(0, spider="other")
+    assert crew(dead, SILENT).dead == [SILENT]
+    assert not crew(dead).has_left_claims
+    assert crew(dead, awaited={dead.id}).has_left_claims
+    assert crew(replace(dead, queue="qother"), awaited={"qother"}).has_left_claims
+    assert not crew(dead).has_kin
+    assert crew(dead, SILENT).has_kin
+
+
+def test_its_own_claims_are_free_if_nobody_told_it_of_what_they_are() -> None:
+    assert not crew().is_free(claim(ME.id))
+    assert crew(lost={"nonce"}).is_free(claim(ME.id))
+
+
+def test_silence_says_nothing_while_the_server_was_away() -> None:
+    mine = crew(SILENT, STOPPED, trusts_silence=False)
+    assert not mine.is_free(claim(SILENT.id))
+    assert mine.is_free(claim(STOPPED.id))
+
+
+def test_a_process_that_is_gone_is_dead_at_once() -> None:
+    gone = replace(ALIVE, process=replace(Process.own(), started=1))
+    assert crew(gone).is_free(claim(gone.id)) is bool(gone.process.place)
+
+
+@pytest.mark.parametrize(("due", "is_free"), [(NOW - 1, True), (NOW, True), (NOW + 1, False)])
+def test_what_failed_is_free_when_it_is_due(due: int, is_free: bool) -> None:
+    assert crew().is_free(claim(FAILED, due)) is is_free
+
+
+@pytest.mark.parametrize(("known_for", "is_free"), [(None, False), (59.0, False), (60.0, True)])
+def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_free: bool) -> None:
+    owner = workers.worker_id("shop")
+    unknown = {} if known_for is None else {owner: known_for}
+    mine = crew(ALIVE, unknown=unknown)
+    assert mine.is_free(claim(owner)) is is_free
+    assert mine.is_to_be_awaited(claim(owner))
+
+
+@pytest.mark.parametrize(
+    ("idle_since", "made", "is_free"),
+    [
+        (0, NOW - 10_000, False),
+        (NOW - 4, NOW - 10_000, False),
+        (NOW - 5, NOW - 5, True),
+        (NOW - 5, NOW - 4, False),
+        (NOW - 20, NOW - 9, False),
+        (NOW - 20, NOW - 10, True),
+    ],
+)
+def test_what_was_claimed_and_is_not_in_the_queue_is_lost(
+    idle_since: int, made: int, is_free: bool
+) -> None:
+    mine = replace(crew(idle_since=idle_since), me=replace(ME, queue=QUEUE))
+    assert mine.is_free(claim(QUEUE, made)) is is_free
+    assert mine.is_to_be_awaited(claim(QUEUE, made))
+
+
+def test_what_another_queue_has_is_its_workers_business() -> None:
+    assert not crew(replace(ALIVE, queue=QUEUE)).is_free(claim(QUEUE))
+    assert crew(replace(SILENT, queue=QUEUE)).is_free(claim(QUEUE))
+    assert crew(ALIVE).is_free(claim(QUEUE))
+
+
+def test_what_a_jobdir_has_is_left_to_it_until_it_is_empty() -> None:
+    stopped = replace(STOPPED, queue="dir /jobs")
+    mine = replace(crew(stopped), me=replace(ME, queue="dir /jobs"))
+    assert not mine.is_free(claim(stopped.id))
+    assert replace(mine, idle_since=NOW).is_free(claim(stopped.id))
+    assert crew(stopped).is_free(claim(stopped.id)), "another run without that JOBDIR"
+
+
+def test_nobody_is_waited_for_whose_fate_is_known() -> None:
+    mine = crew(ALIVE, SILENT)
+    for owner in (ME.id, ALIVE.id, SILENT.id, FAILED):
+        assert not mine.is_to_be_awaited(claim(owner))
