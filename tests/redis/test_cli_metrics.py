@@ -14,7 +14,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
-from scrapy_bloom.cli.metrics import EXISTS, METRICS, PAGE, living
+from scrapy_bloom.cli.metrics import GAUGES, PAGE, living
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 
@@ -87,7 +87,7 @@ def test_what_is_not_counted_or_never_happens_has_no_value(shop: Call, client: r
     BloomFilter(client, KEY).open()
     found = of(parse(shop("metrics").out))
     absent = {"failed_claims", "next_rotation_timestamp_seconds"}
-    assert set(found) == {"exists", *METRICS} - absent
+    assert set(found) == {*GAUGES} - absent
     assert (found["workers"], found["claims"]) == (0, 0)
 
 
@@ -117,12 +117,21 @@ def test_json_has_the_same(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY, window="2 days").extend(fingerprints(URLS))
     values = parse(shop("metrics").out)
     documents = shop("metrics", "--json").json["metrics"]
-    assert [d["name"] for d in documents] == [EXISTS.name, *(m.name for m in METRICS.values())]
+    assert [d["name"] for d in documents] == [f"scrapy_bloom_filter_{name}" for name in GAUGES]
     assert {
         (d["name"], tuple(sorted(sample["labels"].items()))): sample["value"]
         for d in documents
         for sample in d["samples"]
     } == values
+
+
+def test_without_the_extra_it_says_what_to_install(
+    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+    done = shop("metrics")
+    assert (done.code, done.out) == (2, "")
+    assert 'pip install "scrapy-bloom[metrics]"' in done.err
 
 
 @pytest.mark.parametrize("key", ['a"b', "a\\b", "ключ"])
