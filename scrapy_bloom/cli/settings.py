@@ -1,6 +1,7 @@
 """``scrapy bloom settings``: a filter's stored settings beside the project's, and apply these."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,12 +11,20 @@ from scrapy_bloom.bloom.options import REPLACE
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.cli import render
+from scrapy_bloom.cli.render import Column
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options
 from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.settings import WORDS
 
 HELP = "show the stored settings of filters beside the project's; --apply writes the project's"
+
+#: Columns of settings: name, stored value, and the project's.
+COLUMNS: Sequence[Column[tuple[str, object, object]]] = (
+    Column("setting", lambda pair: pair[0]),
+    Column("stored", lambda pair: advice.said(pair[0], pair[1])),
+    Column("project", lambda pair: advice.said(pair[0], pair[2])),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +91,7 @@ def _describe(session: CommandSession, server: Server, name: str) -> tuple[dict[
         "key": key,
         "settings": {setting: {"stored": old, "project": new} for setting, old, new in pairs},
     }
-    rows = [[setting, *(advice.said(setting, v) for v in both)] for setting, *both in pairs]
-    text = render.stored_settings(f"{key} on {server.address} (window {name!r})", rows)
+    text = f"{key} on {server.address} (window {name!r})\n{render.table(COLUMNS, pairs)}"
     if finding := compare(wanted, key, snapshot):
         text += f"\n\n{render.finding(finding)}"
     return document, in_words(text, WORDS)
