@@ -35,7 +35,7 @@ from scrapy_bloom.cli.doctor_project import (
 )
 from scrapy_bloom.cli.doctor_server import OF_PLACE, OF_SERVER, Place, ServerFacts
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, fingerprinter_of, name_of
-from scrapy_bloom.cli.stored_settings import compare, options_of
+from scrapy_bloom.cli.settings import compare, options_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
 from scrapy_bloom.crawl.filters import data_directory
