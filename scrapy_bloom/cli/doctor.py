@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -270,8 +270,10 @@ def _check_filters(
     has_window = any([*stored, settings.schedule, settings.windows.others])
     need = None
     if not facts.is_old:
-        with suppress(BloomError):  # a filter is impossible: the settings' check says so
+        try:
             need = _need(settings, snapshots)
+        except BloomError as error:
+            yield Check("settings", of_error(_in_words(error)))
     facts = replace(facts, has_window=has_window, replicas=settings.wait_replicas, need=need)
     yield from check(OF_SERVER, facts)
     if facts.is_old:
