@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -14,7 +15,6 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
-from scrapy_bloom.crawl.exposition import Family
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity, is_start, pops_start_urls
 from scrapy_bloom.crawl.lifecycle import Lifecycle, shorten_errors
@@ -25,6 +25,9 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.settings import BloomSettings
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +254,7 @@ class BloomDupeFilter(BaseDupeFilter):
         # scrapy-redis's scheduler never closes its dupefilter.
         return self._close()
 
-    def _read_metrics(self) -> list[Family]:
+    def _read_metrics(self) -> "list[Metric]":
         self._count_round_trips()
         return families(self._stats, self._spider_name)
 

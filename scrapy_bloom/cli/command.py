@@ -7,11 +7,13 @@ import argparse
 import io
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from typing import Any, ClassVar, Protocol
 
 from scrapy.addons import AddonManager
-from scrapy.commands import ScrapyCommand
+from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
@@ -39,7 +41,6 @@ from scrapy_bloom.cli import (
     settings,
     watch,
 )
-from scrapy_bloom.cli.help_groups import GroupedSubcommands
 from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
 from scrapy_bloom.settings import WORDS
 
@@ -65,29 +66,45 @@ class Subcommand(Protocol):
         """Run it; may raise any error of the package."""
 
 
-#: Subcommands, in the order of the help.
-SUBCOMMANDS: dict[str, Subcommand] = {
-    "plan": plan,
-    "info": info,
-    "metrics": metrics,
-    "report": report,
-    "watch": watch,
-    "check": check,
-    "pending": pending,
-    "failed": failed,
-    "gone": gone,
-    "list": list_,
-    "doctor": doctor,
-    "acl": acl,
-    "recrawl": recrawl,
-    "settings": settings,
-    "rotate": rotate,
-    "clear": clear,
-    "delete": delete,
-    "migrate": migrate,
-    "export": export,
-    "import": import_,
+#: Subcommands, in the order of the help: groups, what those of a group do, and its modules.
+GROUPS: dict[str, tuple[str, dict[str, Subcommand]]] = {
+    "look": (
+        "show something; change nothing",
+        {
+            "plan": plan,
+            "info": info,
+            "metrics": metrics,
+            "report": report,
+            "watch": watch,
+            "check": check,
+            "pending": pending,
+            "failed": failed,
+            "gone": gone,
+            "list": list_,
+            "doctor": doctor,
+            "acl": acl,
+        },
+    ),
+    "change": (
+        "change or delete a filter",
+        {
+            "recrawl": recrawl,
+            "settings": settings,
+            "rotate": rotate,
+            "clear": clear,
+            "delete": delete,
+        },
+    ),
+    "move": (
+        "move what is remembered into a filter, or a filter into a file and back",
+        {"migrate": migrate, "export": export, "import": import_},
+    ),
 }
+SUBCOMMANDS = {name: module for _, members in GROUPS.values() for name, module in members.items()}
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
+    """Leaves the lines of the groups as they are."""
 
 
 class BloomCommand(ScrapyCommand):
@@ -110,20 +127,22 @@ class BloomCommand(ScrapyCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and the subcommands."""
         parser.add_argument("--version", action="version", version=f"scrapy-bloom {__version__}")
-        parser.epilog = f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h"
+        formatter, width = parser.formatter_class, shutil.get_terminal_size().columns - 2
+        parser.formatter_class = _Help
+        parser.description = textwrap.fill(self.long_desc(), width)
+        parser.epilog = textwrap.fill(f"{EXIT_CODES} For more: scrapy bloom <subcommand> -h", width)
         commands = parser.add_subparsers(
             title="Subcommands",
+            description=_grouped(width),
             prog="scrapy bloom",
             dest="command",
-            action=GroupedSubcommands,
         )
         for name, module in SUBCOMMANDS.items():
             subcommand = commands.add_parser(
                 name,
-                help=module.HELP,
                 description=f"{module.HELP[0].upper()}{module.HELP[1:]}.",
                 epilog=EXIT_CODES,
-                formatter_class=parser.formatter_class,
+                formatter_class=formatter,
             )
             subcommand.set_defaults(run=module.run)
             module.add_options(subcommand)
@@ -182,3 +201,19 @@ class BloomCommand(ScrapyCommand):
             AddonManager.load_pre_crawler_settings(self.settings)
         exit_code: int = opts.run(CommandSession(self.settings, opts))
         return exit_code
+
+
+def _grouped(width: int) -> str:
+    """Return the subcommands, each below the name of its group."""
+
+    def entry(name: str, text: str, indent: int) -> list[str]:
+        head, below = f"{' ' * indent}{name}".ljust(20) + "  ", " " * 22
+        # The help indents all of it by two more.
+        return textwrap.wrap(text, width - 2, initial_indent=head, subsequent_indent=below)
+
+    lines: list[str] = []
+    for group, (meaning, members) in GROUPS.items():
+        lines += entry(group, meaning, 2)
+        for name, module in members.items():
+            lines += entry(name, module.HELP, 4)
+    return "\n".join(lines)

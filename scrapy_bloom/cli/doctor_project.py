@@ -1,17 +1,17 @@
-"""What ``scrapy bloom doctor`` finds in a project's settings, without a server."""
+"""What ``scrapy bloom doctor`` checks in a project: functions of facts, which return a result."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.bloom.errors import short, shown
+from scrapy_bloom.bloom.errors import StorageError, short, shown
 from scrapy_bloom.bloom.model.schedule import NEVER
-from scrapy_bloom.cli.doctor_checks import Check, check
 from scrapy_bloom.cli.session import fingerprinter_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
@@ -26,105 +26,152 @@ TRIED, ROUNDS = 100, 3
 #: A fingerprinter is slow that takes so many times as long as Scrapy's, and so many seconds.
 SLOW, SLOW_SECONDS = 5, 1e-4
 
+Facts = TypeVar("Facts")
 
-def check_project(
-    crawler: Crawler, settings: BloomSettings, *, is_in_project: bool
-) -> Iterator[Check]:
-    """Yield the checks of a spider's settings.
+
+class Unknown(str):
+    """Why something could not be checked."""
+
+    __slots__ = ()
+
+
+#: What a check finds: what is wrong, why that is not known, or in words what is fine.
+Result = Finding | Unknown | str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    result: Result
+
+    @property
+    def state(self) -> str:
+        """One of ``problem``, ``unknown`` and ``fine``."""
+        if isinstance(self.result, Finding):
+            return "problem"
+        return "unknown" if isinstance(self.result, Unknown) else "fine"
+
+    def document(self) -> dict[str, object]:
+        """Return it for JSON."""
+        head = {"check": self.name, "state": self.state}
+        if isinstance(self.result, Finding):
+            return {**head, **asdict(self.result)}
+        return {**head, "text": self.result}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A spider's settings.
 
     Args:
-        crawler: has Scrapy's settings.
+        crawler: has Scrapy's.
         settings: ours.
-        is_in_project: whether there is a project.
+        is_there: whether there is a project.
     """
-    yield _check_dupefilter(crawler.settings, settings, is_in_project=is_in_project)
-    yield _check_queue(crawler.settings, settings)
-    if "scrapy_redis" in str(crawler.settings.get("SCHEDULER")):
-        yield _check_flush(crawler.settings)
-    finding = advice.on_http_cache(crawler.settings, settings.schedule)
-    on = "on" if crawler.settings.getbool("HTTPCACHE_ENABLED") else "off"
-    yield check("HTTP cache", finding, on)
-    yield _check_reactor(crawler.settings)
-    yield _check_fingerprinter(crawler)
-    too_short = advice.on_short_window(settings.schedule)
-    yield check("window", too_short, str(settings.schedule or NEVER))
-    yield check("seeds", advice.on_seeds(settings.options.seeds), "drawn at random, or as stored")
+
+    crawler: Crawler
+    settings: BloomSettings
+    is_there: bool
+
+    @property
+    def scrapy(self) -> BaseSettings:
+        """Scrapy's settings."""
+        return self.crawler.settings
 
 
-def _check_dupefilter(
-    scrapy_settings: BaseSettings, settings: BloomSettings, *, is_in_project: bool
-) -> Check:
-    value = scrapy_settings.get("DUPEFILTER_CLASS")
-    is_default = scrapy_settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["default"]
-    if is_default and not is_in_project:
-        return Check("dupefilter", unknown="there is no project")
-    if not is_ours(value):
-        extra = ""
-        if scrapy_settings.get("SCHEDULER_DUPEFILTER_CLASS"):
-            extra = "; nothing reads SCHEDULER_DUPEFILTER_CLASS, scrapy-redis's scheduler neither"
-        return Check(
-            "dupefilter",
-            finding=Finding(
-                f"DUPEFILTER_CLASS is {shown(value)}, which is not BloomDupeFilter",
-                "requests are deduplicated without the filter",
-                f'Set DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"{extra}',
-            ),
-        )
-    if not settings.enabled:
-        return Check("dupefilter", "BloomDupeFilter, in this process only: BLOOM_ENABLED is False")
-    return Check("dupefilter", "BloomDupeFilter")
+def check(
+    functions: Mapping[str, Callable[[Facts], Result | None]], facts: Facts
+) -> Iterator[Check]:
+    """Yield what functions find, by name; None is for facts that do not concern one."""
+    for name, function in functions.items():
+        result = function(facts)
+        if result is not None:
+            yield Check(name, result)
 
 
-def _check_queue(scrapy_settings: BaseSettings, settings: BloomSettings) -> Check:
+def of_error(error: Exception) -> Finding:
+    """Return the finding of something that cannot be used."""
+    problem, _, remedy = str(error).partition(": ")
+    if isinstance(error, StorageError):
+        why = "a crawl does not start, or goes on without it"
+        return Finding(problem, why, remedy or "See the server's log")
+    remedy = (
+        "Correct it in settings.py, the spider's custom_settings, an add-on or the command line"
+    )
+    return Finding(str(error), "a crawl does not start with it", remedy)
+
+
+def _dupefilter(project: Project) -> Result:
+    value = project.scrapy.get("DUPEFILTER_CLASS")
+    priority = project.scrapy.getpriority("DUPEFILTER_CLASS")
+    if priority == SETTINGS_PRIORITIES["default"] and not project.is_there:
+        return Unknown("there is no project")
+    if is_ours(value):
+        off = ", in this process only: BLOOM_ENABLED is False"
+        return f"BloomDupeFilter{'' if project.settings.enabled else off}"
+    extra = ""
+    if project.scrapy.get("SCHEDULER_DUPEFILTER_CLASS"):
+        extra = "; nothing reads SCHEDULER_DUPEFILTER_CLASS, scrapy-redis's scheduler neither"
+    return Finding(
+        f"DUPEFILTER_CLASS is {shown(value)}, which is not BloomDupeFilter",
+        "requests are deduplicated without the filter",
+        f'Set DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"{extra}',
+    )
+
+
+def _queue(project: Project) -> Result:
     try:
-        queue = Queue.of(scrapy_settings)
+        queue = Queue.of(project.scrapy)
     except Exception as error:  # of a module of the project's
-        return _not_loaded("queue", "SCHEDULER", scrapy_settings, error)
-    finding = None if settings.makes_claims else advice.on_queue(queue)
-    return check("queue", finding, f'{queue.kind}, BLOOM_REMEMBER = "{settings.remember}"')
+        return _not_loaded("SCHEDULER", project.scrapy, error)
+    finding = None if project.settings.makes_claims else advice.on_queue(queue)
+    return finding or f'{queue.kind}, BLOOM_REMEMBER = "{project.settings.remember}"'
 
 
-def _check_flush(scrapy_settings: BaseSettings) -> Check:
-    if not scrapy_settings.getbool("SCHEDULER_FLUSH_ON_START"):
-        return Check("flush", "SCHEDULER_FLUSH_ON_START is off")
-    return Check(
-        "flush",
-        finding=Finding(
-            "SCHEDULER_FLUSH_ON_START = True clears the filter whenever a worker starts",
-            "all URLs are new again, also for the workers that run already",
-            "Remove it; scrapy bloom clear forgets everything once",
-        ),
+def _flush(project: Project) -> Result | None:
+    if "scrapy_redis" not in str(project.scrapy.get("SCHEDULER")):
+        return None
+    if not project.scrapy.getbool("SCHEDULER_FLUSH_ON_START"):
+        return "SCHEDULER_FLUSH_ON_START is off"
+    return Finding(
+        "SCHEDULER_FLUSH_ON_START = True clears the filter whenever a worker starts",
+        "all URLs are new again, also for the workers that run already",
+        "Remove it; scrapy bloom clear forgets everything once",
     )
 
 
-def _check_reactor(scrapy_settings: BaseSettings) -> Check:
-    path = str(scrapy_settings.get("TWISTED_REACTOR"))
+def _http_cache(project: Project) -> Result:
+    on = "on" if project.scrapy.getbool("HTTPCACHE_ENABLED") else "off"
+    return advice.on_http_cache(project.scrapy, project.settings.schedule) or on
+
+
+def _reactor(project: Project) -> Result:
+    path = str(project.scrapy.get("TWISTED_REACTOR"))
     # Without a reactor, Scrapy runs in asyncio's loop.
-    has_none = not scrapy_settings.getbool("TWISTED_REACTOR_ENABLED", True)
+    has_none = not project.scrapy.getbool("TWISTED_REACTOR_ENABLED", True)
     if has_none or path.rpartition(".")[2] == "AsyncioSelectorReactor":
-        return Check("reactor", "asyncio")
-    return Check(
-        "reactor",
-        finding=Finding(
-            f"TWISTED_REACTOR = {path!r:.100} runs no asyncio loop",
-            "the whole crawl waits for the server at each lookup",
-            'Set TWISTED_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"',
-        ),
+        return "asyncio"
+    return Finding(
+        f"TWISTED_REACTOR = {path!r:.100} runs no asyncio loop",
+        "the whole crawl waits for the server at each lookup",
+        'Set TWISTED_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"',
     )
 
 
-def _check_fingerprinter(crawler: Crawler) -> Check:
+def _fingerprinter(project: Project) -> Result:
     try:
-        fingerprinters = [fingerprinter_of(crawler) for _ in range(2)]
+        fingerprinters = [fingerprinter_of(project.crawler) for _ in range(2)]
         name = f"{type(fingerprinters[0]).__module__}.{type(fingerprinters[0]).__qualname__}"
         seconds, found = _try(fingerprinters[0])
         _, again = _try(fingerprinters[1])
         if isinstance(fingerprinters[0], KNOWN):
-            return Check("fingerprinter", name)
+            return name
     except Exception as error:  # of a class of the project's
-        return _not_loaded("fingerprinter", "REQUEST_FINGERPRINTER_CLASS", crawler.settings, error)
-    own, _ = _try(RequestFingerprinter(crawler))
-    return check("fingerprinter", judge(name, seconds, own, is_same=found == again), name)
+        return _not_loaded("REQUEST_FINGERPRINTER_CLASS", project.scrapy, error)
+    own, _ = _try(RequestFingerprinter(project.crawler))
+    return judge(name, seconds, own, is_same=found == again) or name
 
 
 def judge(name: str, seconds: float, own: float, *, is_same: bool) -> Finding | None:
@@ -164,13 +211,32 @@ def _try(fingerprinter: Any) -> tuple[float, list[bytes]]:
     return min(seconds), [bounded(fingerprint) for fingerprint in found]
 
 
-def _not_loaded(name: str, setting: str, scrapy_settings: BaseSettings, error: Exception) -> Check:
-    return Check(
-        name,
-        finding=Finding(
-            f"{setting} = {shown(scrapy_settings.get(setting))} cannot be used "
-            f"({type(error).__name__}: {short(error)})",
-            "a crawl does not start, or crawls nothing",
-            f"Correct the class, or {setting}",
-        ),
+def _not_loaded(setting: str, scrapy_settings: BaseSettings, error: Exception) -> Finding:
+    return Finding(
+        f"{setting} = {shown(scrapy_settings.get(setting))} cannot be used "
+        f"({type(error).__name__}: {short(error)})",
+        "a crawl does not start, or crawls nothing",
+        f"Correct the class, or {setting}",
     )
+
+
+def _window(project: Project) -> Result:
+    schedule = project.settings.schedule
+    return advice.on_short_window(schedule) or str(schedule or NEVER)
+
+
+def _seeds(project: Project) -> Result:
+    return advice.on_seeds(project.settings.options.seeds) or "drawn at random, or as stored"
+
+
+#: The checks of a spider's settings.
+OF_PROJECT: Mapping[str, Callable[[Project], Result | None]] = {
+    "dupefilter": _dupefilter,
+    "queue": _queue,
+    "flush": _flush,
+    "HTTP cache": _http_cache,
+    "reactor": _reactor,
+    "fingerprinter": _fingerprinter,
+    "window": _window,
+    "seeds": _seeds,
+}

@@ -4,17 +4,25 @@ All texts are escaped: names of keys, windows and hosts may be anything. Numbers
 ``<data>`` elements, whose ``value`` is the number that ``scrapy bloom info --json`` has.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
+from string import Template
 
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
-from scrapy_bloom.cli.html_style import STYLE
 from scrapy_bloom.cli.render import minute, size
 
 #: A time beyond which a forecast is not worth a date, in seconds: 100 years.
 FAR = 100 * 366 * 86_400
+
+_FILES = resources.files("scrapy_bloom.cli")
+_STYLE = _FILES.joinpath("report.css").read_text("utf-8")
+_, *_NAMED = re.split(r"<!-- (\w+) -->\n", _FILES.joinpath("report.html").read_text("utf-8"))
+#: The parts of report.html, by the name in the comment before each.
+_PARTS = {name: Template(text) for name, text in zip(_NAMED[::2], _NAMED[1::2], strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +84,8 @@ def page(address: str, panels: Sequence[Panel]) -> str:
     """Return the page."""
     now = max((panel.info.now for panel in panels if panel.info), default=0)
     read = f" &middot; read {minute(now)} UTC" if now else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>Bloom filters on {escape(address)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n<header><h1>Bloom filters</h1>\n<p>{escape(address)}{read}</p></header>\n"
-        f"{''.join(map(_panel, panels))}</main>\n</body>\n</html>\n"
-    )
+    panels_html = "".join(map(_panel, panels))
+    return _fill("page", address=escape(address), read=read, style=_STYLE, panels=panels_html)
 
 
 def fits_until(info: FilterInfo) -> int | None:
@@ -102,19 +104,18 @@ def fits_until(info: FilterInfo) -> int | None:
     return info.now + seconds if seconds < FAR else None
 
 
+def _fill(part: str, **values: str) -> str:
+    """Return a part of report.html with values, which are HTML."""
+    return _PARTS[part].substitute(values)
+
+
 def _panel(panel: Panel) -> str:
-    head = f"<h2>{escape(panel.name)}</h2>\n<p><code>{escape(panel.key)}</code></p>\n"
-    section = f'<section data-key="{escape(panel.key)}">\n'
-    if panel.info is None:
-        return f'{section}{head}<p class="none">There is no such filter.</p>\n</section>\n'
-    parts = (
-        head,
-        _tiles(panel, panel.info),
-        _time_line(panel.info),
-        _generations(panel.info),
-        _workers(panel.claims),
-    )
-    return f"{section}{''.join(parts)}</section>\n"
+    info = panel.info
+    content = _fill("missing")
+    if info is not None:
+        tables = _generations(info) + _workers(panel.claims)
+        content = _tiles(panel, info) + _time_line(info) + tables
+    return _fill("panel", name=escape(panel.name), key=escape(panel.key), content=content)
 
 
 def _tiles(panel: Panel, info: FilterInfo) -> str:
@@ -127,7 +128,7 @@ def _tiles(panel: Panel, info: FilterInfo) -> str:
         _tile(
             "Fill of the newest generation",
             _data("fill_ratio", newest.fill_ratio, f"{newest.fill_ratio:.1%}"),
-            _bar(newest.fill_ratio),
+            _fill("bar", width=f"{100 * min(1.0, newest.fill_ratio):.2f}"),
         ),
         _tile(
             "Predicted error rate",
@@ -149,14 +150,11 @@ def _tiles(panel: Panel, info: FilterInfo) -> str:
     if info.lost_blocks:
         lost = _data("lost_blocks", info.lost_blocks)
         tiles.append(_tile("Lost blocks", lost, "evicted or deleted", "bad"))
-    return f'<dl class="tiles">\n{"".join(tiles)}</dl>\n'
+    return _fill("tiles", tiles="".join(tiles))
 
 
 def _tile(name: str, value: str, note: str, kind: str = "") -> str:
-    return (
-        f'<div class="tile {kind}"><dt>{name}</dt><dd class="value">{value}</dd>'
-        f'<dd class="note">{note}</dd></div>\n'
-    )
+    return _fill("tile", name=name, value=value, note=note, kind=kind)
 
 
 def _forecast(info: FilterInfo) -> tuple[str, str]:
@@ -206,29 +204,24 @@ def _time_line(info: FilterInfo) -> str:
         _time_row(g, next_opened or g.closes, start, scale, now)
         for g, next_opened in zip(info.generations, newer, strict=False)
     )
-    place = f"{now / 10:.2f}%"
     side = "left" if now > 850 else "right" if now < 150 else "middle"
-    axis = f'<span class="now {side}" style="left:{place}">now, {minute(info.now)}</span>'
-    return (
-        f'<h3>Time line</h3>\n<div class="line">\n{rows}<div class="row axis"><span></span>'
-        f'<div class="scale">{axis}</div><span></span></div>\n</div>\n'
-        '<p class="key"><i class="open"></i>collects URLs <i class="kept"></i>remembers them</p>\n'
-    )
+    return _fill("line", rows=rows, side=side, place=f"{now / 10:.2f}", now=minute(info.now))
 
 
 def _time_row(g: GenerationInfo, closes: int, start: int, scale: float, now: float) -> str:
     left = (g.opened - start) * scale
     right = (g.forgotten - start) * scale if g.forgotten else 1000.0
     closed = min(right, (closes - start) * scale) if closes else right
-    until = minute(g.forgotten) or "no date"
-    title = f"opened {minute(g.opened)}, forgotten: {until}"
-    return (
-        f'<div class="row"><span>{minute(g.opened)[:10]}</span>'
-        f'<svg viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{title}">'
-        f'<rect class="kept" x="{left:.1f}" width="{max(2.0, right - left):.1f}" height="10"/>'
-        f'<rect class="open" x="{left:.1f}" width="{max(2.0, closed - left):.1f}" height="10"/>'
-        f'<line x1="{now:.1f}" x2="{now:.1f}" y1="0" y2="10"/></svg>'
-        f"<span>{g.fill_ratio:.1%}</span></div>\n"
+    return _fill(
+        "generation",
+        day=minute(g.opened)[:10],
+        opened=minute(g.opened),
+        forgotten=minute(g.forgotten) or "no date",
+        left=f"{left:.1f}",
+        kept=f"{max(2.0, right - left):.1f}",
+        open=f"{max(2.0, closed - left):.1f}",
+        now=f"{now:.1f}",
+        fill=f"{g.fill_ratio:.1%}",
     )
 
 
@@ -246,7 +239,7 @@ def _generations(info: FilterInfo) -> str:
         }
         for g in info.generations
     ]
-    return f"<h3>Generations</h3>\n{_table('generations', rows)}"
+    return _fill("generations", table=_table("generations", rows))
 
 
 def _workers(claims: ClaimTally) -> str:
@@ -254,44 +247,30 @@ def _workers(claims: ClaimTally) -> str:
         {
             "Worker": escape(worker.name),
             "Spider": escape(worker.spider),
-            "State": f'<span class="state {worker.state}">{worker.state}</span>',
+            "State": _fill("state", state=worker.state),
             "Claims": _data("worker_claims", worker.claims),
         }
         for worker in claims.workers
     ]
-    table = _table("workers", rows) if rows else '<p class="none">None is registered.</p>\n'
+    table = _table("workers", rows) if rows else _fill("unregistered")
     if claims.elsewhere:
-        table += (
-            f'<p class="none">{_data("elsewhere", claims.elsewhere)} more claims belong to shared '
-            "queues, or to workers that are no longer registered.</p>\n"
-        )
-    return f"<h3>Workers</h3>\n{table}"
+        table += _fill("elsewhere", claims=_data("elsewhere", claims.elsewhere))
+    return _fill("workers", table=table)
 
 
 def _table(name: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Return a table; on narrow screens each row becomes a card."""
-    head = "".join(f'<th scope="col">{column}</th>' for column in rows[0])
-    body = "".join(f"<tr>{_cells(row.items())}</tr>\n" for row in rows)
-    return (
-        f'<table class="{name}">\n<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>\n'
-    )
+    head = "".join(_fill("heading", column=column) for column in rows[0])
+    body = "".join(_fill("row", cells=_cells(row)) for row in rows)
+    return _fill("table", name=name, head=head, body=body)
 
 
-def _cells(cells: Iterable[tuple[str, str]]) -> str:
-    return "".join(f'<td data-label="{column}">{cell}</td>' for column, cell in cells)
-
-
-def _bar(share: float) -> str:
-    width = 100 * min(1.0, share)
-    return (
-        '<svg class="bar" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="kept" width="100" height="4"/><rect class="open" width="{width:.2f}" '
-        'height="4"/></svg>'
-    )
+def _cells(row: Mapping[str, str]) -> str:
+    return "".join(_fill("cell", column=column, cell=cell) for column, cell in row.items())
 
 
 def _data(name: str, value: float, text: str = "") -> str:
-    return f'<data class="{name}" value="{value!r}">{text or f"{value:,}"}</data>'
+    return _fill("data", name=name, value=repr(value), text=text or f"{value:,}")
 
 
 def _rate(name: str, value: float) -> str:

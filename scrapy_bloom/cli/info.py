@@ -17,7 +17,7 @@ from scrapy_bloom.cli.session import (
     add_filter_options,
     to_json,
 )
-from scrapy_bloom.cli.stored_settings import compare, options_of
+from scrapy_bloom.cli.settings import compare, options_of
 
 HELP = "show what filters hold; changes nothing"
 

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
 from scrapy_bloom.cli import render
+from scrapy_bloom.cli.render import Column
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, to_json, with_dates
 from scrapy_bloom.settings import WORDS
 
@@ -126,24 +127,28 @@ def _look(server: Server, name: str) -> Listed | None:
 def _text(address: str, listed: list[Listed], skipped: int) -> str:
     lines = [f"{plural(len(listed), 'filter')} on {address}"]
     if listed:
-        lines += ["", render.listed([_row(one) for one in listed])]
+        lines += ["", render.table(COLUMNS, listed)]
     if skipped:
         lines += ["", f"{skipped:,} with keys like a filter's are none, or cannot be read: skipped"]
     return "\n".join(lines)
 
 
-def _row(one: Listed) -> list[str]:
-    info = one.info
-    rotation = render.minute(one.next_rotation) or ("never" if info.window is None else "by runs")
-    worker = f"{one.workers:,} alive" if one.workers else render.minute(one.last) or "-"
-    return [
-        info.window or "never",
-        str(len(info.generations)),
-        f"{info.capacity:,}",
-        f"{info.count:,}",
-        f"{info.generations[0].fill_ratio:.1%}",
-        render.size(info.memory),
-        rotation,
-        worker,
-        info.key,
-    ]
+def _rotation(one: Listed) -> str:
+    return render.minute(one.next_rotation) or ("never" if one.info.window is None else "by runs")
+
+
+def _worker(one: Listed) -> str:
+    return f"{one.workers:,} alive" if one.workers else render.minute(one.last) or "-"
+
+
+COLUMNS: Sequence[Column[Listed]] = (
+    Column("window", lambda one: one.info.window or "never"),
+    Column("generations", lambda one: str(len(one.info.generations))),
+    Column("capacity", lambda one: f"{one.info.capacity:,}"),
+    Column("URLs", lambda one: f"{one.info.count:,}"),
+    Column("fill", lambda one: f"{one.info.generations[0].fill_ratio:.1%}"),
+    Column("memory", lambda one: render.size(one.info.memory)),
+    Column("rotates (UTC)", _rotation),
+    Column("last worker", _worker),
+    Column("key", lambda one: one.info.key, is_left=True),
+)

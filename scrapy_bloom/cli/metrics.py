@@ -3,10 +3,10 @@
 import argparse
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
@@ -15,9 +15,11 @@ from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.cli.info import Found, gather
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.exposition import Family, Metric, Sample, render
-from scrapy_bloom.crawl.metrics import PREFIX
+from scrapy_bloom.crawl.metrics import family, registry
 from scrapy_bloom.crawl.stats import Kind
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 HELP = "print what filters hold in Prometheus's text format; changes nothing"
 #: Claims read at once.
@@ -32,77 +34,70 @@ class Reading:
         window: its window.
         key: its key.
         info: what it holds; None if there is no such filter.
-        workers: crawlers that are alive.
+        workers: crawlers that are alive; None if there is no such filter.
         failed: claims of pages that failed; None if they were not counted.
     """
 
     window: str
     key: str
     info: FilterInfo | None
-    workers: int = 0
+    workers: int | None = None
     failed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FilterGauge:
-    """A gauge of a filter.
-
-    Args:
-        meaning: what it shows.
-        value: returns it; None if the filter has no such value.
-    """
-
-    meaning: str
-    value: Callable[[Reading, FilterInfo], float | None]
+def _of_info(value: Callable[[FilterInfo], float | None]) -> Callable[[Reading], float | None]:
+    """Return a value of a filter that is there."""
+    return lambda found: None if found.info is None else value(found.info)
 
 
-#: The gauges of a filter that exists, by their names without ``scrapy_bloom_filter_``.
-GAUGES = {
-    "capacity_urls": FilterGauge(
-        "URLs a generation takes before it grows", lambda _, info: info.capacity
+#: The gauges of filters, by their names without ``scrapy_bloom_filter_``: what each shows, and its
+#: value; None if the filter has none.
+GAUGES: Mapping[str, tuple[str, Callable[[Reading], float | None]]] = {
+    "exists": ("whether there is a filter: 1, or 0", lambda found: int(found.info is not None)),
+    "capacity_urls": (
+        "URLs a generation takes before it grows",
+        _of_info(lambda info: info.capacity),
     ),
-    "urls": FilterGauge("URLs remembered", lambda _, info: info.count),
-    "fill_ratio": FilterGauge(
+    "urls": ("URLs remembered", _of_info(lambda info: info.count)),
+    "fill_ratio": (
         "URLs in the active generation as a share of those that fit in",
-        lambda _, info: info.generations[0].fill_ratio,
+        _of_info(lambda info: info.generations[0].fill_ratio),
     ),
-    "estimated_error_rate": FilterGauge(
-        "predicted chance that a new URL counts as seen", lambda _, info: info.estimated_error_rate
+    "estimated_error_rate": (
+        "predicted chance that a new URL counts as seen",
+        _of_info(lambda info: info.estimated_error_rate),
     ),
-    "error_rate_limit": FilterGauge(
-        "error rate that was asked for, at most", lambda _, info: info.error_rate
+    "error_rate_limit": (
+        "error rate that was asked for, at most",
+        _of_info(lambda info: info.error_rate),
     ),
-    "generations": FilterGauge("live generations", lambda _, info: len(info.generations)),
-    "layers": FilterGauge(
-        "layers of all generations", lambda _, info: sum(g.layers for g in info.generations)
+    "generations": ("live generations", _of_info(lambda info: len(info.generations))),
+    "layers": (
+        "layers of all generations",
+        _of_info(lambda info: sum(generation.layers for generation in info.generations)),
     ),
-    "memory_bytes": FilterGauge("bytes of the bitmaps", lambda _, info: info.memory),
-    "lost_blocks": FilterGauge(
-        "parts that were evicted or deleted", lambda _, info: info.lost_blocks
+    "memory_bytes": ("bytes of the bitmaps", _of_info(lambda info: info.memory)),
+    "lost_blocks": (
+        "parts that were evicted or deleted",
+        _of_info(lambda info: info.lost_blocks),
     ),
-    "next_rotation_timestamp_seconds": FilterGauge(
+    "next_rotation_timestamp_seconds": (
         "Unix time at which the active generation closes; none if that is never, or with a run",
-        lambda _, info: info.generations[0].closes or None,
+        _of_info(lambda info: info.generations[0].closes or None),
     ),
-    "claims": FilterGauge(
-        "URLs claimed and not settled yet, failed ones included", lambda _, info: info.claims
+    "claims": (
+        "URLs claimed and not settled yet, failed ones included",
+        _of_info(lambda info: info.claims),
     ),
-    "failed_claims": FilterGauge(
+    "failed_claims": (
         "URLs that failed and are left alone for a while; only with --count-failed",
-        lambda reading, _: reading.failed,
+        lambda found: found.failed,
     ),
-    "workers": FilterGauge(
-        "crawlers that are alive and have the filter open", lambda reading, _: reading.workers
+    "workers": (
+        "crawlers that are alive and have the filter open",
+        lambda found: found.workers,
     ),
 }
-
-
-def _metric(name: str, meaning: str) -> Metric:
-    return Metric(f"{PREFIX}filter_{name}", Kind.GAUGE, meaning)
-
-
-EXISTS = _metric("exists", "whether there is a filter: 1, or 0")
-METRICS = {name: _metric(name, gauge.meaning) for name, gauge in GAUGES.items()}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -126,32 +121,39 @@ def run(session: CommandSession) -> ExitCode:
             _read(server, found, counts_failed=session.opts.count_failed)
             for found in gather(session, server)
         ]
-    metrics = families(readings)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # the format's, whatever the terminal's is
-    session.report({"metrics": [_to_json(family) for family in metrics]}, render(metrics)[:-1])
+    metrics = families(readings)
+    session.report({"metrics": [_to_json(metric) for metric in metrics]}, text(metrics)[:-1])
     return ExitCode.of(any(reading.info is not None for reading in readings))
 
 
-def families(readings: Sequence[Reading]) -> list[Family]:
-    """Return the metrics of filters."""
-    exists = [Sample(_labels(reading), int(reading.info is not None)) for reading in readings]
-    return [Family(EXISTS, exists)] + [
-        Family(metric, _samples(GAUGES[name], readings)) for name, metric in METRICS.items()
+def families(readings: Sequence[Reading]) -> list["Metric"]:
+    """Return the metrics of filters.
+
+    Raises:
+        ConfigurationError: prometheus_client is not installed.
+    """
+    return [
+        family(f"filter_{name}", Kind.GAUGE, meaning, _samples(value, readings))
+        for name, (meaning, value) in GAUGES.items()
     ]
 
 
-def _samples(gauge: FilterGauge, readings: Sequence[Reading]) -> list[Sample]:
-    values = [
-        (reading, gauge.value(reading, reading.info))
-        for reading in readings
-        if reading.info is not None
-    ]
-    return [Sample(_labels(reading), value) for reading, value in values if value is not None]
+def text(metrics: Sequence["Metric"]) -> str:
+    """Return metrics in Prometheus's text format."""
+    from prometheus_client import generate_latest  # noqa: PLC0415 - comes with an extra
+
+    return generate_latest(registry(lambda: metrics)).decode()
 
 
-def _labels(reading: Reading) -> dict[str, str]:
-    return {"key": reading.key, "window": reading.window}
+def _samples(
+    value: Callable[[Reading], float | None], readings: Sequence[Reading]
+) -> Iterator[tuple[Mapping[str, str], float]]:
+    for reading in readings:
+        number = value(reading)
+        if number is not None:
+            yield {"key": reading.key, "window": reading.window}, number
 
 
 def living(entries: WorkerEntries) -> int:
@@ -186,12 +188,10 @@ def _failed(bloom: BloomFilter, blocks: int) -> int:
     return count
 
 
-def _to_json(family: Family) -> dict[str, Any]:
+def _to_json(metric: "Metric") -> dict[str, Any]:
     return {
-        "name": family.metric.name,
-        "type": family.metric.kind.value,
-        "help": family.metric.meaning,
-        "samples": [
-            {"labels": dict(sample.labels), "value": sample.value} for sample in family.samples
-        ],
+        "name": metric.name,
+        "type": metric.type,
+        "help": metric.documentation,
+        "samples": [{"labels": sample.labels, "value": sample.value} for sample in metric.samples],
     }

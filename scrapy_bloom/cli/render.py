@@ -2,8 +2,10 @@
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
@@ -28,6 +30,48 @@ TIME, _SINCE = len("2027-01-31 12:34:56"), len("2027-01-31 12:34:56 or later")
 #: Characters of a line of prose.
 WIDTH = 100
 
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a table, and a member of its rows in JSON.
+
+    Args:
+        heading: stands above it; "" if the table does not show it.
+        text: returns what the table shows for a row.
+        name: of the member; "" if JSON does not have it.
+        value: returns the member.
+        is_left: whether it is aligned to the left, as the last column is that may be long.
+    """
+
+    heading: str
+    text: Callable[[Row], str] = str
+    name: str = ""
+    value: Callable[[Row], object] = str
+    is_left: bool = False
+
+
+def table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
+    """Return rows as text."""
+    shown = [column for column in columns if column.heading]
+    lines = [[column.heading for column in shown]]
+    lines += [[column.text(row) for column in shown] for row in rows]
+    widths = [
+        0 if column.is_left else max(map(len, cells))
+        for column, cells in zip(shown, zip(*lines, strict=True), strict=True)
+    ]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+
+
+def documents(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> list[dict[str, object]]:
+    """Return rows for JSON."""
+    named = [column for column in columns if column.name]
+    return [{column.name: column.value(row) for column in named} for row in rows]
+
 
 def plan(forecast: Forecast) -> str:
     """Return what a filter will take, as text."""
@@ -50,9 +94,7 @@ def plan(forecast: Forecast) -> str:
     if f.counting:
         facts["discards"] = _discards(f.loads[0], "at capacity")
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
-    columns = ("URLs a generation", "a generation", "all", "bits per URL", "error rate")
-    rows = [_load_row(load) for load in f.loads]
-    return "\n".join((_facts(heading, facts), "", _table((*columns, "out of room"), rows)))
+    return "\n".join((_facts(heading, facts), "", table(LOADS, f.loads)))
 
 
 def info(name: str, address: str, info: FilterInfo, measured: Measurement | None) -> str:
@@ -82,34 +124,8 @@ def info(name: str, address: str, info: FilterInfo, measured: Measurement | None
         facts["discards"] = _discards(info, "now")
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
-    columns = ("opened (UTC)", "closes", "forgotten", "URLs", "fill", "rate now", "layers")
-    rows = [_generation_row(info, generation) for generation in info.generations]
     heading = f"{info.key} on {address} (window {name!r})"
-    return "\n".join((_facts(heading, facts), "", _table((*columns, "memory"), rows)))
-
-
-def stored_settings(heading: str, rows: Sequence[Sequence[str]]) -> str:
-    """Return the settings of a filter: each row has a name, the stored and the project's value."""
-    return "\n".join((heading, _table(("setting", "stored", "project"), rows)))
-
-
-def listed(rows: Sequence[Sequence[str]]) -> str:
-    """Return lines about filters. Their keys come last, because they may be long."""
-    columns = ("window", "generations", "capacity", "URLs", "fill", "memory")
-    return _table_of_keys((*columns, "rotates (UTC)", "last worker", "key"), rows)
-
-
-def watched(rows: Sequence[Sequence[str]]) -> str:
-    """Return lines about what changes in filters."""
-    columns = ("URLs", "new a second", "fill", "claimed", "workers", "rotates (UTC)", "key")
-    return _table_of_keys(columns, rows)
-
-
-def _table_of_keys(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    *lines, keys = zip(*[headings, *rows], strict=True)
-    first, *others = zip(*lines, strict=True)
-    table = _table(first, others).splitlines()
-    return "\n".join(f"{line}  {key}" for line, key in zip(table, keys, strict=True))
+    return "\n".join((_facts(heading, facts), "", table(_generations(info), info.generations)))
 
 
 def finding(finding: Finding, head: str = "") -> str:
@@ -193,16 +209,6 @@ def _facts(heading: str, facts: Mapping[str, str]) -> str:
     return "\n".join([heading, *(f"  {name:{width}}  {value}" for name, value in facts.items())])
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of plain columns, aligned to the right."""
-    lines = [headings, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
-        for line in lines
-    )
-
-
 def site(site: Site, forecast: Forecast) -> str:
     """Return what a filter for a site takes, as text."""
     new = site.in_all - site.urls
@@ -263,40 +269,48 @@ def _discards(numbers: Load | FilterInfo, when: str) -> str:
     )
 
 
-def _load_row(load: Load) -> list[str]:
-    room = "forgets early" if load.forgets_early else "no"
-    return [
-        f"{load.urls:,}",
-        size(load.generation_memory),
-        size(load.memory),
-        f"{load.bits_per_url:.1f}",
-        _rate(load.error_rate),
-        f"{load.unrecorded:,} over" if load.unrecorded else room,
-    ]
+def _room_of(load: Load) -> str:
+    if load.unrecorded:
+        return f"{load.unrecorded:,} over"
+    return "forgets early" if load.forgets_early else "no"
 
 
-def _generation_row(info: FilterInfo, generation: GenerationInfo) -> list[str]:
-    closes, forgotten = minute(generation.closes), minute(generation.forgotten)
+#: What a filter takes with some URLs.
+LOADS: Sequence[Column[Load]] = (
+    Column("URLs a generation", lambda load: f"{load.urls:,}"),
+    Column("a generation", lambda load: size(load.generation_memory)),
+    Column("all", lambda load: size(load.memory)),
+    Column("bits per URL", lambda load: f"{load.bits_per_url:.1f}"),
+    Column("error rate", lambda load: _rate(load.error_rate)),
+    Column("out of room", _room_of),
+)
+
+
+def _generations(info: FilterInfo) -> Sequence[Column[GenerationInfo]]:
+    return (
+        Column("opened (UTC)", lambda one: minute(one.opened)),
+        Column("closes", lambda one: _ends(info, one)[0]),
+        Column("forgotten", lambda one: _ends(info, one)[1]),
+        Column("URLs", lambda one: f"{one.count:,}"),
+        Column("fill", lambda one: f"{one.fill_ratio:.1%}"),
+        Column("rate now", lambda one: _rate(one.estimated_error_rate)),
+        Column("layers", lambda one: str(one.layers)),
+        Column("memory", lambda one: size(one.memory)),
+    )
+
+
+def _ends(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
+    """Return when a generation closes and is forgotten."""
     if info.window is None or info.period is None:
-        closes = forgotten = "never"
-    elif not closes:
-        closes, forgotten = _in_runs(info, generation)
-    return [
-        minute(generation.opened),
-        closes,
-        forgotten,
-        f"{generation.count:,}",
-        f"{generation.fill_ratio:.1%}",
-        _rate(generation.estimated_error_rate),
-        str(generation.layers),
-        size(generation.memory),
-    ]
+        return "never", "never"
+    if generation.closes:
+        return minute(generation.closes), minute(generation.forgotten)
+    return _in_runs(info.window, info.period, info.generations[0].run - generation.run)
 
 
-def _in_runs(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
+def _in_runs(window: str, period: str, age: int) -> tuple[str, str]:
     """Return when a generation closes and is forgotten, in runs of the crawl."""
-    schedule = Schedule(parse_span("window", info.window), parse_span("period", info.period))
-    age = info.generations[0].run - generation.run
+    schedule = Schedule(parse_span("window", window), parse_span("period", period))
     left = schedule.generations - age
     forgotten = "with the next run" if left == 1 else f"{left} runs from now"
     return "closed" if age else "with the next run", forgotten

@@ -1,21 +1,30 @@
 """``scrapy bloom settings``: a filter's stored settings beside the project's, and apply these."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from scrapy_bloom.bloom.errors import in_words
-from scrapy_bloom.bloom.options import REPLACE
+from scrapy_bloom.bloom.errors import BloomError, in_words
+from scrapy_bloom.bloom.options import EXTEND, REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.cli import render
+from scrapy_bloom.cli.render import Column
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options
-from scrapy_bloom.cli.stored_settings import compare, options_of
 from scrapy_bloom.crawl import advice
-from scrapy_bloom.settings import WORDS
+from scrapy_bloom.crawl.advice import Finding
+from scrapy_bloom.settings import WORDS, BloomSettings
 
 HELP = "show the stored settings of filters beside the project's; --apply writes the project's"
+
+#: Columns of settings: name, stored value, and the project's.
+COLUMNS: Sequence[Column[tuple[str, object, object]]] = (
+    Column("setting", lambda pair: pair[0]),
+    Column("stored", lambda pair: advice.said(pair[0], pair[1])),
+    Column("project", lambda pair: advice.said(pair[0], pair[2])),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +91,35 @@ def _describe(session: CommandSession, server: Server, name: str) -> tuple[dict[
         "key": key,
         "settings": {setting: {"stored": old, "project": new} for setting, old, new in pairs},
     }
-    rows = [[setting, *(advice.said(setting, v) for v in both)] for setting, *both in pairs]
-    text = render.stored_settings(f"{key} on {server.address} (window {name!r})", rows)
+    text = f"{key} on {server.address} (window {name!r})\n{render.table(COLUMNS, pairs)}"
     if finding := compare(wanted, key, snapshot):
         text += f"\n\n{render.finding(finding)}"
     return document, in_words(text, WORDS)
+
+
+def options_of(settings: BloomSettings, window: str) -> FilterOptions:
+    """Return what settings ask of the filter of a window."""
+    others = settings.windows.others
+    return FilterOptions(**settings.parameters(others.get(window)), on_difference=EXTEND)
+
+
+def compare(wanted: FilterOptions, key: str, snapshot: Snapshot) -> Finding | None:
+    """Return how settings differ from those of a stored filter; None if they do not.
+
+    Args:
+        wanted: what the project asks for.
+        key: the filter's key.
+        snapshot: what is stored.
+    """
+    stored = next(iter(snapshot.rings.values())).config
+    try:
+        wanted.check(snapshot.header, key)
+        return advice.on_difference(stored, wanted.change(stored, key))
+    except BloomError as error:
+        return _refused(error)
+
+
+def _refused(error: BloomError) -> Finding:
+    problem, _, remedy = in_words(str(error), WORDS).partition(": ")
+    remedy = remedy or "Correct the settings"
+    return Finding(problem, "a crawl refuses to open the filter", remedy[0].upper() + remedy[1:])

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from scrapy_bloom.bloom.validators import seconds, whole_number
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.info import gather
 from scrapy_bloom.cli.metrics import living
+from scrapy_bloom.cli.render import Column
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options
 from scrapy_bloom.settings import WORDS
 
@@ -42,6 +43,7 @@ class Watched:
         claims: URLs that are claimed, and not settled yet.
         workers: that are alive.
         rotates: Unix time of its next rotation; 0 for never, or with a run.
+        rate: new URLs a second since the last look; None if it was not there then.
     """
 
     window: str
@@ -51,6 +53,7 @@ class Watched:
     claims: int = 0
     workers: int = 0
     rotates: int = 0
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,11 @@ def rates(look: Look, before: Look) -> Mapping[str, float]:
     }
 
 
+def _rated(look: Look, before: Look) -> list[Watched]:
+    speed = rates(look, before)
+    return [replace(one, rate=speed.get(one.key)) for one in look.filters]
+
+
 @contextmanager
 def _screen(*, is_json: bool) -> Iterator[Callable[[Look, Look], None]]:
     """Yield what shows a look: on a terminal in one place, else below the last one."""
@@ -158,43 +166,47 @@ def _screen(*, is_json: bool) -> Iterator[Callable[[Look, Look], None]]:
 
 
 def _document(look: Look, before: Look) -> dict[str, Any]:
-    speed = rates(look, before)
-    return {
-        "error": look.error or None,
-        "filters": [
-            {
-                "name": one.window,
-                "key": one.key,
-                "exists": one.urls is not None,
-                "urls": one.urls,
-                "urls_a_second": speed.get(one.key),
-                "fill_ratio": one.fill,
-                "claims": one.claims,
-                "workers": one.workers,
-                "closes": one.rotates or None,
-            }
-            for one in look.filters
-        ],
-    }
+    filters = render.documents(COLUMNS, _rated(look, before))
+    return {"error": look.error or None, "filters": filters}
 
 
 def _text(look: Look, before: Look) -> str:
     time_of_day = time.strftime("%H:%M:%S")
     if look.error:
         return f"{time_of_day}  {look.error}"
-    speed = rates(look, before)
-    return f"{time_of_day}\n{render.watched([_row(one, speed) for one in look.filters])}"
+    return f"{time_of_day}\n{render.table(COLUMNS, _rated(look, before))}"
 
 
-def _row(one: Watched, speed: Mapping[str, float]) -> list[str]:
-    if one.urls is None:
-        return ["no such filter", "-", "-", "-", "-", "-", one.key]
-    return [
-        f"{one.urls:,}",
-        f"{speed[one.key]:+,.0f}" if one.key in speed else "-",
-        f"{one.fill:.1%}",
-        f"{one.claims:,}",
-        f"{one.workers:,}",
-        render.minute(one.rotates) or "-",
-        one.key,
-    ]
+def _if_there(text: Callable[[Watched], str]) -> Callable[[Watched], str]:
+    """Return a text of filters that are there."""
+    return lambda one: "-" if one.urls is None else text(one)
+
+
+COLUMNS: Sequence[Column[Watched]] = (
+    Column("", name="name", value=lambda one: one.window),
+    Column("", name="exists", value=lambda one: one.urls is not None),
+    Column(
+        "URLs",
+        lambda one: "no such filter" if one.urls is None else f"{one.urls:,}",
+        "urls",
+        lambda one: one.urls,
+    ),
+    Column(
+        "new a second",
+        lambda one: "-" if one.rate is None else f"{one.rate:+,.0f}",
+        "urls_a_second",
+        lambda one: one.rate,
+    ),
+    Column("fill", _if_there(lambda one: f"{one.fill:.1%}"), "fill_ratio", lambda one: one.fill),
+    Column("claimed", _if_there(lambda one: f"{one.claims:,}"), "claims", lambda one: one.claims),
+    Column(
+        "workers", _if_there(lambda one: f"{one.workers:,}"), "workers", lambda one: one.workers
+    ),
+    Column(
+        "rotates (UTC)",
+        lambda one: render.minute(one.rotates) or "-",
+        "closes",
+        lambda one: one.rotates or None,
+    ),
+    Column("key", lambda one: one.key, "key", lambda one: one.key, is_left=True),
+)

@@ -114,7 +114,8 @@ class Stats:
     @property
     def windows(self) -> list[str]:
         """All windows that have stats, the main one first."""
-        named = {window for window, _ in self.names} - {DEFAULT}
+        # The thread of the metrics asks too: a copy does not change while it is read.
+        named = {window for window, _ in [*self.names]} - {DEFAULT}
         return [DEFAULT, *sorted(named)]
 
     def number(self, name: str, window: str) -> float | None:

@@ -4,8 +4,6 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 import redis
@@ -37,33 +35,16 @@ def page_of(log: Path) -> str:
     return match[1]
 
 
-def status(request: Request | str) -> int:
-    try:
-        with urlopen(request, timeout=30) as response:
-            return int(response.status)
-    except HTTPError as error:
-        with error:
-            return error.code
-
-
 def test_a_crawl_is_scraped_while_it_runs(
     web: SiteServer, settings: dict[str, str], tmp_path: Path
 ) -> None:
     texts: list[str] = []
-    statuses: list[int] = []
 
     def scrape() -> None:
-        url = page_of(tmp_path / "log")
-        kind, text = fetch(url)
-        assert kind == "text/plain; version=0.0.4; charset=utf-8"
-        texts.append(text)
-        statuses.append(status(url.replace("/metrics", "/")))
-        statuses.append(status(Request(url, method="HEAD")))
-        statuses.append(status(Request(url, data=b"x", method="POST")))
+        texts.append(fetch(page_of(tmp_path / "log")))
 
     stats = crawl_and_act(web, tmp_path, {20: scrape, 60: scrape}, **settings)
     first, second = map(parse, texts)
-    assert statuses == 2 * [404, 200, 405]
     for name in ("new", "seen", "crawled"):
         metric = f"scrapy_bloom_{name}_total", SPIDER
         # Which page comes when is up to the crawl: the first pages may have only new links.
@@ -83,7 +64,7 @@ def test_windows_are_labels(web: SiteServer, settings: dict[str, str], tmp_path:
     crawl_and_act(
         web,
         tmp_path,
-        {80: lambda: found.append(parse(fetch(page_of(tmp_path / "log"))[1]))},
+        {80: lambda: found.append(parse(fetch(page_of(tmp_path / "log"))))},
         BLOOM_RECRAWL_RULES='[["page=", "run"], ["/", "1 day"]]',
         **settings,
     )
@@ -110,15 +91,6 @@ def test_a_port_in_use_is_one_warning_and_the_crawl_goes_on(
     assert stats["bloom/crawled"] > 20
 
 
-def test_an_address_that_is_not_this_machines_is_a_warning(
-    web: SiteServer, settings: dict[str, str], tmp_path: Path
-) -> None:
-    settings["BLOOM_METRICS_PORT"] = "192.0.2.1:9410"
-    stats = crawl_and_act(web, tmp_path, {}, **settings)
-    assert "192.0.2.1:9410 cannot be used" in (tmp_path / "log").read_text()
-    assert stats["finish_reason"] == "finished"
-
-
 def test_by_default_nothing_listens(
     web: SiteServer, settings: dict[str, str], tmp_path: Path
 ) -> None:
@@ -128,12 +100,10 @@ def test_by_default_nothing_listens(
 
 
 @pytest.mark.skipif(version_info < (2, 19), reason="this Scrapy has no crawls without a reactor")
-def test_without_a_reactor_there_is_a_warning(
-    web: SiteServer, settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_it_needs_no_reactor(web: SiteServer, settings: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     crawl("links", web, tmp_path, LOG_FILE=str(log), TWISTED_REACTOR_ENABLED="False", **settings)
-    assert "it needs Twisted's reactor" in log.read_text()
+    assert page_of(log)
 
 
 #: Two crawls on one port, one after the other; prints whether it is open in each, and afterwards.

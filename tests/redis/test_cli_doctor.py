@@ -15,9 +15,8 @@ from support.rights import PASSWORD, USER, user_of
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.doctor_checks import ServerFacts, check_facts, check_memory
-from scrapy_bloom.cli.doctor_embedded import Place, check_place
-from scrapy_bloom.cli.doctor_project import judge
+from scrapy_bloom.cli.doctor_project import Check, check, judge
+from scrapy_bloom.cli.doctor_server import OF_PLACE, OF_SERVER, Place, ServerFacts
 from scrapy_bloom.crawl.advice import Finding
 
 OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
@@ -49,20 +48,20 @@ class Wrong(Shop):
 def problems(done: Done) -> dict[str, list[str]]:
     """Return what is wrong, by check: problems with reasons and remedies."""
     found: dict[str, list[str]] = {}
-    for check in done.json["checks"]:
-        if check["state"] == "problem":
-            assert check["problem"]
-            assert check["why"]
-            assert check["remedy"]
-            text = f"{check['problem']} | {check['why']} | {check['remedy']}"
-            found.setdefault(check["check"], []).append(text)
+    for one in done.json["checks"]:
+        if one["state"] == "problem":
+            assert one["problem"]
+            assert one["why"]
+            assert one["remedy"]
+            text = f"{one['problem']} | {one['why']} | {one['remedy']}"
+            found.setdefault(one["check"], []).append(text)
     assert done.json["problems"] == sum(map(len, found.values()))
     assert done.code == (1 if found else 0)
     return found
 
 
 def states(done: Done) -> dict[str, str]:
-    return {check["check"]: check["state"] for check in done.json["checks"]}
+    return {one["check"]: one["state"] for one in done.json["checks"]}
 
 
 @contextmanager
@@ -334,25 +333,40 @@ def test_of_an_embedded_server(doctor: Call, data_dir: Path, own_tmp: Path) -> N
 @pytest.mark.parametrize(
     ("place", "texts"),
     [
-        (Place(Path("/data"), True, 1 << 40, False, False), []),
-        (Place(Path("/data"), True, 1 << 40, True, False), ["when the machine restarts"]),
-        (Place(Path("/data"), True, 1 << 40, False, True), ["when the container is removed"]),
-        (Place(Path("/data"), True, 1 << 20, False, False), ["1.0 MiB are free on the disk"]),
+        (Place(Path("/data"), True, 1 << 40, False, False, 1 << 20), []),
+        (Place(Path("/data"), True, 1 << 40, True, False, 1 << 20), ["when the machine restarts"]),
+        (
+            Place(Path("/data"), True, 1 << 40, False, True, 1 << 20),
+            ["when the container is removed"],
+        ),
+        (
+            Place(Path("/data"), True, 1 << 20, False, False, 1 << 20),
+            ["1.0 MiB are free on the disk"],
+        ),
     ],
 )
 def test_where_embedded_data_is(place: Place, texts: list[str]) -> None:
-    found = [one.finding.problem for one in check_place(place, 1 << 20) if one.finding]
+    found = [*map(problem_of, check(OF_PLACE, place))]
+    found = [problem for problem in found if problem]
     assert len(found) == len(texts)
     assert all(text in problem for text, problem in zip(texts, found, strict=True))
 
 
-def facts(**server: str) -> ServerFacts:
+def problem_of(one: Check) -> str:
+    return one.result.problem if isinstance(one.result, Finding) else ""
+
+
+def checks(**server: Any) -> dict[str, Check]:
+    """Return the checks of a server, of whose INFO these are the fields; ``need`` is ours."""
+    need = server.pop("need", 0)
     server = {"redis_version": "7.2.0", "redis_mode": "standalone", **server}
-    return ServerFacts("redis://x", 0.001, False, [server], [server], [server], [server], ["60 1"])
+    nodes = 4 * ([server],)
+    facts = ServerFacts("redis://x", 0.001, False, *nodes, ["60 1"], has_window=True, need=need)
+    return {one.name: one for one in check(OF_SERVER, facts)}
 
 
 @pytest.mark.parametrize(
-    ("server", "check", "text"),
+    ("server", "name", "text"),
     [
         ({"redis_version": "6.2.14"}, "version", "the server is Redis 6.2.14"),
         ({"redis_mode": "sentinel"}, "kind", "is a sentinel, and no server"),
@@ -361,22 +375,17 @@ def facts(**server: str) -> ServerFacts:
         ({"aof_last_write_status": "err"}, "persistence", "could not write to its disk"),
     ],
 )
-def test_what_info_shows(server: dict[str, str], check: str, text: str) -> None:
-    checks = {one.name: one for one in check_facts(facts(**server), has_window=True, replicas=0)}
-    finding = checks[check].finding
-    assert finding is not None
-    assert text in finding.problem
-    fine = {one.name: one for one in check_facts(facts(), has_window=True, replicas=0)}
-    assert fine[check].finding is None
+def test_what_info_shows(server: dict[str, str], name: str, text: str) -> None:
+    assert text in problem_of(checks(**server)[name])
+    assert checks()[name].state == "fine"
 
 
 def test_memory_of_a_machine() -> None:
-    small = facts(used_memory="900", total_system_memory="1000", maxmemory="0")
-    finding = check_memory(small, 200).finding
-    assert finding is not None
-    assert "the memory of its machine leaves the server 100 bytes" in finding.problem
-    assert check_memory(small, 100).finding is None
-    assert check_memory(facts(), 100).state == "unknown"
+    small = {"used_memory": "900", "total_system_memory": "1000", "maxmemory": "0"}
+    text = "the memory of its machine leaves the server 100 bytes"
+    assert text in problem_of(checks(**small, need=200)["memory"])
+    assert checks(**small, need=100)["memory"].state == "fine"
+    assert checks()["memory"].state == "unknown"
 
 
 def test_slow_fingerprinters() -> None:
