@@ -90,16 +90,6 @@ def test_both_kinds_are_one_filter(run: Run) -> None:
     run(scenario)
 
 
-def test_rotation_needs_a_window(run: Run) -> None:
-    async def rotate(bloom: AsyncBloomFilter, other: BloomFilter) -> int:
-        await bloom.rotate()
-        return len(other.info().generations)
-
-    with pytest.raises(ConfigurationError, match="has no window"):
-        run(rotate)
-    assert run(rotate, window="5 months") == 2
-
-
 def test_items_may_come_from_an_async_iterator(run: Run) -> None:
     async def produce(count: int) -> AsyncIterator[str]:
         for number in range(count):
@@ -114,17 +104,6 @@ def test_items_may_come_from_an_async_iterator(run: Run) -> None:
         assert len(other) == 20_010
 
     run(scenario, capacity=50_000)
-
-
-def test_one_item_where_several_are_expected_is_a_type_error(run: Run) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
-        for call in (bloom.add_many, bloom.extend, bloom.find_all):
-            with pytest.raises(TypeError, match="several items"):
-                await call("text")
-        with pytest.raises(TypeError, match="str or bytes"):
-            await bloom.add(1)  # type: ignore[arg-type]
-
-    run(scenario)
 
 
 def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
