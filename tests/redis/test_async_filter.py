@@ -106,17 +106,6 @@ def test_items_may_come_from_an_async_iterator(run: Run) -> None:
     run(scenario, capacity=50_000)
 
 
-def test_one_item_where_several_are_expected_is_a_type_error(run: Run) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
-        for call in (bloom.add_many, bloom.extend, bloom.find_all):
-            with pytest.raises(TypeError, match="several items"):
-                await call("text")
-        with pytest.raises(TypeError, match="str or bytes"):
-            await bloom.add(1)  # type: ignore[arg-type]
-
-    run(scenario)
-
-
 def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
     """Through growth and rotations by others, which they all have to follow."""
 

@@ -244,7 +244,7 @@ def test_a_stale_client_neither_writes_to_a_dropped_generation_nor_makes_its_key
     sleeper.add_many(["a"])
     held = sleeper._session.held[0]
     _, hashes = sleeper._session.hasher.hashes(b"late")
-    calls = [held.add(held.pack(hashes)), held.contains_in(held.ring.active, held.pack(hashes))]
+    calls = [held.add(held.pack(hashes)), held.contains(held.pack(hashes), held.ring.active)]
 
     def send_late() -> None:
         before = contents(client)

@@ -85,7 +85,7 @@ def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None
 def test_any_one_generation_can_be_asked(order: str) -> None:
     mine = held(order)
     for generation in mine.ring.generations:
-        call = mine.contains_in(generation, mine.pack(HASHES))
+        call = mine.contains(mine.pack(HASHES), generation)
         assert names(call) == ["ring", *(layer.name for layer in generation.layers)]
         _, _, _, groups, _, packed, _, _ = call.args
         layers = list(generation.layers)

@@ -158,7 +158,7 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
     while pending:
         yield from session.ensure_open()
         batches = _batches(session, items, pending)
-        calls = [b.held.contains_in(g, b.packed) for b in batches for g in b.held.ring.generations]
+        calls = [b.held.contains(b.packed, g) for b in batches for g in b.held.ring.generations]
         replies = iter((yield calls))
         pending, refused = [], []
         for batch in batches:
