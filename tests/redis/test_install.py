@@ -5,7 +5,6 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from threading import Thread
 from typing import Any, TypeVar
 
 import pytest
@@ -27,7 +26,6 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.extras.algebra import copy
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
 from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together, run_together_async
@@ -72,16 +70,9 @@ def put_file(client: redis.Redis, data: bytes, between: Between) -> None:
     run_together(operation, lambda _, steps: run(watched(steps, between)))
 
 
-@pytest.fixture(params=["loaded", "copied"])
-def put(request: pytest.FixtureRequest, data: bytes) -> Put:
-    def loaded(client: redis.Redis, between: Between) -> None:
-        put_file(client, data, between)
-
-    def copied(client: redis.Redis, between: Between) -> None:
-        operation = copy(make(client, "source").session, Keys("new"))
-        run_together(operation, lambda _, steps: Driver(client).run(watched(steps, between)))
-
-    return loaded if request.param == "loaded" else copied
+@pytest.fixture
+def put(data: bytes) -> Put:
+    return lambda client, between: put_file(client, data, between)
 
 
 def outcome(client: redis.Redis) -> str:
@@ -308,15 +299,14 @@ def test_bitmaps_that_are_evicted_meanwhile_are_noticed(client: redis.Redis, dat
 
 
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("how", ["loaded", "copied"])
 def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
-    server: Server, client: redis.Redis, data: bytes, how: str, again: bool
+    server: Server, client: redis.Redis, data: bytes, again: bool
 ) -> None:
     async def attempt(after: int) -> str:
         """Cancel it at a round trip, and say what came of that."""
         # With a time-out of the client's, asyncio.wait_for may swallow it (before Python 3.12).
         async with redis.asyncio.Redis.from_url(server.url, socket_timeout=None) as own:
-            bloom, count = AsyncBloomFilter(own, "source"), 0
+            bloom, count = AsyncBloomFilter(own, "new"), 0
             task = asyncio.current_task()
             assert task is not None
 
@@ -330,10 +320,7 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
                 return bloom.run(lambda _: watched(steps, cancel), on_all_blocks=True)
 
             try:
-                if how == "loaded":
-                    operation: Any = load(Keys("new"), ArchiveReader(io.BytesIO(data)))
-                else:
-                    operation = copy(bloom.session, Keys("new"))
+                operation = load(Keys("new"), ArchiveReader(io.BytesIO(data)))
                 await run_together_async(
                     operation, lambda _, steps: run(steps), async_driver.finish
                 )
@@ -347,7 +334,6 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
     outcomes = []
     for after in range(1, 200):
         client.flushall()
-        make(client, "source")
         result = asyncio.run(attempt(after))
         found = outcome(client)
         if result == "cancelled":
@@ -514,51 +500,6 @@ def test_of_two_at_once_that_end_nothing_is_mixed(
     else:
         BloomFilter(client, "new").open()
         assert {key.decode() for key in client.keys(NEW)} == set(BloomFilter(client, "new").keys())
-
-
-def test_of_threads_that_write_one_filter_exactly_one_wins(server: Server) -> None:
-    """Readers have no errors meanwhile, and find nothing or the whole."""
-    with server.client() as client:
-        client.flushall()
-        data = file_of(make(client, "one", blocks=16))
-    wins, unexpected = list[int](), list[BaseException]()
-    rounds = range(10)
-
-    def write(number: int) -> None:
-        with server.client() as mine:
-            try:
-                operation = load(Keys(f"new{number}"), ArchiveReader(io.BytesIO(data)))
-                run_together(operation, lambda _, steps: Driver(mine).run(steps))
-            except ConfigurationError:
-                pass
-            except BaseException as error:
-                unexpected.append(error)
-            else:
-                wins.append(number)
-
-    def read() -> None:
-        with server.client() as mine:
-            for number in rounds:
-                bloom = BloomFilter(mine, f"new{number}")
-                try:
-                    while bloom.look() is None:
-                        assert bloom.keys() is not None
-                    assert bloom.contains(ITEMS) == [True] * len(ITEMS)
-                except BaseException as error:
-                    unexpected.append(error)
-
-    reader = Thread(target=read)
-    reader.start()
-    for number in rounds:
-        writers = [Thread(target=write, args=(number,)) for _ in range(3)]
-        for thread in writers:
-            thread.start()
-        for thread in writers:
-            thread.join()
-    reader.join(timeout=60)
-    assert not reader.is_alive()
-    assert unexpected == []
-    assert wins == [*rounds]
 
 
 # -- clients that use the key meanwhile --

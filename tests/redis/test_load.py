@@ -4,22 +4,16 @@ import asyncio
 import io
 import random
 import re
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import given
-from hypothesis import strategies as st
-from support.archives import damages, read
+from support.archives import damages
 from support.clock import MovedServer
-from support.examples import examples
-from support.saving import KEY, OPTIONS, URLS, Between, make, saved, stored, watched
+from support.saving import KEY, URLS, Between, make, saved, watched
 from support.servers import SERVERS, Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
@@ -114,43 +108,6 @@ def without_changed(other: redis.Redis, client: redis.Redis) -> dict[str, object
         (_, old_end), (_, new_end) = before[name], after[name]
         assert 0 <= new_end - old_end <= 60
     return after
-
-
-@given(data=st.data())
-@examples(25)
-def test_any_filter_is_the_same_again(both: list[redis.Redis], data: st.DataObject) -> None:
-    one, two = both
-    one.flushall()
-    two.flushall()
-    options = data.draw(st.sampled_from(KINDS)) | {
-        "capacity": data.draw(st.integers(1, 2_000)),
-        "blocks": data.draw(st.integers(1, 6)),
-        "growth": data.draw(st.sampled_from([0, 1, 2])),
-    }
-    bloom = make(one, **options)
-    bloom.open()
-    for _ in range(data.draw(st.integers(0, 4))):
-        if data.draw(st.booleans()) and "window" in options:
-            bloom.rotate()
-        first = data.draw(st.integers(0, len(URLS)))
-        bloom.extend(URLS[first : first + data.draw(st.integers(0, 700))])
-    loaded(two, saved(bloom))
-    again = BloomFilter(two, KEY, run="a" if "run" in options else None)
-    assert again.contains(URLS) == bloom.contains(URLS)
-    assert again.info().count == bloom.info().count
-    assert set(two.keys()) == set(again.keys())
-
-
-@pytest.fixture(scope="module")
-def both() -> Iterator[list[redis.Redis]]:
-    binaries = [*SERVERS.values()] * 2
-    with (
-        Server(binaries[0]) as one,
-        Server(binaries[1]) as two,
-        one.client() as first,
-        two.client(decode_responses=True) as second,
-    ):
-        yield [first, second]
 
 
 def test_it_is_loaded_on_asyncio(server: Server, client: redis.Redis, full: BloomFilter) -> None:
@@ -249,15 +206,6 @@ def test_a_server_that_is_full_says_so_and_gets_its_memory_back(any_binary: str)
         client.config_set("maxmemory", 0)
         loaded(client, data, "else")
         assert BloomFilter(client, "else").contains(URLS) == [True] * len(URLS)
-
-
-def test_what_is_not_allowed_is_refused_before_anything_is_done(
-    client: redis.Redis, full: BloomFilter
-) -> None:
-    data, before = saved(full), contents(client)
-    with pytest.raises(ArchiveError, match=r"bytes, and 1,000 are allowed: .*raise max_memory"):
-        ArchiveReader(io.BytesIO(data), 1_000)
-    assert contents(client) == before
 
 
 @pytest.mark.parametrize("key", ["{shop:1}:ring", "{shop:0}:header"])
@@ -368,49 +316,6 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
     assert comparable(client, "second") == comparable(client)
 
 
-#: Saves and loads a filter; prints by how many KiB the process has grown meanwhile at most.
-CHILD = """
-import sys, redis
-from pathlib import Path
-from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter, reading, writing
-from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.extras.install import load
-from scrapy_bloom.bloom.extras.multi import run_together
-from scrapy_bloom.bloom.extras.save import save
-
-def kib(name):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1])
-
-run = Driver(redis.Redis.from_url(sys.argv[1])).run
-for number, key in enumerate(("small", "large")):
-    before = kib("VmRSS")
-    with writing(sys.argv[2]) as file:
-        run(save(Keys(key), ArchiveWriter(file)))
-    with reading(sys.argv[2]) as file:
-        operation = load(Keys(f"{key}-copy"), ArchiveReader(file))
-        run_together(operation, lambda _, steps: run(steps))
-print(kib("VmHWM") - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_the_process_grows_no_further_than_for_a_small_filter(
-    client: redis.Redis, server: Server, tmp_path: Path
-) -> None:
-    for key, capacity in (("small", 100_000), ("large", 20_000_000)):
-        BloomFilter(client, key, capacity=capacity, blocks=16).extend(URLS)
-        for block in range(16):
-            size = client.strlen(Keys(key).layer(block, "0.0"))
-            client.setrange(Keys(key).layer(block, "0.0"), 0, random.Random(1).randbytes(size // 2))
-    command = [sys.executable, "-c", CHILD, server.unix_url, str(tmp_path / "file")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert (tmp_path / "file").stat().st_size > 30 << 20
-    assert int(done.stdout) < 10 << 10
-    assert comparable(client, "large-copy") == comparable(client, "large")
-
-
 def test_an_error_of_ours_is_what_the_user_sees_if_cleaning_up_fails_too(
     client: redis.Redis, full: BloomFilter
 ) -> None:
@@ -425,8 +330,3 @@ def test_an_error_of_ours_is_what_the_user_sees_if_cleaning_up_fails_too(
     left = client.keys("{else:*")
     assert left
     assert all(0 < client.ttl(name) <= UNFINISHED_SECONDS for name in left)
-
-
-def test_what_is_read_is_what_is_stored(client: redis.Redis, full: BloomFilter) -> None:
-    assert OPTIONS["blocks"] == 4
-    assert read(saved(full)) == stored(client)

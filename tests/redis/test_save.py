@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.archives import Content, read
 from support.clock import MovedServer
 from support.examples import examples
-from support.saving import KEY, KEYS, URLS, make, saved, stored
+from support.saving import KEYS, URLS, make, saved, stored
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
@@ -85,13 +85,6 @@ def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
     assert [total for _, total in told] == [info.memory] * len(told)
     assert [done for done, _ in told] == sorted({done for done, _ in told})
     assert told[-1] == (info.memory, info.memory)
-
-
-def test_bitmaps_are_bytes_for_clients_that_decode(server: Server, client: redis.Redis) -> None:
-    bloom = make(client)
-    bloom.extend(URLS)
-    with server.client(decode_responses=True) as decoding:
-        assert read(saved(BloomFilter(decoding, KEY))) == stored(client)
 
 
 async def _save_async(server: Server, decode: bool, file: io.BytesIO) -> None:
@@ -345,17 +338,6 @@ def test_a_filter_of_too_many_layers_is_refused(
     with pytest.raises(ArchiveError, match="a file may hold 3 layers; this filter has 4"):
         saved(bloom)
     assert MAX_LAYERS > 16_384
-
-
-def test_a_file_that_cannot_be_written_is_no_trouble_of_the_server(client: redis.Redis) -> None:
-    class Full(io.BytesIO):
-        def write(self, data: Any) -> int:
-            raise OSError(28, "No space left on device")
-
-    bloom = make(client)
-    bloom.open()
-    with pytest.raises(ArchiveError, match="cannot write the file: .*No space left on device"):
-        bloom.run(lambda session: save(session.keys, ArchiveWriter(Full())))
 
 
 def test_what_has_expired_is_said_to_have_expired(moved: MovedServer) -> None:

@@ -130,15 +130,6 @@ def test_any_filter_is_read_back(data: st.DataObject) -> None:
     assert read(write(content, header)) == content
 
 
-@given(st.binary(max_size=3_000), st.integers(0, 2 * CHUNK_BYTES))
-@examples(30)
-def test_any_bytes_are_read_back(start: bytes, zeros: int) -> None:
-    data = start + bytes(zeros) + b"\1"
-    ring = ring_of(0, (len(data),), one_block := replace(FILTER, blocks=1))
-    content: Content = [(ring, {"8.0": 1}, [data])]
-    assert read(write(content, one_block)) == content
-
-
 def test_the_header_says_what_it_is_and_of_when() -> None:
     reader = ArchiveReader(io.BytesIO(write(example())))
     assert reader.header == FILTER
@@ -215,18 +206,6 @@ def is_refused_or_read(data: bytes, content: Content) -> bool:
         return read(data) == content
     except ArchiveError as error:
         return str(error).startswith("the file cannot be loaded: at byte ")
-
-
-@given(st.data())
-@examples(200)
-def test_any_other_bytes_are_refused(data: st.DataObject) -> None:
-    ring = ring_of(0, (900,), replace(FILTER, blocks=1))
-    content: Content = [(ring, {"8.0": 1}, [bitmap(900, 0.1)])]
-    good = write(content, ring.header)
-    start = data.draw(st.integers(0, len(good)))
-    end = data.draw(st.integers(start, len(good)))
-    other = good[:start] + data.draw(st.binary(max_size=60)) + good[end:]
-    assert is_refused_or_read(other, content)
 
 
 @pytest.mark.parametrize(

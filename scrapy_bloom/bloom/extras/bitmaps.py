@@ -110,15 +110,10 @@ def unite(blocks: Sequence[Contents]) -> Contents:
     for block in blocks:
         for generation in block.ring.generations:
             end, bitmaps = block.ring.forgotten(generation), block.of(generation)
-            if end in joined:
-                there, others = joined[end]
-                opened, dated = generation.opened, generation.dated
-                joined[end] = (
-                    replace(there, opened=min(there.opened, opened), dated=max(there.dated, dated)),
-                    _join(others, bitmaps),
-                )
-            else:
-                joined[end] = generation, bitmaps
+            there, others = joined.get(end, (generation, []))
+            opened = min(there.opened, generation.opened)
+            bitmaps = _join(others, bitmaps) if others else bitmaps
+            joined[end] = replace(there, opened=opened), bitmaps
     generations: list[Generation] = []
     made: list[Bitmap] = []
     for number, end in enumerate(sorted(joined)):
