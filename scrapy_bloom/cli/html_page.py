@@ -5,7 +5,7 @@ All texts are escaped: names of keys, windows and hosts may be anything. Numbers
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -13,7 +13,7 @@ from string import Template
 
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
-from scrapy_bloom.cli.render import minute, size
+from scrapy_bloom.cli.render import Column, Row, minute, size
 
 #: A time beyond which a forecast is not worth a date, in seconds: 100 years.
 FAR = 100 * 366 * 86_400
@@ -113,7 +113,8 @@ def _panel(panel: Panel) -> str:
     info = panel.info
     content = _fill("missing")
     if info is not None:
-        tables = _generations(info) + _workers(panel.claims)
+        generations = _table("generations", GENERATIONS, info.generations)
+        tables = _fill("generations", table=generations) + _workers(panel.claims)
         content = _tiles(panel, info) + _time_line(info) + tables
     return _fill("panel", name=escape(panel.name), key=escape(panel.key), content=content)
 
@@ -225,48 +226,24 @@ def _time_row(g: GenerationInfo, closes: int, start: int, scale: float, now: flo
     )
 
 
-def _generations(info: FilterInfo) -> str:
-    rows = [
-        {
-            "Opened (UTC)": _time("opened", g.opened),
-            "Closes": _time("closes", g.closes),
-            "Forgotten": _time("forgotten", g.forgotten),
-            "URLs": _data("count", g.count),
-            "Fill": _data("fill_ratio", g.fill_ratio, f"{g.fill_ratio:.1%}"),
-            "Error rate": _rate("estimated_error_rate", g.estimated_error_rate),
-            "Layers": _data("layers", g.layers),
-            "Memory": _data("memory", g.memory, size(g.memory)),
-        }
-        for g in info.generations
-    ]
-    return _fill("generations", table=_table("generations", rows))
-
-
 def _workers(claims: ClaimTally) -> str:
-    rows = [
-        {
-            "Worker": escape(worker.name),
-            "Spider": escape(worker.spider),
-            "State": _fill("state", state=worker.state),
-            "Claims": _data("worker_claims", worker.claims),
-        }
-        for worker in claims.workers
-    ]
-    table = _table("workers", rows) if rows else _fill("unregistered")
+    table = _fill("unregistered")
+    if claims.workers:
+        table = _table("workers", WORKERS, claims.workers)
     if claims.elsewhere:
         table += _fill("elsewhere", claims=_data("elsewhere", claims.elsewhere))
     return _fill("workers", table=table)
 
 
-def _table(name: str, rows: Sequence[Mapping[str, str]]) -> str:
+def _table(name: str, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
     """Return a table; on narrow screens each row becomes a card."""
-    head = "".join(_fill("heading", column=column) for column in rows[0])
-    body = "".join(_fill("row", cells=_cells(row)) for row in rows)
+    head = "".join(_fill("heading", column=column.heading) for column in columns)
+    body = "".join(_fill("row", cells=_cells(columns, row)) for row in rows)
     return _fill("table", name=name, head=head, body=body)
 
 
-def _cells(row: Mapping[str, str]) -> str:
-    return "".join(_fill("cell", column=column, cell=cell) for column, cell in row.items())
+def _cells(columns: Sequence[Column[Row]], row: Row) -> str:
+    return "".join(_fill("cell", column=one.heading, cell=one.text(row)) for one in columns)
 
 
 def _data(name: str, value: float, text: str = "") -> str:
@@ -279,3 +256,22 @@ def _rate(name: str, value: float) -> str:
 
 def _time(name: str, time: int) -> str:
     return _data(name, time, minute(time) or "&ndash;")
+
+
+#: Columns whose texts are HTML.
+GENERATIONS: Sequence[Column[GenerationInfo]] = (
+    Column("Opened (UTC)", lambda one: _time("opened", one.opened)),
+    Column("Closes", lambda one: _time("closes", one.closes)),
+    Column("Forgotten", lambda one: _time("forgotten", one.forgotten)),
+    Column("URLs", lambda one: _data("count", one.count)),
+    Column("Fill", lambda one: _data("fill_ratio", one.fill_ratio, f"{one.fill_ratio:.1%}")),
+    Column("Error rate", lambda one: _rate("estimated_error_rate", one.estimated_error_rate)),
+    Column("Layers", lambda one: _data("layers", one.layers)),
+    Column("Memory", lambda one: _data("memory", one.memory, size(one.memory))),
+)
+WORKERS: Sequence[Column[WorkerRow]] = (
+    Column("Worker", lambda one: escape(one.name)),
+    Column("Spider", lambda one: escape(one.spider)),
+    Column("State", lambda one: _fill("state", state=one.state)),
+    Column("Claims", lambda one: _data("worker_claims", one.claims)),
+)
