@@ -84,21 +84,6 @@ def counters(client: redis.Redis, block: int = 0, layer: str = "0.0") -> list[in
 # -- adding, claiming, discarding --
 
 
-def test_what_was_added_can_be_discarded(bloom: BloomFilter) -> None:
-    assert add(bloom, A, B) == NEW * 2
-    assert discard(bloom, A) == PRESENT
-    assert bloom.contains([A, B]) == [False, True]
-    assert add(bloom, A) == NEW
-
-
-def test_what_is_not_there_is_not_discarded(bloom: BloomFilter, client: redis.Redis) -> None:
-    add(bloom, A)
-    before = counters(client), counters(client, 1)
-    assert discard(bloom, B, C) == ABSENT * 2
-    assert (counters(client), counters(client, 1)) == before
-    assert len(bloom) == 1
-
-
 def test_an_item_is_there_until_it_was_discarded_as_often_as_it_was_added(
     bloom: BloomFilter, client: redis.Redis
 ) -> None:

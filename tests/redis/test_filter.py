@@ -43,20 +43,6 @@ def finds(bloom: BloomFilter, items: list[str]) -> list[bool]:
     return [bloom.find(item).seen for item in items]
 
 
-def test_claim_says_new_once(client: redis.Redis) -> None:
-    bloom = small(client)
-    assert bloom.add_many(["a", "b", "a"]) == [True, True, False]
-    assert bloom.add_many(["b", "c"]) == [False, True]
-    assert bloom.add_many([]) == []
-
-
-def test_all_objects_on_a_key_are_one_filter(client: redis.Redis) -> None:
-    first, second = small(client), BloomFilter(client, "shop:bloom")
-    assert first.add("a") is True
-    assert second.add("a") is False
-    assert second.header == first.header
-
-
 def test_filters_under_different_keys_know_nothing_of_each_other(client: redis.Redis) -> None:
     first, second = BloomFilter(client, "one"), BloomFilter(client, "two")
     assert first.add("a")
@@ -233,14 +219,6 @@ def test_all_keys_of_a_block_are_in_one_hash_slot(client: redis.Redis) -> None:
     assert len(slots) == 16
     assert all(len(found) == 1 for found in slots.values())
     assert len(set.union(*slots.values())) > 10
-
-
-def test_seeds_are_secret_unless_given(client: redis.Redis) -> None:
-    first, second = BloomFilter(client, "one"), BloomFilter(client, "two")
-    assert first.open().seeds != second.open().seeds
-    given = BloomFilter(client, "three", seeds=[5, 7, 11, 13, 31, 37, 61])
-    assert given.open().seeds == (5, 7, 11, 13, 31, 37, 61)
-    assert len(BloomFilter(client, "four", seeds=9).open().seeds) == 9
 
 
 def test_another_geometry_than_stored_is_refused(client: redis.Redis) -> None:
@@ -818,14 +796,6 @@ def test_a_ring_that_cannot_be_read_is_named(client: redis.Redis) -> None:
         small(client).open()
 
 
-def test_garbage_in_a_count_is_named(client: redis.Redis) -> None:
-    bloom = small(client)
-    bloom.open()
-    client.hset("{shop:bloom:2}:ring", "n:0.0", "nonsense")
-    with pytest.raises(StorageError, match="{shop:bloom:2}:ring"):
-        len(bloom)
-
-
 def test_any_count_that_can_be_is_shown(client: redis.Redis) -> None:
     bloom = small(client, counting=True)
     bloom.open()
@@ -834,7 +804,7 @@ def test_any_count_that_can_be_is_shown(client: redis.Redis) -> None:
     assert bloom.info().estimated_error_rate <= 1
 
 
-@pytest.mark.parametrize("count", ["-5", "1e3", "9" * 30, "٣"])
+@pytest.mark.parametrize("count", ["nonsense", "-5", "1e3", "9" * 30, "٣"])
 def test_a_count_that_cannot_be_is_named(client: redis.Redis, count: str) -> None:
     bloom = small(client, counting=True)
     bloom.open()
