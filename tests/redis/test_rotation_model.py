@@ -438,7 +438,10 @@ class RotationMachine(RuleBasedStateMachine):
 
     @rule(who=clients, number=places, which=places, last=st.booleans(), how=damages)
     def lose_layer(self, who: int, number: int, which: int, last: bool, how: str) -> None:
-        """Its items are forgotten; under write-all those that no older generation has."""
+        """Its items are forgotten; under write-all those that no older generation has.
+
+        Other damage than that it is gone is noticed where a layer is written.
+        """
         number %= len(self.blocks)
         block, ring = self.blocks[number], stored_rings(self.server)[number]
         which %= len(ring.generations)
@@ -448,7 +451,7 @@ class RotationMachine(RuleBasedStateMachine):
         name = KEYS.layer(number, layer.name)
         bitmap = self.server.get(name)
         assert isinstance(bitmap, bytes)
-        if how == "deleted":
+        if how == "deleted" or not (write_all or (which == 0 and layer is layers[-1])):
             self.server.delete(name)
         elif how == "truncated":
             self.server.set(name, b"\x00")
