@@ -1,13 +1,12 @@
 """Workers find the same links at the same time, while slots move or a primary is killed."""
 
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.lockstep import PAGE, Lockstep, look_up, slots_of_pages, worker_on
-from support.loops import eventually, in_loop
+from support.lockstep import PAGE, Lockstep, slots_of_pages, worker_on
+from support.loops import in_loop
 from support.polling import until
 from support.replicas import is_primary, with_replicas
 from support.servers import Server, start_cluster
@@ -78,36 +77,3 @@ def test_a_primary_that_is_killed_costs_its_slots_only(
     assert [number for number, count in outcome.new.items() if not count] == []
     assert {slots[number] for number in outcome.duplicates} <= own
     assert outcome.outages == [1] * PROCESSES
-
-
-@in_loop
-async def lose_last_writes(nodes: list[Server], replicas: list[Server]) -> None:
-    with (
-        worker_on(nodes[0].port, **SETTINGS) as one,
-        worker_on(nodes[0].port, **SETTINGS) as two,
-    ):
-        lost = {
-            n for n, slot in slots_of_pages(one, range(200)).items() if slot in slots_on(nodes[1])
-        }
-        replicas[1].process.send_signal(signal.SIGSTOP)
-        with nodes[1].client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
-        assert not await look_up(one, range(200))
-        assert await look_up(two, range(200)) == {*range(200)}
-        nodes[1].kill()
-        replicas[1].process.send_signal(signal.SIGCONT)
-        assert not await look_up(one, range(200, 300))
-        assert await look_up(two, range(200, 300)) < {*range(200, 300)}
-        await eventually(lambda: is_primary(replicas[1]), "its replica takes over")
-        await one.back()
-        await two.back()
-        # New to the first that looks, and no page of the other nodes.
-        assert await look_up(two, range(200)) == {*range(200)} - lost
-        assert await look_up(one, range(200)) == {*range(200)}
-        assert one.stat("outages") == two.stat("outages") == 1
-
-
-def test_what_a_replica_has_not_got_is_looked_up_again(
-    own_cluster: tuple[list[Server], list[Server]],
-) -> None:
-    lose_last_writes(*own_cluster)

@@ -18,7 +18,6 @@ from support.odd_site import (
     moved,
     page,
 )
-from support.polling import until
 
 # -- a crawl that nothing happens to --
 
@@ -237,15 +236,6 @@ def failures(lab_of: LabOf) -> dict[str, Done]:
     lab.site.pages |= {"/": page(), "/reset": page("/from-reset"), "/from-reset": page()}
     lab.make_due("/reset")
     runs["due"] = lab.crawl()
-    lab.make_due("/broken")
-    runs["a second"] = lab.crawl(BLOOM_RETRY_AFTER="1 s")
-    due = lab.claims()["/broken"].time
-    until(lambda: lab.now() >= due, "it is due")
-    runs["a second later"] = lab.crawl()
-    lab.make_due("/broken", attempt=4)
-    runs["fifth attempt"] = lab.crawl()
-    lab.make_due("/broken")
-    runs["after the last"] = lab.crawl()
     lab.site.pages["/"] = page("/absent", "/broken")
     runs["404 counts"] = lab.crawl()
     return runs
@@ -272,23 +262,6 @@ def test_when_it_is_due_it_is_taken_up_although_nobody_links_it(failures: dict[s
     assert done.hits == Counter(["/", "/reset", "/from-reset"])
     assert {"/reset", "/from-reset"} <= done.recorded
     assert done.stats["bloom/taken_over"] == 1
-
-
-def test_retry_after_says_when_it_is_due(failures: dict[str, Done]) -> None:
-    assert failures["a second"].claims["/broken"].attempt == 2
-    # A failure that is due later than a second from now counts as one of a clock that was ahead.
-    assert failures["a second"].hits["/denied"] == 1
-    assert failures["a second later"].hits == Counter({"/": 1, "/broken": 3, "/denied": 1})
-    assert failures["a second later"].claims["/broken"].attempt == 3
-
-
-def test_after_five_attempts_its_request_is_no_longer_kept(failures: dict[str, Done]) -> None:
-    """When it is due again it is forgotten: who finds it tries it."""
-    claim = failures["fifth attempt"].claims["/broken"]
-    assert (claim.kind, claim.attempt, claim.request) == ("-", 5, "")
-    assert failures["after the last"].hits == Counter(["/"])
-    assert "/broken" not in failures["after the last"].claims
-    assert failures["404 counts"].hits["/broken"] == 3
 
 
 def test_crawled_statuses_say_what_counts_as_crawled(failures: dict[str, Done]) -> None:

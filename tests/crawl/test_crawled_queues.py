@@ -9,12 +9,10 @@ import pytest
 from support.odd_site import (
     CONCURRENCY,
     DENIED,
-    ERROR,
     TREE,
     Crawl,
     Lab,
     LabOf,
-    moved,
     page,
     tree,
 )
@@ -37,10 +35,6 @@ def assert_complete(lab: Lab) -> None:
     assert all(b'"queue":"dir ' in entry for entry in lab.workers().values())
 
 
-def fetched_twice(lab: Lab) -> set[str]:
-    return {path for path, times in lab.site.hits().items() if times > 1 and path != "/"}
-
-
 def kinds(lab: Lab) -> Counter[str]:
     """Whose claims there are: workers' (w), the queue's (q), or nobody's, which failed (-)."""
     return Counter(claim.kind for claim in lab.claims().values())
@@ -57,7 +51,7 @@ def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
     assert lab.workers()
     done = lab.crawl(TREE, JOBDIR=jobdir)
     assert_complete(lab)
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
     assert "bloom/taken_over" not in done.stats
 
 
@@ -67,7 +61,7 @@ def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
     lab.kill_midway(12, TREE, **settings)
     recorded = lab.recorded()
     lab.crawl(TREE, **settings)
-    assert not fetched_twice(lab) & recorded
+    assert not lab.fetched_twice() & recorded
     shutil.rmtree(settings["JOBDIR"])
     due = max((claim.time for claim in lab.claims().values()), default=0)
     until(lambda: lab.now() >= due, "what the queue could not take is due")
@@ -95,7 +89,7 @@ def test_what_a_deleted_jobdir_had_is_crawled_by_the_next_run(lab: Lab, next_one
     shutil.rmtree(jobdir)
     done = lab.crawl(TREE, **{"JOBDIR": jobdir} if next_one == "the same JOBDIR" else {})
     assert_complete(lab)
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
     assert done.stats["bloom/taken_over"] > 0
 
 
@@ -123,16 +117,6 @@ def queued_links(lab: Lab) -> int:
     return sum(pickled not in entry for entry in lab.client.zrange("odd:requests", 0, -1))
 
 
-def saturate(lab: Lab, *crawls: Crawl) -> None:
-    """Wait until workers have as much under way as they may have, and all else is at rest."""
-
-    def is_saturated() -> bool:
-        assert not any(crawl.is_over for crawl in crawls)
-        return lab.site.held == CONCURRENCY * len(crawls)
-
-    until(is_saturated, "workers have as much under way as they may have")
-
-
 def stop_together(lab: Lab, count: int, **settings: object) -> None:
     """Stop so many workers when each has as much under way as it may have."""
     lab.site.hold_after(15)
@@ -140,7 +124,7 @@ def stop_together(lab: Lab, count: int, **settings: object) -> None:
         crawls: list[Crawl] = []
         for _ in range(count):
             crawls.append(stack.enter_context(lab.start(TREE, **settings)))
-            saturate(lab, *crawls)
+            lab.saturate(*crawls)
         for crawl in crawls:
             crawl.ask_to_stop()
         lab.site.release()
@@ -151,7 +135,7 @@ def stop_together(lab: Lab, count: int, **settings: object) -> None:
 def test_claims_are_the_queues_until_requests_are_handed_out(lab: Lab) -> None:
     lab.site.hold_after(15)
     with lab.start(TREE, **distributed(lab)) as crawl:
-        saturate(lab, crawl)
+        lab.saturate(crawl)
         until(
             lambda: kinds(lab) == {"w": CONCURRENCY, "q": queued(lab)},
             "the worker has what it has in hand, and the queue the rest",
@@ -159,7 +143,7 @@ def test_claims_are_the_queues_until_requests_are_handed_out(lab: Lab) -> None:
         lab.site.release()
         crawl.wait()
     assert_complete(lab)
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
 
 
 def test_workers_that_stop_leave_everything_to_the_queue(lab: Lab) -> None:
@@ -170,7 +154,7 @@ def test_workers_that_stop_leave_everything_to_the_queue(lab: Lab) -> None:
     assert all(entry.startswith(b"0 ") for entry in lab.workers().values())  # stopped
     done = lab.crawl(TREE, **settings)
     assert_complete(lab)
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
     assert "bloom/taken_over" not in done.stats
 
 
@@ -178,26 +162,16 @@ def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) ->
     settings = distributed(lab)
     lab.site.hold_after(15)
     with lab.start(TREE, **settings) as one:
-        saturate(lab, one)
+        lab.saturate(one)
         with lab.start(TREE, **settings) as other:
-            saturate(lab, one, other)
+            lab.saturate(one, other)
             recorded = lab.recorded()
             one.kill()
             lab.site.release()
             other.wait()
     assert_complete(lab)
-    assert len(fetched_twice(lab)) <= CONCURRENCY
-    assert not fetched_twice(lab) & recorded
-
-
-def test_workers_that_are_all_killed_are_followed_up(lab: Lab) -> None:
-    """Also if what they had in hand was not yet noted as theirs."""
-    settings = distributed(lab)
-    lab.kill_midway(15, TREE, **settings)
-    recorded = lab.recorded()
-    lab.crawl(TREE, **settings)
-    assert_complete(lab)
-    assert not fetched_twice(lab) & recorded
+    assert len(lab.fetched_twice()) <= CONCURRENCY
+    assert not lab.fetched_twice() & recorded
 
 
 def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
@@ -206,7 +180,7 @@ def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
     assert lab.client.delete("odd:requests")
     done = lab.crawl(TREE, **settings)
     assert_complete(lab)
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
     assert done.stats["bloom/taken_over"] > 0
 
 
@@ -218,7 +192,7 @@ def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab, count: int)
     assert not queued(lab)
     lab.crawl(TREE, **settings)
     assert_complete(lab)
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
 
 
 @pytest.mark.parametrize("persist", [True, False])
@@ -228,31 +202,15 @@ def test_a_page_cools_down_whichever_worker_has_found_it(lab_of: LabOf, persist:
     settings = distributed(lab, persist=persist)
     lab.site.hold_after(1)
     with lab.start(TREE, **settings) as one:
-        saturate(lab, one)
+        lab.saturate(one)
         with lab.start(TREE, **settings) as other:
-            saturate(lab, one, other)
+            lab.saturate(one, other)
             lab.site.release()
             one.wait()
             other.wait()
     assert kinds(lab) == {"-": 30}
-    assert not fetched_twice(lab)
+    assert not lab.fetched_twice()
     assert not lab.workers()
-
-
-def test_redirects_and_retries_leave_no_claim_and_no_worker(lab_of: LabOf) -> None:
-    """Their claims go into the queue once more."""
-    lab = lab_of(
-        {
-            "/": page("/old", "/flaky"),
-            "/old": moved("/new"),
-            "/new": page(),
-            "/flaky": (ERROR, page()),
-        }
-    )
-    done = lab.crawl(TREE, **distributed(lab))
-    assert done.recorded == {"/old", "/new", "/flaky"}
-    assert not done.claims
-    assert not done.workers
 
 
 START = """

@@ -4,13 +4,11 @@ Each crawl is a process of its own; the site is in this one.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from signal import SIGINT, SIGTERM
 from typing import Any
 
 import pytest
+from support.ends import ENDS
 from support.odd_site import (
-    CONCURRENCY,
     TREE,
     Lab,
     LabOf,
@@ -112,48 +110,23 @@ def take_fetches(lab: Lab) -> list[tuple[Any, ...]]:
 PAGES = 60
 
 
-def stop_by_itself(setting: str) -> Callable[[Lab], None]:
-    def stop(lab: Lab) -> None:
-        done = lab.crawl(TREE, **{setting: 10})
-        assert len(done.hits) < PAGES
-
-    return stop
-
-
-def stop_by_signal(number: int) -> Callable[[Lab], None]:
-    return lambda lab: lab.stop_midway(15, TREE, number)
-
-
-def stop_at_once(lab: Lab) -> None:
-    lab.site.hold_after(15)
-    with lab.start(TREE) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
-        crawl.ask_to_stop()
-        crawl.ask_to_stop(at_once=True)
-        crawl.wait()
-
-
-def kill(lab: Lab) -> None:
-    lab.kill_midway(15, TREE)
-
-
 @pytest.mark.parametrize(
-    ("stop", "fetched_twice"),
+    ("end", "fetched_twice"),
     [
-        pytest.param(stop_by_itself("CLOSESPIDER_PAGECOUNT"), 0, id="CLOSESPIDER_PAGECOUNT"),
-        pytest.param(stop_by_itself("STOP_AT"), 1, id="CloseSpider"),
-        pytest.param(stop_by_signal(SIGINT), 0, id="SIGINT"),
-        pytest.param(stop_by_signal(SIGTERM), 0, id="SIGTERM"),
-        pytest.param(stop_at_once, None, id="SIGINT twice"),
-        pytest.param(kill, None, id="SIGKILL"),
+        ("page count", 0),
+        ("CloseSpider", 1),
+        ("SIGINT", 0),
+        ("SIGTERM", 0),
+        ("SIGINT twice", None),
+        ("SIGKILL", None),
     ],
 )
 def test_the_next_run_crawls_what_this_one_has_not(
-    lab_of: LabOf, stop: Callable[[Lab], None], fetched_twice: int | None
+    lab_of: LabOf, end: str, fetched_twice: int | None
 ) -> None:
     """After a clean stop nothing is fetched twice; else, nothing that was recorded."""
     lab = lab_of(tree(PAGES))
-    stop(lab)
+    ENDS[end](lab, TREE)
     before, recorded, claimed = lab.site.hits(), lab.recorded(), lab.claims().keys()
     assert recorded < lab.site.pages.keys() - {"/"}
     assert claimed
@@ -170,31 +143,6 @@ def test_the_next_run_crawls_what_this_one_has_not(
     if fetched_twice is not None:
         assert len(twice) == fetched_twice
     assert done.stats["bloom/taken_over"] > 0
-
-
-def test_a_crawl_that_is_killed_again_and_again_is_complete_in_the_end(lab_of: LabOf) -> None:
-    """Only what was in flight is fetched twice, if all else had the time to be recorded."""
-    lab = lab_of(tree(PAGES))
-    for _ in range(4):
-        lab.kill_settled(12, TREE)
-    lab.crawl(TREE)
-    assert lab.recorded() == lab.site.pages.keys() - {"/"}
-    assert not lab.claims()
-    assert not lab.workers()
-    hits = lab.site.hits()
-    del hits["/"]
-    assert hits.total() - len(hits) <= 4 * CONCURRENCY
-
-
-def test_a_crawl_that_is_killed_at_its_first_claim_loses_nothing(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/a"), "/a": page()})
-    lab.site.hold_after(1)
-    with lab.start() as crawl:
-        until(lambda: lab.claims() or crawl.is_over, "there is a claim")
-        crawl.kill()
-    assert lab.claims()
-    lab.site.pages["/"] = page()
-    assert lab.crawl().recorded == {"/a"}
 
 
 def test_a_redirect_that_is_killed_on_its_way_is_crawled_by_the_next_run(lab_of: LabOf) -> None:
@@ -243,25 +191,6 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
 
 
 # -- two spiders --
-
-
-def test_a_spider_never_takes_up_what_another_one_has_left(lab_of: LabOf) -> None:
-    """Its URLs are nevertheless taken, as the filter is shared."""
-    lab = lab_of(tree(30))
-    one = TREE.replace("pages = 0", 'name = "one"; pages = 0')
-    other = one.replace('"one"', '"other"')
-    key = {"BLOOM_KEY": "common"}
-    lab.kill_midway(8, one, **key)
-    left = lab.claims("common")
-    assert left
-    done = lab.crawl(other, **key)
-    assert not done.hits.keys() & left.keys()
-    assert lab.claims("common") == left
-    assert "bloom/taken_over" not in done.stats
-    lab.crawl(one, **key)
-    assert lab.recorded("common") == lab.site.pages.keys() - {"/"}
-    assert not lab.claims("common")
-    assert not lab.workers("common")
 
 
 def test_a_kill_at_full_speed_costs_what_was_claimed(lab_of: LabOf) -> None:

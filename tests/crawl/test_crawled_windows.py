@@ -1,27 +1,9 @@
 """BLOOM_REMEMBER = "crawled" and windows: of this run only, or gone from the settings."""
 
-import json
 import re
-from collections.abc import Iterator
-from signal import SIGTERM
 
-import pytest
-from support.nursery import Nursery
-from support.odd_site import TREE, Lab, LabOf, Reply, labs, page, tree
+from support.odd_site import TREE, Lab, LabOf, Reply, page, tree
 from support.polling import until
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    """Makes labs."""
-    with Nursery() as nursery, labs(any_binary, tmp_path_factory.mktemp, nursery) as make:
-        yield make
-
-
-def missing(lab: Lab) -> set[str]:
-    """The pages that no run has fetched."""
-    return lab.site.pages.keys() - lab.site.hits().keys()
-
 
 # -- the window "run" --
 
@@ -61,16 +43,10 @@ def fail_and_wait(lab: Lab, **settings: object) -> None:
         )
         until(lambda: lab.site.held or crawl.is_over, "the last page is under way")
         assert not crawl.is_over, crawl.log
-        wait_until_due(lab)
+        lab.wait_until_due()
         lab.site.release()
         crawl.wait()
     assert lab.site.hits()["/mid"] == 1
-
-
-def wait_until_due(lab: Lab) -> None:
-    """Wait until all failed pages may be tried again."""
-    due = max((claim.time for claim in lab.claims().values() if claim.kind == "-"), default=0)
-    until(lambda: lab.now() > due, "what has failed is due")
 
 
 SCRAPY_REDIS = {
@@ -86,9 +62,9 @@ def test_a_listing_that_failed_is_tried_again_by_an_idle_worker(lab_of: LabOf) -
     settings = SCRAPY_REDIS | {"REDIS_URL": lab.redis_url}
     fail_and_wait(lab, **settings)
     for _ in range(2):
-        wait_until_due(lab)
+        lab.wait_until_due()
         lab.crawl(LISTING, **settings)
-    assert not missing(lab)
+    assert not lab.missing()
     assert not lab.claims()
 
 
@@ -96,46 +72,11 @@ def test_a_listing_that_failed_is_tried_again_by_the_next_run(lab_of: LabOf) -> 
     lab = lab_of(listing_site())
     fail_and_wait(lab)
     lab.crawl(LISTING)
-    assert not missing(lab)
+    assert not lab.missing()
     assert not lab.claims()
 
 
 # -- settings that change between two runs --
-
-WINDOWS = {
-    "BLOOM_RECRAWL_RULES": json.dumps([["/article", {"recrawl_after": "7 days"}]]),
-}
-SECTIONS = 5
-
-
-def stop_with_articles_claimed(lab: Lab) -> None:
-    """Crawl all sections and few of their articles."""
-    articles = {n: [f"/article-{n}-{i}" for i in range(8)] for n in range(SECTIONS)}
-    lab.site.pages |= {"/": page(*(f"/section-{n}" for n in articles))}
-    lab.site.pages |= {f"/section-{n}": page(*articles[n]) for n in articles}
-    lab.site.pages |= {article: page() for of_one in articles.values() for article in of_one}
-    lab.stop_midway(SECTIONS + 5, TREE, SIGTERM, **WINDOWS)
-    assert len(missing(lab)) > 20
-    assert {f"/section-{n}" for n in articles} <= lab.recorded()
-
-
-def test_what_was_claimed_in_a_window_that_is_gone_is_crawled(lab_of: LabOf) -> None:
-    lab = lab_of({})
-    stop_with_articles_claimed(lab)
-    for _ in range(3):
-        lab.crawl(TREE)
-    assert not missing(lab)
-
-
-def test_what_was_claimed_in_a_window_that_is_back_is_crawled(lab_of: LabOf) -> None:
-    """And nothing is left there."""
-    lab = lab_of({})
-    stop_with_articles_claimed(lab)
-    lab.crawl(TREE)
-    lab.crawl(TREE, **WINDOWS)
-    assert not missing(lab)
-    assert not lab.claims()
-    assert not lab.workers()
 
 
 def test_remembering_what_is_scheduled_warns_of_pages_that_were_claimed(lab_of: LabOf) -> None:

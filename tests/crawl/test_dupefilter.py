@@ -15,7 +15,7 @@ from support.outages import stalled
 from support.polling import until
 from support.servers import Server
 
-from scrapy_bloom import BloomDupeFilter, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom import BloomDupeFilter, FilterMismatchError, StorageError
 from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
 
 
@@ -46,11 +46,6 @@ def test_spiders_have_filters_of_their_own_unless_the_key_says_otherwise(make: M
     assert not make(Other).request_seen(Request(URL))
     assert not make(BLOOM_KEY="all").request_seen(Request(URL))
     assert make(Other, BLOOM_KEY="all").request_seen(Request(URL))
-
-
-def test_the_key_is_the_spiders_name(make: Make, client: redis.Redis) -> None:
-    make()
-    assert client.exists("{shop:bloom:0}:header")
 
 
 @pytest.mark.parametrize(("cache_size", "round_trips"), [(0, 3), (100, 2)])
@@ -274,18 +269,6 @@ def test_open_without_a_server_names_address_and_remedy(make: Make) -> None:
         make(BLOOM_REDIS_URL="redis://:s3cret@localhost:1/0")
 
 
-def test_a_server_that_goes_away_makes_requests_new_once(
-    make: Make, server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An unknown outcome is the verdict "new", final for this process; nothing is raised."""
-    dupefilter = make(BLOOM_TIMEOUT=0.05)
-    with stalled(server):
-        assert dupefilter.request_seen(Request(URL)) is False
-        assert dupefilter.request_seen(Request(URL)) is True
-    assert stats(dupefilter)["bloom/unknown"] == stats(dupefilter)["bloom/outages"] == 1
-    assert "did not answer in time" in caplog.text
-
-
 class Unprintable:
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("no truth")
@@ -397,11 +380,6 @@ def test_signals_of_the_crawl_reach_the_filter(make: Make) -> None:
     assert dupefilter.request_seen(Request(URL)), "a flush at the end is ignored"
     dupefilter.crawler.signals.send_catch_log(signals.spider_closed, spider=None, reason="")
     assert dupefilter.filters is None
-
-
-def test_an_unusable_setting_raises_when_the_filter_is_built(make: Make) -> None:
-    with pytest.raises(ConfigurationError, match="BLOOM_CAPACITY"):
-        make(is_open=False, BLOOM_CAPACITY=0)
 
 
 def test_requests_carry_nothing_of_the_filter(make: Make) -> None:

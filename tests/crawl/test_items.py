@@ -1,15 +1,12 @@
 """BLOOM_REMEMBER = "items" in real crawls: pages without an item are read in each run."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import redis
 from scrapy import Request
 from support.dupefilters import URL, Make
-from support.nursery import Nursery
-from support.odd_site import ERROR, MISSING, Done, LabOf, Reply, labs, moved, page
-from support.polling import until
+from support.odd_site import ERROR, MISSING, Done, LabOf, Reply, moved, page
 
 ITEMS = """
 from scrapy import Request
@@ -34,13 +31,6 @@ class ItemSpider(OddSpider):
 def story(*links: str, **kwargs: object) -> Reply:
     """A page of which the spider makes an item."""
     return Reply(links, text="story", **kwargs)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    """Makes labs."""
-    with Nursery() as nursery, labs(any_binary, tmp_path_factory.mktemp, nursery) as make:
-        yield make
 
 
 NEWS: dict[str, Reply | tuple[Reply, ...]] = {
@@ -260,7 +250,7 @@ def test_a_link_that_failed_is_crawled_when_it_is_due_although_only_an_article_l
     given = {"LAMBDAS": "/fails", "BLOOM_RETRY_AFTER": "1 s"}
     lab.crawl(FAILING, **given)
     lab.site.pages["/fails"] = story()
-    until(lambda: lab.now() > max(claim.time for claim in lab.claims().values()), "it is due")
+    lab.wait_until_due()
     assert lab.crawl(FAILING, **given).recorded == {"/article", "/fails"}
     assert lab.crawl(FAILING, **given).hits == Counter(["/"])
     assert not lab.claims()
@@ -282,44 +272,6 @@ def test_a_page_with_an_item_waits_until_its_link_is_due(lab_of: LabOf) -> None:
 # -- kills, outages, other workers --
 
 
-def test_what_a_killed_run_had_not_crawled_is_crawled_by_the_next(lab_of: LabOf) -> None:
-    """Listings that were being read are read; no story is missing, none is crawled twice."""
-    stories = {f"/s{number}" for number in range(30)}
-    listings = {
-        f"/l{number}": page(
-            f"/l{number + 1}", *(f"/s{n}" for n in range(3 * number, 3 * number + 3))
-        )
-        for number in range(10)
-    }
-    lab = lab_of({"/": page("/l0"), **listings, "/l10": page(), **dict.fromkeys(stories, story())})
-    for fetched in (4, 9, 15):
-        lab.kill_midway(fetched, ITEMS)
-    done = lab.crawl(ITEMS)
-    assert done.recorded == stories
-    assert not done.claims
-    assert lab.site.hits().keys() >= stories
-    assert lab.crawl(ITEMS).hits == Counter(["/", *listings, "/l10"])
-
-
-def test_listings_that_link_each_other_end_in_a_shared_queue(lab_of: LabOf) -> None:
-    """Two workers push them for each other: each worker pushes a page once."""
-    names = [f"/l{number}" for number in range(6)]
-    lab = lab_of({"/": page(*names), **{name: page(*names, "/s") for name in names}, "/s": story()})
-    queue = {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "SCHEDULER_PERSIST": "True",
-        "REDIS_URL": lab.redis_url,
-    }
-    with lab.start(ITEMS, **queue) as one, lab.start(ITEMS, **queue) as other:
-        one.wait()
-        other.wait()
-    assert lab.recorded() == {"/s"}
-    assert not lab.claims()
-    hits = lab.site.hits()
-    assert hits["/s"] == 1
-    assert all(1 <= hits[name] <= 2 for name in names), hits
-
-
 @pytest.mark.parametrize(("remember", "is_seen"), [("items", True), ("crawled", False)])
 def test_a_worker_pushes_a_page_once_to_a_shared_queue(
     make: Make, client: redis.Redis, remember: str, is_seen: bool
@@ -334,33 +286,3 @@ def test_a_worker_pushes_a_page_once_to_a_shared_queue(
     for claims in client.scan_iter("*:claims"):
         client.delete(claims)
     assert dupefilter.request_seen(Request(URL)) is is_seen
-
-
-def test_listings_of_an_outage_are_read_once(lab_of: LabOf) -> None:
-    """They are claimed when the server has memory again, and still not recorded."""
-    lab = lab_of({
-        "/": page("/first"),
-        "/first": page("/l0", "/l1", "/s"),
-        "/l0": page("/l1", "/s"),
-        "/l1": page("/l0", "/last"),
-        "/s": story("/l0", "/l1"),
-        "/last": page("/l0", "/l1", "/first", "/s", "/late"),
-        "/late": page("/l0", "/l1", "/last", "/s"),
-    })  # fmt: skip
-    lab.site.hold_after(1)
-    with lab.start(ITEMS) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
-        lab.client.config_set("maxmemory", 1)
-        try:
-            lab.site.hold_after(4)
-            until(lambda: lab.site.hits()["/late"] or crawl.is_over, "pages are read without it")
-        finally:
-            lab.client.config_set("maxmemory", 0)
-        until(lambda: "reconnected" in crawl.log or crawl.is_over, "the server is back")
-        lab.site.release()
-        stats = crawl.wait()
-    assert stats["bloom/outages"] == 1
-    assert stats["bloom/recorded_late"] >= 3
-    assert lab.recorded() == {"/s"}
-    assert not lab.claims()
-    assert lab.site.hits() == Counter(lab.site.pages.keys())

@@ -54,32 +54,6 @@ def missing(lab: Lab) -> Mapping[str, tuple[int, str]]:
     return found
 
 
-def test_a_page_that_lost_its_link_is_fetched_again_when_it_is_forgotten(
-    lab: Lab, moved: MovedServer
-) -> None:
-    first = crawl(lab)
-    assert first.stats["bloom/ledger_added"] == len(PAGES)
-    unlink(lab.site, *PAGES[:30])
-    move_to(moved, 2027, 6, 20)
-    assert crawl(lab).hits == Counter(["/"])
-    move_to(moved, *LATER)
-    again = crawl(lab)
-    assert again.hits == Counter(["/", *PAGES])
-    assert again.stats["bloom/ledger_due"] == len(PAGES)
-    assert again.stats["bloom/proposed"] == 10
-    assert crawl(lab).hits == Counter(["/"])
-    move_to(moved, *MUCH_LATER)
-    assert crawl(lab).hits == Counter(["/", *PAGES])
-
-
-def test_without_a_ledger_it_is_not(lab: Lab, moved: MovedServer) -> None:
-    """So that the test above can fail."""
-    crawl(lab, BLOOM_LEDGER=False)
-    unlink(lab.site, *PAGES[:30])
-    move_to(moved, *LATER)
-    assert crawl(lab, BLOOM_LEDGER=False).hits == Counter(["/", *PAGES[:30]])
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -99,20 +73,6 @@ def test_it_works_under_other_settings(
     move_to(moved, *LATER)
     assert crawl(lab, **settings).hits == Counter(["/", *PAGES])
     assert crawl(lab, **settings).hits == Counter(["/"])
-
-
-def test_a_crawl_that_is_killed_leaves_what_is_due_to_the_next_one(
-    lab: Lab, moved: MovedServer
-) -> None:
-    crawl(lab)
-    unlink(lab.site)
-    move_to(moved, *LATER)
-    killed = lab.kill_midway(5, **LEDGER)
-    lab.site.drain()
-    again = crawl(lab).hits
-    assert {*killed, *again} == {"/", *PAGES}
-    assert max((killed + again - Counter(["/", "/"])).values()) <= 2
-    assert crawl(lab).hits == Counter(["/"])
 
 
 def test_pages_that_are_missing_for_two_windows_are_gone(lab: Lab, moved: MovedServer) -> None:
@@ -166,30 +126,6 @@ def test_a_page_that_fails_each_time_is_tried_five_times_a_window_and_gone_after
     assert crawl(lab, **settings).hits["/1"] == 0
 
 
-def test_a_page_that_is_linked_and_fails_for_two_windows_is_gone(
-    lab: Lab, moved: MovedServer
-) -> None:
-    """Runs come more often than windows pass: it is counted, and kept, once in each."""
-    settings = {
-        "RETRY_ENABLED": False,
-        "BLOOM_RETRY_AFTER": "1 minute",
-        "BLOOM_RECRAWL_AFTER": "2 months",
-    }
-    unlink(lab.site, "/1")
-    lab.site.pages["/1"] = ERROR
-    keys, times = Keys("odd:bloom"), []
-    for month in (2, 3, 4, 5):
-        for day in (2, 9, 16, 23):
-            move_to(moved, 2027, month, day)
-            assert crawl(lab, **settings).hits["/1"] == 1
-        times.append(missing(lab).get("/1", (0, ""))[0])
-        kept = sum(lab.client.llen(keys.entries(block)) for block in range(16))
-        kept += sum(lab.client.hlen(keys.chunks(block)) for block in range(16))
-        assert kept <= 1
-    assert times[0] == 0, "four tries are not the last"
-    assert times[-1] == 2
-
-
 CALLBACKS = """
 from support.odd_site import OddSpider
 from scrapy import Request
@@ -227,14 +163,6 @@ def test_another_spider_that_shares_the_filter_leaves_them_alone(
     unlink(lab.site)
     move_to(moved, *LATER)
     assert crawl(lab, spider=other, BLOOM_KEY="odd:bloom").hits == Counter(["/"])
-    assert crawl(lab).hits == Counter(["/", *PAGES])
-
-
-def test_redirects_are_followed_once(lab: Lab, moved: MovedServer) -> None:
-    lab.site.pages["/1"] = moved_to("/2")
-    crawl(lab)
-    unlink(lab.site)
-    move_to(moved, *LATER)
     assert crawl(lab).hits == Counter(["/", *PAGES])
 
 
@@ -278,16 +206,6 @@ def test_what_middlewares_of_the_downloader_set_is_not_stored_with_a_redirects_t
         assert kept <= request["meta"].keys()
 
 
-def test_rules_have_ledgers_of_their_own(lab: Lab, moved: MovedServer) -> None:
-    rules = {"BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 month"], ["/2[0-9]$", "run"]]'}
-    crawl(lab, **rules)
-    unlink(lab.site)
-    move_to(moved, 2027, 3, 20)
-    assert crawl(lab, **rules).hits == Counter(["/", *PAGES[10:20]])
-    move_to(moved, *LATER)
-    assert crawl(lab, **rules).hits == Counter(["/", *PAGES[:20], *PAGES[30:]])
-
-
 VERSIONS = """
 from support.odd_site import OddSpider
 
@@ -297,19 +215,6 @@ class Versions(OddSpider):
             path, _, version = url.partition("?")
             yield response.follow(path, meta={"bloom_version": version} if version else {})
 """
-
-
-def test_a_version_is_not_due_but_its_page(lab: Lab, moved: MovedServer) -> None:
-    lab.site.pages["/"] = page("/1?a", "/2?a", "/3")
-    crawl(lab, spider=VERSIONS)
-    move_to(moved, 2027, 3, 20)
-    lab.site.pages["/"] = page("/1?b")
-    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"])
-    unlink(lab.site)
-    move_to(moved, *LATER)
-    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/2", "/3"])
-    move_to(moved, 2027, 9, 20)
-    assert crawl(lab, spider=VERSIONS).hits == Counter(["/", "/1"]), "seen since March"
 
 
 def test_a_changed_page_is_fetched_once_in_a_window(lab: Lab, moved: MovedServer) -> None:
@@ -322,23 +227,6 @@ def test_a_changed_page_is_fetched_once_in_a_window(lab: Lab, moved: MovedServer
         if crawl(lab, **settings).hits["/1"]:
             fetched.append(month)
     assert fetched == [1, 2, 4, 6]
-
-
-def test_an_outage_loses_no_request_that_is_due(lab: Lab, moved: MovedServer) -> None:
-    crawl(lab)
-    unlink(lab.site, *PAGES[:10])
-    move_to(moved, *LATER)
-    before = lab.site.hits()
-    lab.site.hold_after(5)
-    with lab.start(**LEDGER, BLOOM_TIMEOUT=0.5) as running:
-        until(lambda: lab.site.held or running.is_over, "it has got some pages")
-        lab.client.client_pause(3_000, all=True)
-        lab.site.release()
-        stats = running.wait()
-    assert stats["bloom/outages"] >= 1
-    crawl(lab)
-    assert {*(lab.site.hits() - before)} == {"/", *PAGES}
-    assert crawl(lab).hits == Counter(["/"])
 
 
 def test_damaged_ledgers_lose_proposals_only(lab: Lab, moved: MovedServer) -> None:
@@ -445,26 +333,6 @@ def test_pages_whose_window_is_gone_are_proposed_in_the_one_that_they_have_now(
     assert crawl(lab, **ruled(now)).hits == Counter(["/"])
 
 
-def test_pages_that_get_a_shorter_window_are_proposed_though_the_longer_one_stays(
-    lab: Lab, moved: MovedServer
-) -> None:
-    crawl(lab)
-    unlink(lab.site)
-    move_to(moved, 2027, 3, 20)
-    assert crawl(lab, **ruled("1 month")).hits == Counter(["/", *PAGES[10:20]])
-    move_to(moved, 2027, 5, 20)
-    assert crawl(lab, **ruled("1 month")).hits == Counter(["/", *PAGES[10:20]])
-
-
-def test_a_rule_that_comes_back_finds_its_ledger(lab: Lab, moved: MovedServer) -> None:
-    crawl(lab, **ruled("2 months"))
-    unlink(lab.site)
-    crawl(lab, **ruled("1 month"))
-    assert crawl(lab, **ruled("2 months")).hits == Counter(["/"]), "that window remembers them"
-    move_to(moved, 2027, 5, 20)
-    assert crawl(lab, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])
-
-
 OTHER = "from support.odd_site import OddSpider\n\nclass Other(OddSpider):\n    name = 'other'\n"
 
 
@@ -478,16 +346,3 @@ def test_a_spider_with_other_rules_moves_only_its_own_pages(lab: Lab, moved: Mov
     move_to(moved, 2027, 5, 20)
     assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
     assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])
-
-
-def test_a_crawl_that_is_killed_as_it_moves_pages_leaves_the_rest_to_the_next(
-    lab: Lab, moved: MovedServer
-) -> None:
-    crawl(lab, **ruled("2 months"))
-    unlink(lab.site)
-    before = lab.site.hits()
-    lab.kill_midway(5, **LEDGER, **ruled("1 month"))
-    lab.site.drain()
-    crawl(lab, **ruled("1 month"))
-    assert {*(lab.site.hits() - before)} == {"/", *PAGES[10:20]}
-    assert crawl(lab, **ruled("1 month")).hits == Counter(["/"])

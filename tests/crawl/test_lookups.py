@@ -238,28 +238,3 @@ def test_after_a_failure_nobody_who_waits_is_told_seen(run: Run, client: redis.R
             client.client_unpause()
 
     assert run(scenario, BLOOM_TIMEOUT=0.2)["bloom/unknown"] == 30
-
-
-def test_a_round_that_is_under_way_at_the_end_is_waited_for(run: Run) -> None:
-    asked: list[Lookup] = []
-
-    async def scenario(dupefilter: BloomDupeFilter) -> None:
-        asked.extend(page(dupefilter, "last"))
-        asyncio.ensure_future(dupefilter._deduplicator.decide_many(asked))  # noqa: RUF006 - nobody waits for it
-        await asyncio.sleep(0)
-
-    run(scenario)
-    assert verdicts(asked) == {NEW}
-
-
-def test_without_a_loop_it_blocks(server: Server, client: redis.Redis) -> None:
-    settings = {"BLOOM_REDIS_URL": server.url, "BLOOM_CAPACITY": 10_000}
-    crawler = get_crawler(Spider, settings | {"BLOOM_REMEMBER": "scheduled"})
-    crawler.spider = crawler._create_spider("asking")
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    dupefilter.open()
-    lookups = page(dupefilter, "blocking")
-    with pytest.raises(StopIteration):
-        dupefilter._deduplicator.decide_many(lookups).send(None)
-    assert verdicts(lookups) == {NEW}
-    dupefilter.close("finished")

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from contextlib import ExitStack
 from itertools import product
 from signal import SIGTERM
 from typing import Any
@@ -11,10 +10,10 @@ import pytest
 import redis
 from scrapy import Request
 from support.clock import MovedServer
-from support.counting import COUNTING, REMEMBER, assert_ended_well
+from support.counting import REMEMBER, assert_ended_well
 from support.dupefilters import URL, Make, stats
 from support.loops import in_loop
-from support.odd_site import ERROR, TREE, Lab, LabOf, Reply, moved, page, tree
+from support.odd_site import ERROR, TREE, Lab, LabOf, Reply, moved, page
 from support.servers import Server
 from support.workers import Worker
 
@@ -73,18 +72,6 @@ def test_runs_times_and_the_main_window(
     assert make(**rule(after, *others), **settings).request_seen(Request(URL)) is seen
 
 
-@pytest.mark.parametrize("after", ["1 day", "never"])
-def test_each_window_that_links_name_knows_a_url_on_its_own(make: Make, after: str) -> None:
-    dupefilter = make(BLOOM_RECRAWL_AFTER="6 months", BLOOM_RECRAWL_RULES=[("^$", after)])
-    for name in (after, "default"):
-        link = Request(URL, meta={"bloom_recrawl_after": name})
-        assert not dupefilter.request_seen(link)
-        assert dupefilter.request_seen(link.copy())
-    assert dupefilter.request_seen(Request(URL))
-    assert not dupefilter.request_seen(Request(URL, meta={"bloom_recrawl_after": "run"}))
-    assert dupefilter.request_seen(Request(URL, meta={"bloom_recrawl_after": after}))
-
-
 def test_equal_windows_share_a_filter(make: Make, client: redis.Redis) -> None:
     rules = [("/a", {"recrawl_after": "24 hours", "capacity": 70}), ({"depth": 3}, "1 day")]
     dupefilter = make(BLOOM_RECRAWL_RULES=rules, BLOOM_START_RECRAWL_AFTER=86_400)
@@ -99,31 +86,6 @@ def test_equal_windows_share_a_filter(make: Make, client: redis.Redis) -> None:
     assert config.capacity == 70
     headers = {key.decode() for key in client.keys("*:header")}
     assert headers == {"{shop:bloom:0}:header", "{shop:bloom:1-day:0}:header"}
-
-
-def test_conditions_on_host_and_depth(make: Make) -> None:
-    rules = [({"host": "x.example", "depth": 1}, "1 day"), ({"host": "x.example"}, "2 days")]
-    dupefilter = make(BLOOM_RECRAWL_RULES=rules)
-    for url, depth in (
-        ("https://www.x.example/a", 1),
-        ("https://x.example/b", 2),
-        ("https://y.example/c", 1),
-        ("https://x.example/d", "1"),
-    ):
-        assert not dupefilter.request_seen(Request(url, meta={"depth": depth}))
-    found = [stats(dupefilter)[f"bloom/{name}new"] for name in ("1-day/", "2-days/", "")]
-    assert found == [1, 2, 1]
-
-
-def test_what_a_request_names_goes_before_the_rules(make: Make) -> None:
-    dupefilter = make(**rule("1 day"), BLOOM_RECRAWL_AFTER="6 months")
-    for number, (value, name) in enumerate(
-        [("6 months", ""), ("default", ""), (86_400, "1-day/"), ("1d", "1-day/"), ("run", "run/")]
-    ):
-        request = Request(f"{URL}&{number}", meta={"bloom_recrawl_after": value})
-        before = stats(dupefilter).get(f"bloom/{name}new", 0)
-        assert not dupefilter.request_seen(request)
-        assert stats(dupefilter)[f"bloom/{name}new"] == before + 1
 
 
 def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
@@ -237,42 +199,6 @@ def test_rules_on_the_depth_read_what_start_pages_link_in_each_run(
     assert_ended_well(done)
 
 
-@REMEMBER
-def test_workers_with_one_queue_fetch_every_page_once_before_and_after_a_rule_changes(
-    lab_of: LabOf, remember: str
-) -> None:
-    lab = lab_of(tree(60))
-    settings = {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "SCHEDULER_PERSIST": True,
-        "SCHEDULER_IDLE_BEFORE_CLOSE": 2,
-        "REDIS_URL": lab.redis_url,
-        "BLOOM_START_RECRAWL_AFTER": "default",
-        "BLOOM_REMEMBER": remember,
-    }
-    first, second = [("1$", "1 day"), ("2$", "2 weeks")], [("2$", "1 day"), ("[13]$", "2 weeks")]
-    with ExitStack() as stack:
-        crawls = [
-            stack.enter_context(lab.start(COUNTING, **settings, **rules(*first))) for _ in "ab"
-        ]
-        for crawl in crawls:
-            crawl.wait()
-            assert "ERROR" not in crawl.log
-    assert lab.site.hits() == Counter(lab.site.pages.keys())
-    # What has another window now is fetched once more.
-    lab.site.fetches.clear()
-    lab.site.pages |= {"/start": page(*lab.site.pages)}
-    again = COUNTING + "    async def start(self):\n        yield self.at('/start')\n"
-    with ExitStack() as stack:
-        crawls = [stack.enter_context(lab.start(again, **settings, **rules(*second))) for _ in "ab"]
-        for crawl in crawls:
-            crawl.wait()
-            assert "ERROR" not in crawl.log
-    changed = {path for path in lab.site.pages if path.endswith(("1", "2", "3"))}
-    assert lab.site.hits() == Counter(changed | {"/start"})
-    assert not lab.claims()
-
-
 # -- start requests --
 
 #: Start pages that have ``dont_filter``, as those for ``start_urls``.
@@ -311,16 +237,6 @@ def test_a_window_of_start_requests_holds_for_start_urls(
     assert "Filtered duplicate request: <GET http" in done.log
     assert "'odd:bloom:1-day': nothing was new: each link that was found (1) is" in done.log
     assert_ended_well(done)
-
-
-@pytest.mark.parametrize("window", [None, "run", "default"])
-def test_each_run_fetches_start_urls_unless_they_have_a_window(
-    lab_of: LabOf, window: str | None
-) -> None:
-    lab = lab_of({"/": page("/a"), "/a": page()})
-    settings = {"BLOOM_START_RECRAWL_AFTER": window} if window else {}
-    assert lab.crawl(START_URLS, **settings).hits == Counter(["/", "/a"])
-    assert lab.crawl(START_URLS, **settings).hits == Counter(["/"])
 
 
 def test_a_start_page_that_was_not_crawled_is_not_hidden(lab_of: LabOf) -> None:

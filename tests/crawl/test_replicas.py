@@ -14,7 +14,7 @@ from scrapy.utils.request import fingerprint
 from support.loops import eventually, in_loop
 from support.nursery import Nursery
 from support.odd_site import Lab, page, serve
-from support.outages import killed, stalled
+from support.outages import stalled
 from support.polling import until
 from support.replicas import take_over, with_replica, with_replicas
 from support.servers import Server, start_cluster
@@ -226,25 +226,3 @@ async def test_a_user_who_may_not_wait_gets_the_remedy(
     assert caplog.text.count("refuses WAIT") == 1
     assert "Allow it to this user" in caplog.text
     assert recorded(own_server) == 2
-
-
-@in_loop
-async def test_min_replicas_to_write_holds_pages_back(
-    any_binary: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The server's own setting is for those who prefer that."""
-    with (
-        with_replica(any_binary, "--min-replicas-to-write", "1") as (primary, replica),
-        waiting(primary) as worker,
-    ):
-        crawl(worker, 1)
-        await eventually(lambda: recorded(primary) == 1)
-        with killed(replica):
-            worker.thread.put(Job(JobKind.CONFIRM, "default", fingerprint(request(1))))
-            await eventually(lambda: worker.stat("outages"))
-            assert "too few of its replicas are connected" in caplog.text
-            crawl(worker, 2)
-            assert recorded(primary) == 1
-        await worker.back()
-        await eventually(lambda: recorded(primary) == 2)
-        assert worker.stat("unreplicated") <= 1

@@ -15,7 +15,6 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.clock import MovedServer
 from support.odd_site import ERROR, Done, Lab, Reply, page, serve
-from support.polling import until
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -257,14 +256,6 @@ def test_listings_in_sitemaps_are_read_in_each_run_and_articles_are_not(
     assert news.lab.crawl(LISTINGS, **settings).hits == each_run + Counter(["/s2-3"])
 
 
-def test_windows_in_runs_are_due_by_the_run(news_on: NewsOn, server: Server, client: Any) -> None:
-    news = news_on(server)
-    everything = 1 + GROUPS * (1 + SIZE)
-    for run, expected in (("a", everything), ("a", 1), ("b", 1), ("c", everything)):
-        done = news.crawl(BLOOM_RECRAWL_AFTER="2 runs", BLOOM_RUN=run)
-        assert done.hits.total() == expected, run
-
-
 def test_pages_of_another_window_are_due_in_time(news_on: NewsOn, moved: MovedServer) -> None:
     """The sitemaps never change and are remembered for ever, but some of their pages are not."""
     news = news_on(moved)
@@ -328,18 +319,6 @@ def test_a_killed_crawl_loses_no_page_of_a_sitemap(
     assert news.crawl(**given).hits == {"/index.xml": 1}
 
 
-def test_a_killed_crawl_of_changes_goes_on(news_on: NewsOn, server: Server, client: Any) -> None:
-    news, given = news_on(server), {"BLOOM_HEARTBEAT": 1}
-    news.crawl(**given)
-    changed = [f"/s{group}-{number}" for group in (1, 3) for number in range(SIZE)]
-    news.change(*changed)
-    first = news.lab.kill_midway(6, SPIDER, **given)
-    second = news.crawl(**given).hits
-    assert {path for path in first + second if "-" in path} == {*changed}
-    assert not news.missing()
-    assert news.crawl(**given).hits == {"/index.xml": 1}
-
-
 @pytest.mark.parametrize("reply", [ERROR, Reply(body=b"<html>Are you human?</html>")])
 def test_a_sitemap_that_cannot_be_read_is_read_again(
     news_on: NewsOn, server: Server, client: Any, reply: Reply
@@ -351,7 +330,7 @@ def test_a_sitemap_that_cannot_be_read_is_read_again(
     assert news.lab.crawl(SPIDER, **given).hits["/s2.xml"] == 1
     assert len(news.missing()) == SIZE
     news.lab.site.pages["/s2.xml"] = whole
-    until(lambda: news.lab.now() > max(c.time for c in news.lab.claims().values()), "it is due")
+    news.lab.wait_until_due()
     assert news.crawl(**given).hits == {"/index.xml": 1, "/s2.xml": 1} | {
         f"/s2-{number}": 1 for number in range(SIZE)
     }

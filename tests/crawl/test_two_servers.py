@@ -10,7 +10,7 @@ import pytest
 from example_site.build import Site
 from example_site.serve import SiteServer
 from support.crawling import LISTING, options, run_together
-from support.odd_site import CONCURRENCY, TREE, Crawl, Lab, serve, tree
+from support.odd_site import TREE, Lab, serve, tree
 from support.outages import killed
 from support.polling import until
 from support.servers import LASTING, Server
@@ -62,24 +62,10 @@ def queued(queue: Server) -> int:
         return int(client.zcard("odd:requests"))
 
 
-def saturate(lab: Lab, *crawls: Crawl) -> None:
-    """Wait until workers have as much under way as they may have, and all else is at rest."""
-
-    def is_saturated() -> bool:
-        assert not any(crawl.is_over for crawl in crawls)
-        return lab.site.held == CONCURRENCY * len(crawls)
-
-    until(is_saturated, "workers have as much under way as they may have")
-
-
 def assert_complete(lab: Lab) -> None:
     """All pages are recorded, and nothing is claimed any more."""
     assert lab.recorded() == lab.site.pages.keys() - {"/"}
     assert not lab.claims()
-
-
-def fetched_twice(lab: Lab) -> set[str]:
-    return {path for path, times in lab.site.hits().items() if times > 1 and path != "/"}
 
 
 # -- the example project --
@@ -109,64 +95,6 @@ def test_each_server_has_its_own_part_only(
     assert all(key.startswith("{queue:bloom:") for key in keys(lasting_server))
 
 
-# -- workers that end --
-
-
-@pytest.mark.parametrize("persist", [True, False])
-def test_the_flush_at_the_end_does_not_touch_the_filter(
-    persist: bool, queue: Server, lab: Lab
-) -> None:
-    """scrapy-redis wipes the queue and the dupefilter when a worker ends, unless it persists."""
-    settings = distributed(queue, persist=persist)
-    first = lab.crawl(TREE, **settings)
-    assert_complete(lab)
-    second = lab.crawl(TREE, **settings)
-    assert set(first.hits) == lab.site.pages.keys()
-    assert set(second.hits) == {"/"}, "a start page is fetched in each run"
-    assert_complete(lab)
-
-
-def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(queue: Server, lab: Lab) -> None:
-    """The claims are on the other server: a worker that stops wipes the queue, not them."""
-    settings = distributed(queue, persist=False)
-    lab.stop_midway(15, TREE, **settings)
-    assert not queued(queue)
-    assert lab.claims()
-    lab.crawl(TREE, **settings)
-    assert_complete(lab)
-    assert not fetched_twice(lab)
-
-
-@pytest.mark.parametrize("persist", [True, False])
-def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(
-    persist: bool, queue: Server, lab: Lab
-) -> None:
-    settings = distributed(queue, persist=persist)
-    lab.site.hold_after(15)
-    with lab.start(TREE, **settings) as one:
-        saturate(lab, one)
-        with lab.start(TREE, **settings) as other:
-            saturate(lab, one, other)
-            recorded = lab.recorded()
-            one.kill()
-            lab.site.release()
-            other.wait()
-    assert_complete(lab)
-    assert not fetched_twice(lab) & recorded
-
-
-@pytest.mark.parametrize("persist", [True, False])
-def test_workers_that_are_all_killed_are_followed_up(
-    persist: bool, queue: Server, lab: Lab
-) -> None:
-    settings = distributed(queue, persist=persist)
-    lab.kill_midway(15, TREE, **settings)
-    recorded = lab.recorded()
-    lab.crawl(TREE, **settings)
-    assert_complete(lab)
-    assert not fetched_twice(lab) & recorded
-
-
 # -- servers that are down --
 
 
@@ -177,7 +105,7 @@ def test_the_queue_goes_on_while_the_filters_server_is_down(
     settings = distributed(queue, BLOOM_TIMEOUT=0.5)
     lab.site.hold_after(15)
     with ExitStack() as outage, lab.start(TREE, **settings) as crawl:
-        saturate(lab, crawl)
+        lab.saturate(crawl)
         outage.enter_context(killed(lasting_server))
         fetched = lab.site.hits().total()
         lab.site.hold_after(20)
@@ -199,7 +127,7 @@ def test_no_page_is_lost_while_the_queues_server_is_down(
     settings = distributed(queue, BLOOM_RETRY_AFTER="1 s")
     lab.site.hold_after(15)
     with lab.start(TREE, **settings) as crawl:
-        saturate(lab, crawl)
+        lab.saturate(crawl)
         with killed(queue):
             lab.site.release()
             until(lambda: "ERROR" in crawl.log or crawl.is_over, "the worker notices")
@@ -213,4 +141,4 @@ def test_no_page_is_lost_while_the_queues_server_is_down(
     until(lambda: lab.now() >= due, "what the queue could not take is due")
     lab.crawl(TREE, **settings)
     assert_complete(lab)
-    assert not fetched_twice(lab) & recorded
+    assert not lab.fetched_twice() & recorded

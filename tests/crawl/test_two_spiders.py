@@ -1,6 +1,5 @@
 """Two spiders on one filter: what one has found and left, the other crawls if it links it too."""
 
-import json
 from collections.abc import Callable
 from signal import SIGINT
 from typing import Any
@@ -8,8 +7,6 @@ from typing import Any
 import pytest
 from support.odd_site import TREE, Lab, LabOf, page
 from support.polling import until
-
-from scrapy_bloom.bloom.model.keys import Keys
 
 KEY = "both"
 LEAVES = [f"/{number}" for number in range(30)]
@@ -26,8 +23,6 @@ def named(name: str, more: str = "") -> str:
 
 
 A, B = named("a"), named("b")
-#: Its requests cannot be stored.
-UNSTORED = B.replace("self.links(response)", "self.links(response, meta={1: object()})")
 
 
 def kill(lab: Lab, spider: str = A) -> None:
@@ -59,22 +54,6 @@ def test_what_a_spider_has_left_is_crawled_by_another_that_links_it(
     assert lab.crawl(A, **SETTINGS).hits == {"/": 1}
 
 
-def test_a_dead_spider_on_another_machine_is_waited_for(lab_of: LabOf) -> None:
-    """Only its silence shows that it is dead: the other has asked for its pages before."""
-    lab = lab_of(SITE)
-    lab.kill_midway(8, A, **{**SETTINGS, "BLOOM_HEARTBEAT": 3})
-    stored: Any = lab.client.zrange(Keys(KEY).heartbeats(), 0, -1, withscores=True)
-    ((member, dead_at),) = stored
-    name, _, text = member.decode().partition(" ")
-    far = json.dumps(json.loads(text) | {"place": "another machine"}, separators=(",", ":"))
-    lab.client.zrem(Keys(KEY).heartbeats(), member)
-    lab.client.zadd(Keys(KEY).heartbeats(), {f"{name} {far}": dead_at})
-    lab.site.release()
-    done = lab.crawl(B, **{**SETTINGS, "BLOOM_HEARTBEAT": 3})
-    assert done.recorded >= {*LEAVES}
-    assert not done.claims
-
-
 def test_pages_of_a_spider_that_lives_are_crawled_once_it_is_gone_for_ever(lab_of: LabOf) -> None:
     """The page that links them is recorded by then, and does not link them again."""
     lab = lab_of({"/": page("/list"), "/list": page(*LEAVES), **{leaf: page() for leaf in LEAVES}})
@@ -98,13 +77,3 @@ def test_a_spider_gets_what_the_other_does_not_link(lab_of: LabOf) -> None:
     left = lab.claims(KEY).keys() & {*DEEP}
     assert lab.crawl(B, **SETTINGS).claims.keys() == left
     assert lab.crawl(A, **SETTINGS).hits.keys() == {"/", *left}
-
-
-def test_a_page_whose_link_is_not_stored_yields_it_again(lab_of: LabOf) -> None:
-    lab = lab_of(SITE)
-    kill(lab)
-    lab.site.release()
-    for _ in range(2):
-        done = lab.crawl(UNSTORED, **SETTINGS)
-    assert done.recorded >= {*LEAVES}
-    assert not done.claims

@@ -4,30 +4,19 @@ Such a request has a claim without the request, so no other worker can crawl it.
 yielded it must be crawled again, and therefore keeps its own claim until the request is settled.
 """
 
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
-from signal import SIGTERM
 from typing import Any
 
 import pytest
+from support.ends import ENDS
 from support.matrix import mostly_slow
-from support.nursery import Nursery
-from support.odd_site import ERROR, Done, Lab, LabOf, Pages, labs, moved, page, tree
+from support.odd_site import ERROR, Done, Lab, LabOf, Pages, moved, page, tree
 from support.polling import until
 
 PAGES = 40
-#: Pages that a crawl gets before it is interrupted.
-MIDWAY = 12
-
-
-@pytest.fixture(scope="module")
-def lab_of(any_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabOf]:
-    """Makes labs whose crawls start at once: this file has 200 of them."""
-    with Nursery() as nursery, labs(any_binary, tmp_path_factory.mktemp, nursery) as make:
-        yield make
 
 
 # -- spiders as people write them --
@@ -239,69 +228,20 @@ def site_of(spider: str) -> Pages:
     return SITES.get(spider, tree)(count)
 
 
-# -- ends of a crawl --
-
-End = Callable[..., None]
-
-
-def kill(lab: Lab, spider: str, **settings: Any) -> None:
-    lab.kill_midway(MIDWAY, spider, **settings)
-
-
-def stop(lab: Lab, spider: str, **settings: Any) -> None:
-    lab.stop_midway(MIDWAY, spider, **settings)
-
-
-def terminate(lab: Lab, spider: str, **settings: Any) -> None:
-    lab.stop_midway(MIDWAY, spider, SIGTERM, **settings)
-
-
-def stop_at_once(lab: Lab, spider: str, **settings: Any) -> None:
-    lab.site.hold_after(MIDWAY)
-    with lab.start(spider, **settings) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
-        crawl.ask_to_stop()
-        crawl.ask_to_stop(at_once=True)
-        crawl.wait()
-
-
-def stop_by(setting: str) -> End:
-    def stop(lab: Lab, spider: str, **settings: Any) -> None:
-        lab.crawl(spider, **settings, **{setting: MIDWAY})
-
-    return stop
-
-
-ENDS: dict[str, End] = {
-    "SIGKILL": kill,
-    "SIGINT": stop,
-    "SIGINT twice": stop_at_once,
-    "SIGTERM": terminate,
-    "page count": stop_by("CLOSESPIDER_PAGECOUNT"),
-    "item count": stop_by("CLOSESPIDER_ITEMCOUNT"),
-    "CloseSpider": stop_by("STOP_AT"),
-}
-
-
-def missing(lab: Lab) -> set[str]:
-    """The pages that no run has fetched."""
-    return lab.site.pages.keys() - lab.site.hits().keys()
+# -- spiders x ends x queues --
 
 
 def assert_completes(lab: Lab, spider: str, *, reruns: int = 1, **settings: Any) -> None:
     """After so many runs every page was fetched; one more finds nothing new or left behind."""
-    assert missing(lab)
+    assert lab.missing()
     for _ in range(reruns):
         lab.crawl(spider, **settings)
-    assert not missing(lab)
+    assert not lab.missing()
     done = lab.crawl(spider, **settings)
     assert done.hits == Counter(["/"])
     assert not done.claims
     # A crawl in a JOBDIR leaves its own entry: its queue may not be empty.
     assert all(b'"queue":"dir ' in entry for entry in done.workers.values())
-
-
-# -- spiders x ends x queues --
 
 
 @pytest.mark.parametrize(
@@ -348,28 +288,6 @@ def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> N
     jobdir: dict[str, Any] = {"JOBDIR": lab.directory / "job"}
     ENDS[end](lab, spider, **jobdir)
     assert_completes(lab, spider, **jobdir)
-
-
-@pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
-def test_in_a_jobdir_that_was_killed(lab_of: LabOf, spider: str) -> None:
-    """Scrapy fails to push to its damaged queues, so it is deleted after one more run."""
-    lab = lab_of(tree(PAGES))
-    jobdir: dict[str, Any] = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
-    kill(lab, spider, **jobdir)
-    lab.crawl(spider, **jobdir)
-    shutil.rmtree(jobdir["JOBDIR"])
-    wait_until_due(lab)
-    lab.crawl(spider, **jobdir)
-    assert not missing(lab)
-    done = lab.crawl(spider, **jobdir)
-    assert done.hits == Counter(["/"])
-    assert not done.claims
-
-
-def wait_until_due(lab: Lab) -> None:
-    """Wait until all failed pages may be tried again."""
-    due = max((claim.time for claim in lab.claims().values() if claim.kind == "-"), default=0)
-    until(lambda: lab.now() > due, "what has failed is due")
 
 
 @pytest.mark.parametrize(
@@ -447,7 +365,7 @@ def test_claims_without_a_request_do_not_hide_pages_from_the_next_run(
         crawl.kill()
     lab.site.fetches.clear()
     done = lab.crawl(spider)
-    assert not missing(lab)
+    assert not lab.missing()
     assert not done.claims
 
 
@@ -468,9 +386,9 @@ def test_a_child_that_failed_is_tried_again_when_it_is_due(lab_of: LabOf, kept: 
     lab.site.pages["/child"] = page("/grandchild")
     lab.site.pages["/grandchild"] = page()
     for _ in range(2):
-        wait_until_due(lab)
+        lab.wait_until_due()
         lab.crawl(FAMILY, **settings)
-    assert not missing(lab)
+    assert not lab.missing()
     done = lab.crawl(FAMILY, **settings)
     assert done.hits == Counter(["/"])
     assert done.recorded == {"/parent", "/child", "/grandchild"}

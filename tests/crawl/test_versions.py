@@ -1,22 +1,15 @@
 """``meta["bloom_version"]``: real crawls of pages that change, and of pages that fail."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import redis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.dupefilters import URL, Make, stats
-from support.loops import in_loop
 from support.odd_site import ERROR, Done, Lab, LabOf, Reply, moved, page
 from support.polling import until
-from support.servers import Server
-from support.workers import Worker
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.fingerprinter import versioned
@@ -123,19 +116,11 @@ def test_a_version_that_fails_is_tried_again_and_hides_nothing(lab_of: LabOf, ba
     assert runs.run({"/a": "1"}).hits["/a"] == 2, "with a retry"
     assert not recorded(lab, "/a", "1")
     assert not recorded(lab, "/a")
-    until(lambda: lab.now() > max(claim.time for claim in lab.claims().values()), "it is due")
+    lab.wait_until_due()
     assert runs.fetched({}) == {"/a": 1}
     assert recorded(lab, "/a", "1")
     assert recorded(lab, "/a")
     assert runs.fetched({"/a": "1"}, "/a") == {}
-
-
-def test_a_retry_has_the_version(lab_of: LabOf) -> None:
-    lab = lab_of({"/a": (ERROR, page())})
-    runs = Runs(lab)
-    assert runs.fetched({"/a": "1"}) == {"/a": 2}
-    assert recorded(lab, "/a", "1")
-    assert recorded(lab, "/a")
 
 
 @REMEMBER
@@ -222,63 +207,3 @@ def test_another_window_has_versions_of_its_own(make: Make) -> None:
     assert dupefilter.request_seen(request(bloom_recrawl_after="1 day"))
     assert not dupefilter.request_seen(request("1"))
     assert stats(dupefilter)["bloom/1-day/new"] == 1
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.none() | st.integers(0, 3), st.booleans()), max_size=30
-    )
-)
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_it_answers_as_exact_maps_of_versions(
-    make: Make, client: redis.Redis, sightings: Sequence[tuple[int, int | None, bool]]
-) -> None:
-    client.flushall()
-    dupefilter = make()
-    crawled: dict[int, set[int | None]] = {}
-    for number, version, is_restarted in sightings:
-        if is_restarted:
-            dupefilter.close("finished")
-            dupefilter = make()
-        text = None if version is None else f"{version}"
-        known = crawled.setdefault(number, set())
-        expected = bool(known) if version is None else version in known
-        assert dupefilter.request_seen(request(text, f"{URL}&d={number}")) is expected
-        if not expected:
-            known.add(version)
-        is_written(dupefilter)
-    dupefilter.close("finished")
-
-
-# -- outages --
-
-
-@REMEMBER
-@pytest.mark.usefixtures("short_retries")
-def test_what_an_outage_has_seen_is_written_with_its_versions(
-    lasting_server: Server, remember: str
-) -> None:
-    async def crawl() -> None:
-        with Worker(lasting_server.url, BLOOM_REMEMBER=remember) as worker:
-            seen = worker.dupefilter.request_seen
-            assert not seen(request("1"))
-            lasting_server.kill()
-            assert not seen(request("2"))
-            assert seen(request("2"))
-            lasting_server.start()
-            await worker.back()
-            while worker.thread.queue:
-                await asyncio.sleep(0.01)
-            assert seen(request("2"))
-            assert not seen(request("3"))
-        with lasting_server.client() as client:
-            bloom, item = BloomFilter(client, "shop:bloom"), fingerprint(Request(URL))
-            items = [versioned(item, b"2"), item]
-            is_scheduled = remember == "scheduled"
-            assert bloom.contains(items) == [is_scheduled, is_scheduled]
-            claims = sum(client.hlen(key) for key in client.scan_iter("*:claims"))
-            assert (claims > 0) is not is_scheduled
-
-    in_loop(crawl)()

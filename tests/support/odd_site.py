@@ -482,18 +482,6 @@ class Lab:
             self.site.release()
             crawl.wait()
 
-    def kill_settled(self, pages: int, spider: str = PLAIN, **settings: Any) -> None:
-        """Kill a crawl when what it has got, the start page and others, is recorded."""
-        before = len(self.recorded())
-        self.site.hold_after(pages)
-        with self.start(spider, **settings) as crawl:
-            until(
-                lambda: len(self.recorded()) == before + pages - 1 or crawl.is_over,
-                "what was fetched is recorded",
-            )
-            assert not crawl.is_over, crawl.log
-            crawl.kill()
-
     def saturate(self, *crawls: Crawl) -> None:
         """Wait until crawls of ``TREE`` have as much under way as they may have."""
 

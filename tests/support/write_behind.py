@@ -19,28 +19,24 @@ TIMEOUT = 0.5
 
 
 class FakeServer:
-    """Notes the operations on it; fails with an error, or answers after some seconds."""
+    """Notes the operations on it, or fails with an error."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[bytes]]] = []
         self.error: Exception | None = None
-        self.seconds = 0.0
-        self.id = "first"
         #: Whether it is out of memory until something is released.
         self.is_full = False
-        #: Connections made, those that are open, and attempts to make one.
-        self.made = self.open = self.attempts = 0
+        #: Connections that are open, and attempts to make one.
+        self.open = self.attempts = 0
         self.on_call: Callable[[], object] = int
 
     def filters(self) -> Filters:
-        self.made += 1
         self.open += 1
         blooms: Any = {name: FakeBloom(self, name) for name in ("default", "daily")}
         connection: Any = self
         return Filters(blooms, connection)
 
     def answer(self) -> None:
-        time.sleep(self.seconds)
         if self.error is not None:
             raise self.error
 
@@ -69,7 +65,7 @@ class FakeBloom:
 
     def server_id(self) -> str:
         self._server.answer()
-        return self._server.id
+        return "the same"
 
     def run(self, operation: Callable[[str], tuple[str, Sequence[bytes], str]]) -> list[Verdict]:
         self.round_trips += 1
@@ -90,13 +86,10 @@ class EventLog:
         self.queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.received: list[str] = []
         self.late: list[bytes] = []
-        self.unrecorded: list[bytes] = []
-        self.epoch = 0
         self.filters: list[Filters] = []
 
     def server_failed(self, error: BloomError, epoch: int) -> None:
         self.received.append(f"failed: {error}")
-        self.epoch = epoch
 
     def server_missing(self, error: BloomError) -> None:
         self.received.append(f"missing: {error}")
@@ -107,7 +100,6 @@ class EventLog:
 
     def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
         self.late += [job.item for job in jobs]
-        self.unrecorded += unrecorded
 
     def server_restarted(self, epoch: int) -> None:
         self.received.append(f"restarted: {epoch}")
@@ -147,13 +139,12 @@ class FakeTask:
     def __init__(self, error: Exception | None = None) -> None:
         self.calls: list[str] = []
         self.error = error
-        self.wait = 3600.0
 
     def run(self, filters: Filters) -> float:
         self.calls.append("run")
         if self.error is not None:
             raise self.error
-        return self.wait
+        return 3600.0
 
     def recovered(self) -> None:
         self.calls.append("recovered")

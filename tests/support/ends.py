@@ -1,0 +1,54 @@
+"""Ways in which a crawl of ``odd_site`` ends early."""
+
+from collections.abc import Callable
+from signal import SIGTERM
+from typing import Any
+
+from support.odd_site import Lab
+from support.polling import until
+
+#: Pages that a crawl gets before it is interrupted.
+MIDWAY = 12
+#: Ends a crawl of a spider, with settings.
+End = Callable[..., None]
+
+
+def kill(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.kill_midway(MIDWAY, spider, **settings)
+
+
+def stop(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.stop_midway(MIDWAY, spider, **settings)
+
+
+def terminate(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.stop_midway(MIDWAY, spider, SIGTERM, **settings)
+
+
+def stop_at_once(lab: Lab, spider: str, **settings: Any) -> None:
+    lab.site.hold_after(MIDWAY)
+    with lab.start(spider, **settings) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+        crawl.ask_to_stop()
+        crawl.ask_to_stop(at_once=True)
+        crawl.wait()
+
+
+def stop_by(setting: str) -> End:
+    """Return what lets a crawl end by itself."""
+
+    def stop(lab: Lab, spider: str, **settings: Any) -> None:
+        lab.crawl(spider, **settings, **{setting: MIDWAY})
+
+    return stop
+
+
+ENDS: dict[str, End] = {
+    "SIGKILL": kill,
+    "SIGINT": stop,
+    "SIGINT twice": stop_at_once,
+    "SIGTERM": terminate,
+    "page count": stop_by("CLOSESPIDER_PAGECOUNT"),
+    "item count": stop_by("CLOSESPIDER_ITEMCOUNT"),
+    "CloseSpider": stop_by("STOP_AT"),
+}
