@@ -19,23 +19,18 @@ from scrapy_bloom import __version__
 from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.cli import (
     acl,
+    change,
     check,
-    clear,
-    delete,
+    claims,
     doctor,
-    export,
-    failed,
-    gone,
-    import_,
+    files,
     info,
     list_,
     metrics,
     migrate,
-    pending,
     plan,
     recrawl,
     report,
-    rotate,
     settings,
     watch,
 )
@@ -53,8 +48,8 @@ EXIT_CODES = (
 )
 
 
-class Subcommand(Protocol):
-    """A module with a subcommand."""
+class HasSubcommand(Protocol):
+    """A module with a subcommand, or a ``Subcommand`` of one that has several."""
 
     HELP: str
 
@@ -66,27 +61,27 @@ class Subcommand(Protocol):
 
 
 #: Subcommands, in the order of the help.
-SUBCOMMANDS: dict[str, Subcommand] = {
+SUBCOMMANDS: dict[str, HasSubcommand] = {
     "plan": plan,
     "info": info,
     "metrics": metrics,
     "report": report,
     "watch": watch,
     "check": check,
-    "pending": pending,
-    "failed": failed,
-    "gone": gone,
+    "pending": claims.PENDING,
+    "failed": claims.FAILED,
+    "gone": claims.GONE,
     "list": list_,
     "doctor": doctor,
     "acl": acl,
     "recrawl": recrawl,
     "settings": settings,
-    "rotate": rotate,
-    "clear": clear,
-    "delete": delete,
+    "rotate": change.ROTATE,
+    "clear": change.CLEAR,
+    "delete": change.DELETE,
     "migrate": migrate,
-    "export": export,
-    "import": import_,
+    "export": files.EXPORT,
+    "import": files.IMPORT,
 }
 
 
