@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import redis
 
@@ -68,25 +68,6 @@ class Counts:
         """Count a malformed entry."""
         self.skipped += 1
         self.example = self.example or example
-
-
-class Source(Protocol):
-    """A source of entries.
-
-    Attributes:
-        name: what it is and where, without credentials.
-        total: about how many entries it has.
-    """
-
-    name: str
-    total: int
-
-    def batches(self, size: int, counts: Counts) -> Iterator[Items]:
-        """Read all entries from the start, in batches of about ``size``, and count them.
-
-        Raises:
-            StorageError: not all entries could be read.
-        """
 
 
 class SetSource:
@@ -248,6 +229,10 @@ class UrlSource:
                     items[window].append(item)
             counts.run_only += len(items.pop(RUN, ()))
             yield items
+
+
+#: Has a name without credentials, about how many entries there are in total, and batches of them.
+Source = SetSource | SeenSource | UrlSource
 
 
 def open_file(path: Path, option: str) -> IO[bytes]:
