@@ -5,7 +5,7 @@ import re
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.rights import CLUSTER, CRAWL, LEDGER, SETINFO, USES, WAIT, Rules
-from scrapy_bloom.cli.migrate_source import set_key
+from scrapy_bloom.cli.migrate import set_key
 from scrapy_bloom.cli.session import CommandSession, ExitCode
 
 HELP = "print the rights that a filter's user needs on the server; needs no server"

@@ -2,9 +2,8 @@
 
 import argparse
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,6 +16,7 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.info import ItemInfo
+from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.session import (
     CommandSession,
@@ -33,7 +33,7 @@ from scrapy_bloom.cli.stored_claims import claims_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
 from scrapy_bloom.fingerprinter import MAX_VERSION, bounded, version_of, versioned
-from scrapy_bloom.migrate.sources import parse_line
+from scrapy_bloom.migrate import parse_line
 from scrapy_bloom.settings import RUN
 
 HELP = "say whether URLs are seen, claimed or failed, since when and until when"
@@ -77,6 +77,11 @@ class Identifier:
     def item(self, request: Request) -> bytes:
         """Return a request's fingerprint, whatever its ``meta`` says."""
         return bounded(self.fingerprinter.fingerprint(request))
+
+    def warn_of(self, snapshot: Snapshot) -> None:
+        """Warn of a filter whose fingerprints are another class's."""
+        if warning := advice.on_fingerprinter(snapshot.header.fingerprinter, self.name):
+            complain(str(warning))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +179,12 @@ def run(session: CommandSession) -> ExitCode:
     identifier, totals = Identifier(session), {"asked": 0, "seen": 0}
     with session.connect() as server:
         for name in identifier.windows:
-            stored = server.read(name).header.fingerprinter
-            warning = advice.on_fingerprinter(stored, identifier.name)
-            if warning and (opts.urls or opts.bloom_key):
-                complain(str(warning))
-        look_up = partial(
-            _look_up,
-            server=server,
-            filters={name: server.filter(name) for name in identifier.windows},
-        )
-        queries = _with_version(_queries(opts, identifier), version)
-        answers = _answer(queries, look_up, totals)
+            snapshot = server.read(name)
+            if opts.urls or opts.bloom_key:
+                identifier.warn_of(snapshot)
+        filters = {name: server.filter(name) for name in identifier.windows}
+        queries = _queries(opts, identifier, version)
+        answers = _answer(queries, partial(_look_up, server, filters), totals)
         if opts.json:
             documents = (
                 {query.kind: query.text, "name": query.window, **answer.document()}
@@ -210,72 +210,55 @@ def _version(text: str | None) -> bytes:
     return version
 
 
-def _with_version(queries: Iterator[Query | None], version: bytes) -> Iterator[Query | None]:
-    for query in queries:
-        if query is None or query.kind == "item" or not version:
-            yield query
-        else:
-            yield replace(query, item=versioned(query.item, version))
-
-
-def _queries(opts: argparse.Namespace, identifier: Identifier) -> Iterator[Query | None]:
+def _queries(
+    opts: argparse.Namespace, identifier: Identifier, version: bytes
+) -> Iterator[Query | None]:
     """Yield all queries; None for a line of the standard input that is no URL."""
+
+    def query(kind: str, text: str, window: str, item: bytes) -> Query:
+        return Query(kind, text, window, versioned(item, version) if version else item)
+
     for key in opts.bloom_key:
-        yield Query("bloom_key", key, identifier.default, of_own_key(to_bytes(key)))
+        yield query("bloom_key", key, identifier.default, of_own_key(to_bytes(key)))
     for item in opts.item:
         yield Query("item", item, identifier.default, to_bytes(item))
     for url in opts.urls:
-        if url == "-":
-            lines = (line for line in sys.stdin.buffer if line.strip())
-            yield from (_query_of(line, identifier) for line in lines)
-        else:
-            yield Query("url", url.strip(), *identifier.identify(url.strip()))
-
-
-def _query_of(line: bytes, identifier: Identifier) -> Query | None:
-    """Return the query of a line; None, after a message, if it is no URL."""
-    try:
-        url = parse_line(line)
-        return Query("url", url, *identifier.identify(url))
-    except ConfigurationError as error:
-        complain(str(error))
-        return None
+        if url != "-":
+            yield query("url", url.strip(), *identifier.identify(url.strip()))
+            continue
+        for line in filter(bytes.strip, sys.stdin.buffer):
+            try:
+                text = parse_line(line)
+                yield query("url", text, *identifier.identify(text))
+            except ConfigurationError as error:
+                complain(str(error))
+                yield None
 
 
 def _answer(
     queries: Iterator[Query | None],
-    look_up: Callable[[Sequence[Query]], list[Answer]],
+    look_up: Callable[[Sequence[Query]], Iterable[Answer]],
     totals: dict[str, int],
 ) -> Iterator[tuple[Query, Answer]]:
     """Yield each query with its answer; count queries and answers that are "seen"."""
     while batch := list(islice(queries, BATCH)):
         found = [query for query in batch if query is not None]
-        answers = look_up(found)
         totals["asked"] += len(batch)
-        totals["seen"] += sum(answer.info.seen for answer in answers)
-        yield from zip(found, answers, strict=True)
+        for query, answer in zip(found, look_up(found), strict=True):
+            totals["seen"] += answer.info.seen
+            yield query, answer
 
 
 def _look_up(
-    queries: Sequence[Query], server: Server, filters: Mapping[str, BloomFilter]
-) -> list[Answer]:
-    by_window: dict[str, list[int]] = defaultdict(list)
-    for place, query in enumerate(queries):
-        by_window[query.window].append(place)
+    server: Server, filters: Mapping[str, BloomFilter], queries: Sequence[Query]
+) -> Iterator[Answer]:
+    """Yield the answers to queries: each filter is asked for all of its own at once."""
+    answers = dict[tuple[str, bytes], Answer]()
+    for window, bloom in filters.items():
+        if items := [query.item for query in queries if query.window == window]:
+            infos = dict(zip(items, bloom.find_all(items), strict=True))
+            claims = claims_of(server, bloom, [i for i in items if not infos[i].seen])
+            answers |= {(window, i): Answer(info, claims.get(i)) for i, info in infos.items()}
     # No filter has the URLs of the window "run".
     not_seen = Answer(ItemInfo(seen=False, recorded_after=0, until=0, window=RUN))
-    answers = [not_seen] * len(queries)
-    for window, places in by_window.items():
-        if window == RUN:
-            continue
-        found = _answers_of(server, filters[window], [queries[place].item for place in places])
-        for place, answer in zip(places, found, strict=True):
-            answers[place] = answer
-    return answers
-
-
-def _answers_of(server: Server, bloom: BloomFilter, items: Sequence[bytes]) -> list[Answer]:
-    infos = bloom.find_all(items)
-    others = [item for item, info in zip(items, infos, strict=True) if not info.seen]
-    claims = iter(claims_of(server, bloom, others))
-    return [Answer(info, None if info.seen else next(claims)) for info in infos]
+    return (answers.get((query.window, query.item), not_seen) for query in queries)

@@ -21,23 +21,18 @@ from scrapy_bloom import __version__
 from scrapy_bloom.bloom.errors import BloomError, in_words
 from scrapy_bloom.cli import (
     acl,
+    change,
     check,
-    clear,
-    delete,
+    claims,
     doctor,
-    export,
-    failed,
-    gone,
-    import_,
+    files,
     info,
     list_,
     metrics,
     migrate,
-    pending,
     plan,
     recrawl,
     report,
-    rotate,
     settings,
     watch,
 )
@@ -54,8 +49,8 @@ EXIT_CODES = (
 )
 
 
-class Subcommand(Protocol):
-    """A module with a subcommand."""
+class HasSubcommand(Protocol):
+    """A module with a subcommand, or a ``Subcommand`` of one that has several."""
 
     HELP: str
 
@@ -67,7 +62,7 @@ class Subcommand(Protocol):
 
 
 #: Subcommands, in the order of the help: groups, what those of a group do, and its modules.
-GROUPS: dict[str, tuple[str, dict[str, Subcommand]]] = {
+GROUPS: dict[str, tuple[str, dict[str, HasSubcommand]]] = {
     "look": (
         "show something; change nothing",
         {
@@ -77,9 +72,9 @@ GROUPS: dict[str, tuple[str, dict[str, Subcommand]]] = {
             "report": report,
             "watch": watch,
             "check": check,
-            "pending": pending,
-            "failed": failed,
-            "gone": gone,
+            "pending": claims.PENDING,
+            "failed": claims.FAILED,
+            "gone": claims.GONE,
             "list": list_,
             "doctor": doctor,
             "acl": acl,
@@ -90,14 +85,14 @@ GROUPS: dict[str, tuple[str, dict[str, Subcommand]]] = {
         {
             "recrawl": recrawl,
             "settings": settings,
-            "rotate": rotate,
-            "clear": clear,
-            "delete": delete,
+            "rotate": change.ROTATE,
+            "clear": change.CLEAR,
+            "delete": change.DELETE,
         },
     ),
     "move": (
         "move what is remembered into a filter, or a filter into a file and back",
-        {"migrate": migrate, "export": export, "import": import_},
+        {"migrate": migrate, "export": files.EXPORT, "import": files.IMPORT},
     ),
 }
 SUBCOMMANDS = {name: module for _, members in GROUPS.values() for name, module in members.items()}

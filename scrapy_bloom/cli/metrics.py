@@ -5,15 +5,14 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.cli.info import Found, gather
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options
+from scrapy_bloom.cli.stored_claims import scan_claims
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.metrics import family, registry
 from scrapy_bloom.crawl.stats import Kind
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 HELP = "print what filters hold in Prometheus's text format; changes nothing"
-#: Claims read at once.
-PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +167,11 @@ def _read(server: Server, found: Found, *, counts_failed: bool) -> Reading:
         return Reading(found.window, found.key, None)
     bloom = server.filter(found.window)
     alive = living(bloom.run(worker_protocol.read_workers))
-    failed = _failed(bloom, found.info.blocks) if counts_failed else None
+    failed = None
+    if counts_failed:
+        pages = scan_claims(bloom, found.info.blocks)
+        failed = sum(claim.failed for _, page in pages for claim in page.claims)
     return Reading(found.window, found.key, found.info, alive, failed)
-
-
-def _failed(bloom: BloomFilter, blocks: int) -> int:
-    count = 0
-    for block in range(blocks):
-        fields, cursor = set[str](), ""
-        while cursor != "0":
-            scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
-            page = bloom.run(scan)
-            cursor = page.cursor
-            # A claim may come twice.
-            fields |= {claim.field for claim in page.claims if claim.failed}
-        count += len(fields)
-    return count
 
 
 def _to_json(metric: "Metric") -> dict[str, Any]:

@@ -4,23 +4,117 @@ The source is only read. Recording is idempotent, so a migration that was stoppe
 """
 
 import argparse
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from scrapy_bloom.bloom import validators
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.units import plural
+from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.cli.check import Identifier
-from scrapy_bloom.cli.migrate_source import check_fingerprinter, open_source
-from scrapy_bloom.cli.migrate_target import Target
 from scrapy_bloom.cli.render import progress
-from scrapy_bloom.cli.session import CommandSession, ExitCode, add_change_options, complain
-from scrapy_bloom.migrate.batches import BATCH, Counts, Items, Source
+from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options, complain
+from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
+from scrapy_bloom.migrate import (
+    BATCH,
+    Counts,
+    Items,
+    SeenSource,
+    SetSource,
+    Source,
+    UrlSource,
+    open_file,
+)
 
 HELP = "record what other dupefilters have seen"
+#: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY is set.
+SET_KEY = "%(spider)s:dupefilter"
+OURS = "scrapy_bloom.ScrapyRedisFingerprinter"
+
+
+class Target:
+    """The filters of some windows.
+
+    Args:
+        server: has the filters.
+        windows: names of the windows.
+
+    Raises:
+        NothingThereError: a filter does not exist, and the settings do not have its window.
+        StorageError: the server did not answer.
+    """
+
+    def __init__(self, server: Server, windows: Iterable[str]) -> None:
+        self._address = server.address
+        names = sorted(windows)
+        self._stored = {window: found for window in names if (found := server.look(window))}
+        #: Windows whose filters exist.
+        self._existing = set(self._stored)
+        self._blooms: dict[str, BloomFilter] = {}
+        for window in names:
+            if window in self._stored:
+                self._blooms[window] = server.filter(window)
+            elif window in server.filters.by_window:
+                self._blooms[window] = server.filters.by_window[window]
+            else:
+                raise server.absent(window)
+        self.keys = [bloom.key for bloom in self._blooms.values()]
+        self.name = f"{', '.join(map(repr, self.keys))} on {server.address}"
+
+    def warn(self, identifier: Identifier, entries: int) -> None:
+        """Warn of filters that do not suit the fingerprinter, or so many entries."""
+        for snapshot in self._stored.values():
+            identifier.warn_of(snapshot)
+        (bloom, *others) = self._blooms.values()
+        capacity = bloom.session.wanted.config(DEFAULTS).capacity
+        if not others and not self._stored and entries > capacity:
+            complain(
+                f"{bloom.key!r} does not exist yet, and will be made for {capacity:,} URLs: about "
+                f"{entries:,} entries do not fit into one layer, and all layers are tested for "
+                f"each URL. Set BLOOM_CAPACITY = {entries:_} before: the capacity of a filter that "
+                "exists changes with the next generation only"
+            )
+
+    def open(self) -> None:
+        """Create the filters that do not exist."""
+        for bloom in self._blooms.values():
+            bloom.open()
+        self._existing = set(self._blooms)
+
+    def record(self, items: Items) -> int:
+        """Record items; return how many were new.
+
+        Raises:
+            StorageError: there is no room for all of them, or the server did not answer.
+        """
+        new = 0
+        for window, batch in items.items():
+            bloom = self._blooms[window]
+            new += sum(bloom.add_many(batch, if_absent=True))
+            if bloom.unrecorded:
+                raise StorageError(
+                    f"{bloom.key!r} on {self._address} is full and cannot grow, so there is no "
+                    "room for what is left: set a larger BLOOM_MAX_MEMORY or BLOOM_GROWTH = 2, "
+                    "start a crawl, which applies it, and run the same command again"
+                )
+        return new
+
+    def count_seen(self, items: Items) -> int:
+        """Return how many items are seen; a filter that does not exist has none."""
+        return sum(
+            sum(self._blooms[window].contains(batch))
+            for window, batch in items.items()
+            if window in self._existing
+        )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,14 +166,13 @@ def run(session: CommandSession) -> ExitCode:
         raise ConfigurationError("--from-server is where the SET of --from-set is: add that")
     identifier = Identifier(session)
     with ExitStack() as stack:
-        source = open_source(session, identifier, stack)
-        for warning in check_fingerprinter(session, identifier):
+        source = _open_source(session, identifier, stack)
+        for warning in _warnings(session, identifier):
             complain(warning)
         windows = {session.window} if opts.from_urls is None else identifier.windows
         server = stack.enter_context(session.connect(identifier.name))
         target = Target(server, windows)
-        for warning in target.warnings(identifier.name, source.total):
-            complain(warning)
+        target.warn(identifier, source.total)
         return _migrate(session, source, target, server.address)
 
 
@@ -161,3 +254,83 @@ def _text(document: dict[str, Any], opts: argparse.Namespace) -> Iterator[str]:
     yield "Does it fit? scrapy bloom check URL says whether a page that was crawled is seen"
     if opts.from_set is not None:
         yield "The SET is as it was. When nothing uses it any more, delete it (UNLINK)"
+
+
+# -- the source --
+
+
+def _open_source(session: CommandSession, identifier: Identifier, stack: ExitStack) -> Source:
+    """Return the source that the options name; the stack closes it.
+
+    Raises:
+        ConfigurationError: it does not exist, or is of another kind.
+        StorageError: the SET's server did not answer.
+    """
+    opts = session.opts
+    if opts.from_seen is not None:
+        return SeenSource(Path(opts.from_seen), session.window)
+    if opts.from_urls is not None:
+        name = "the standard input" if opts.from_urls == "-" else f"the file {opts.from_urls!r}"
+        return UrlSource(_open_urls(opts.from_urls, stack), name, identifier.identify)
+    timeout = session.settings.timeout
+    if opts.from_server is None:
+        connection = connect_scrapy_redis(session.crawler.settings, timeout=timeout)
+    else:
+        connection = connect(opts.from_server, timeout=timeout, setting="--from-server")
+    stack.callback(connection.close)
+    key = opts.from_set or set_key(session)
+    return SetSource(connection.client, key, connection.label, session.window)
+
+
+def _open_urls(name: str, stack: ExitStack) -> IO[bytes]:
+    """Return a file that can be read more than once: of a pipe, a copy."""
+    file: IO[bytes] = sys.stdin.buffer
+    if name != "-":
+        file = stack.enter_context(open_file(Path(name), "--from-urls"))
+    if file.seekable():
+        return file
+    copy = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    shutil.copyfileobj(file, copy)
+    copy.seek(0)
+    return copy
+
+
+def set_key(session: CommandSession) -> str:
+    """Return the key of the spider's SET, as scrapy-redis makes it."""
+    spider = getattr(session.crawler.spidercls, "name", None)
+    template = session.crawler.settings.get("SCHEDULER_DUPEFILTER_KEY") or SET_KEY
+    if spider is None and "%(spider)s" in template:
+        raise ConfigurationError(
+            "each spider has a SET of its own: say which with --spider, or --from-set KEY"
+        )
+    return str(template % {"spider": spider})
+
+
+def _warnings(session: CommandSession, identifier: Identifier) -> Iterator[str]:
+    """Yield warnings of entries that crawls with this fingerprinter may not find.
+
+    Raises:
+        ConfigurationError: crawls certainly do not find them.
+    """
+    opts, name = session.opts, identifier.name
+    is_ours = isinstance(identifier.fingerprinter, ScrapyRedisFingerprinter)
+    if opts.from_set is not None and not is_ours:
+        text = (
+            f"REQUEST_FINGERPRINTER_CLASS is {name}, whose fingerprints differ from scrapy-redis's:"
+            f" what is imported would never be found. Set it to {OURS!r}"
+        )
+        if not opts.any_fingerprinter:
+            raise ConfigurationError(
+                f"{text}; or add --any-fingerprinter, if that class does make what is in the SET"
+            )
+        yield text
+    if opts.from_seen is not None and is_ours:
+        yield (
+            f"REQUEST_FINGERPRINTER_CLASS is {name}: what a crawl with Scrapy's own fingerprinter "
+            "has left in requests.seen is never found with it"
+        )
+    if opts.from_urls is None and session.settings.recrawl_rules and not session.is_chosen:
+        yield (
+            "BLOOM_RECRAWL_RULES match URLs, which fingerprints do not have: all are recorded for "
+            f"the window {session.window!r}, and requests of other windows do not find them"
+        )

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 from scrapy import Spider
-from scrapy.spiders import CrawlSpider
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
@@ -18,7 +17,12 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.check import Identifier
-from scrapy_bloom.cli.recrawl_targets import RecrawlTarget, TargetReader, read_targets
+from scrapy_bloom.cli.recrawl_targets import (
+    RecrawlTarget,
+    TargetReader,
+    pending_targets,
+    read_targets,
+)
 from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
@@ -28,7 +32,6 @@ from scrapy_bloom.cli.session import (
     print_json_list,
 )
 from scrapy_bloom.cli.stored_claims import printable, without_credentials
-from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.settings import CRAWLED
 
@@ -87,35 +90,37 @@ def run(session: CommandSession) -> ExitCode:
             "give URLs to crawl again, a file of them with --file, or --failed for all that failed"
         )
     spider, identifier = _spider(session), Identifier(session)
-    _check_callback(spider, opts.callback)
-    reader = TargetReader(spider, opts.callback, identifier)
+    reader = TargetReader(spider, _callback(spider, opts.callback), identifier)
     targets, wrong = read_targets(reader, opts.urls, opts.file)
     if wrong:
         complain(f"{plural(wrong, 'URL is', 'URLs are')} wrong, and none is crawled again")
         return ExitCode.NO
-    _warn_of_rules(spider, reader, targets)
+    reader.warn_of_rules(targets)
     with session.connect() as server:
         blocks = session.stored_blocks(server)
         windows = {*blocks, *(target.key[0] for target in targets)}
-        filters = _filters(server, identifier, windows)
-        pending = [*reader.pending(server, filters, blocks, targets, failed=opts.failed)]
+        filters = {name: _filter(server, identifier, name) for name in sorted(windows)}
+        items = {target.item for target in targets}
+        pending = [*pending_targets(server, filters, blocks, reader, items, failed=opts.failed)]
         found = {target.item for target in pending}
         new = (target for target in targets if target.item not in found)
         targets = [*{target.key: target for target in chain(pending, new)}.values()]
-        leaver = _Leaver(session, spider, reader, filters)
-        _report(session, server, spider, targets, leaver.leave_all(targets))
+        states = _Leaver(session, reader, filters).leave_all(targets)
+        _report(session, server, spider, [(target, states[target]) for target in targets])
     return ExitCode.FINE
+
+
+def _filter(server: Server, identifier: Identifier, window: str) -> BloomFilter:
+    """Return a window's filter, which must exist; warn of another fingerprinter."""
+    identifier.warn_of(server.read(window))
+    return server.filter(window)
 
 
 # -- the spider --
 
 
 def _spider(session: CommandSession) -> Spider:
-    """Return the spider that will crawl, without making it: it may need arguments.
-
-    Raises:
-        ConfigurationError: there is none, or its crawls take no claims over.
-    """
+    """Return the spider that will crawl, without making it: it may need arguments."""
     cls = session.crawler.spidercls
     if not getattr(cls, "name", None):
         listed = ", ".join(session.spiders) or "none"
@@ -131,12 +136,8 @@ def _spider(session: CommandSession) -> Spider:
     return cls.__new__(cls)
 
 
-def _check_callback(spider: Spider, name: str | None) -> None:
-    """Refuse a callback that the crawl would not find.
-
-    Raises:
-        ConfigurationError: there is no such method.
-    """
+def _callback(spider: Spider, name: str | None) -> Any:
+    """Return the method of a name; None for the default, which the spider must have."""
     cls = type(spider)
     # A CrawlSpider has another default.
     has_default = cls._parse is not Spider._parse  # noqa: SLF001
@@ -144,71 +145,37 @@ def _check_callback(spider: Spider, name: str | None) -> None:
         raise ConfigurationError(
             f"spider {cls.name!r} has no parse: say which method gets the pages with --callback"
         )
-    if name is not None:
-        try:
-            request_codec.method_of(spider, name)
-        except ValueError as error:
-            raise ConfigurationError(f"--callback: {error} {cls.name!r}") from None
+    try:
+        return None if name is None else request_codec.method_of(spider, name)
+    except ValueError as error:
+        raise ConfigurationError(f"--callback: {error} {cls.name!r}") from None
 
 
-def _warn_of_rules(spider: Spider, reader: TargetReader, targets: Sequence[RecrawlTarget]) -> None:
-    """Say that pages of a CrawlSpider yield no items, if no callback gets them."""
-    if reader.callback is None and isinstance(spider, CrawlSpider):
-        count = sum(reader.rule_of(target.url) is None for target in targets)
-        if count:
-            complain(
-                f"no rule of spider {spider.name!r} matches {count:,} of the URLs: only their "
-                "links are followed, unless --callback says which method gets the pages"
-            )
-
-
-# -- the filters --
-
-
-def _filters(server: Server, identifier: Identifier, windows: set[str]) -> dict[str, BloomFilter]:
-    """Return the filters of some windows, which must exist."""
-    filters = {}
-    for name in sorted(windows):
-        stored = server.read(name).header.fingerprinter
-        if warning := advice.on_fingerprinter(stored, identifier.name):
-            complain(str(warning))
-        filters[name] = server.filter(name)
-    return filters
+# -- leaving them --
 
 
 class _Leaver:
-    """Leaves URLs in their filters.
-
-    Args:
-        session: the call of the subcommand.
-        spider: the spider that will crawl them.
-        reader: makes the requests.
-        filters: window -> filter.
-    """
+    """Leaves URLs in their filters."""
 
     def __init__(
-        self,
-        session: CommandSession,
-        spider: Spider,
-        reader: TargetReader,
-        filters: Mapping[str, BloomFilter],
+        self, session: CommandSession, reader: TargetReader, filters: Mapping[str, BloomFilter]
     ) -> None:
-        self._owner = workers.failed_id(spider.name)
+        self._owner = workers.failed_id(reader.spider.name)
         self._memory = session.settings.pending_memory
         self._replaces = session.opts.callback is not None
         self._reader, self._filters = reader, filters
 
-    def leave_all(self, targets: Sequence[RecrawlTarget]) -> list[State]:
+    def leave_all(self, targets: Sequence[RecrawlTarget]) -> dict[RecrawlTarget, State]:
         """Leave targets, batch by batch; return their states.
 
         Raises:
             BloomError: the server did not answer, or has no room; the first batches are left.
         """
-        states: list[State] = []
+        states: dict[RecrawlTarget, State] = {}
         try:
             with render.progress("leaving URLs") as show:
                 for start in range(0, len(targets), BATCH):
-                    states += self._leave(targets[start : start + BATCH])
+                    states |= self._leave(targets[start : start + BATCH])
                     show(len(states), len(targets))
         except BloomError:
             complain(
@@ -218,48 +185,45 @@ class _Leaver:
             raise
         return states
 
-    def _leave(self, targets: Sequence[RecrawlTarget]) -> list[State]:
-        found: dict[RecrawlTarget, State] = {}
+    def _leave(self, targets: Sequence[RecrawlTarget]) -> dict[RecrawlTarget, State]:
+        states: dict[RecrawlTarget, State] = {}
         for window, bloom in self._filters.items():
-            part = [target for target in targets if target.key[0] == window]
-            if part:
-                found |= zip(part, self._leave_in(bloom, part), strict=True)
-        return [found[target] for target in targets]
-
-    def _leave_in(self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]) -> list[State]:
-        items = [target.key[1] for target in targets]
-        due = bloom.run(
-            partial(claim_protocol.make_due, items=items, owner=self._owner, nonce=NONCE)
-        )
-        verdicts = [due[field_of(item)] for item in items]
-        states = [State.DUE if one is Verdict.MINE else State.CLAIMED for one in verdicts]
-        free = [
-            place
-            for place, verdict in enumerate(verdicts)
-            if (verdict is Verdict.MINE and self._replaces)
-            # Not one whose claim a crawl has ended since.
-            or (verdict is Verdict.SEEN and targets[place].pending is None)
-        ]
-        for place, verdict in zip(free, self._claim(bloom, targets, free), strict=True):
-            # Another verdict: a worker has claimed it since.
-            states[place] = State.LEFT if verdict is Verdict.NEW else State.CLAIMED
+            if part := [target for target in targets if target.key[0] == window]:
+                states |= self._leave_in(bloom, part)
         return states
 
-    def _claim(
-        self, bloom: BloomFilter, targets: Sequence[RecrawlTarget], places: Sequence[int]
-    ) -> list[Verdict]:
+    def _leave_in(
+        self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]
+    ) -> dict[RecrawlTarget, State]:
+        states, free = dict[RecrawlTarget, State](), list[RecrawlTarget]()
+        items = [target.key[1] for target in targets]
+        make_due = partial(claim_protocol.make_due, items=items, owner=self._owner, nonce=NONCE)
+        due = bloom.run(make_due)
+        for target, item in zip(targets, items, strict=True):
+            verdict = due[field_of(item)]
+            states[target] = State.DUE if verdict is Verdict.MINE else State.CLAIMED
+            # Not one whose claim a crawl has ended since.
+            has_none = verdict is Verdict.SEEN and target.pending is None
+            if has_none or (verdict is Verdict.MINE and self._replaces):
+                free.append(target)
+        for target, verdict in zip(free, self._claim(bloom, free), strict=True):
+            # Another verdict: a worker has claimed it since.
+            states[target] = State.LEFT if verdict is Verdict.NEW else State.CLAIMED
+        return states
+
+    def _claim(self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]) -> list[Verdict]:
         """Claim targets for nobody, so that they are due; return the verdicts."""
-        if not places:
+        if not targets:
             return []
-        items = [targets[place].key[1] for place in places]
-        requests = [self._reader.request(targets[place]) for place in places]
+        items = [target.key[1] for target in targets]
+        requests = [self._reader.request(target) for target in targets]
         verdicts = bloom.run(
-            lambda session: claim_protocol.claim(
-                session,
-                items,
-                requests,
-                self._owner,
-                NONCE,
+            partial(
+                claim_protocol.claim,
+                items=items,
+                requests=requests,
+                owner=self._owner,
+                nonce=NONCE,
                 memory=self._memory,
                 tested=False,
             )
@@ -274,35 +238,25 @@ class _Leaver:
         return verdicts
 
 
-# -- the answer --
-
-
 def _report(
     session: CommandSession,
     server: Server,
     spider: Spider,
-    targets: Sequence[RecrawlTarget],
-    states: Sequence[State],
+    states: Sequence[tuple[RecrawlTarget, State]],
 ) -> None:
-    counts = {state: states.count(state) for state in State}
-    pairs = zip(targets, states, strict=True)
+    counts = {state: sum(one is state for _, one in states) for state in State}
+    documents = (
+        {"url": without_credentials(target.url), "name": target.key[0], "state": state.value}
+        for target, state in states
+    )
     if session.opts.json:
         head: dict[str, Any] = {"address": server.address, "spider": spider.name}
         head |= {state.value: count for state, count in counts.items()}
-        documents = (
-            {
-                "url": without_credentials(target.url),
-                "name": target.key[0],
-                "state": state.value,
-            }
-            for target, state in pairs
-        )
         print_json_list(head, "urls", documents)
         return
-    for target, state in pairs:
-        print(f"{WORDS[state]:15}  {printable(without_credentials(target.url))}")
-    left = counts[State.LEFT] + counts[State.DUE]
-    urls = plural(left, "URL is", "URLs are")
+    for document in documents:
+        print(f"{WORDS[State(document['state'])]:15}  {printable(document['url'])}")
+    urls = plural(counts[State.LEFT] + counts[State.DUE], "URL is", "URLs are")
     text = f"{urls} left for the next crawl of {spider.name!r}, or one that runs now"
     if counts[State.CLAIMED]:
         text += (

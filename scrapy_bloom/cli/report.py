@@ -4,23 +4,20 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
-from scrapy_bloom.cli.export import STREAM
+from scrapy_bloom.bloom.protocol import worker_protocol
+from scrapy_bloom.cli.files import STREAM
 from scrapy_bloom.cli.html_page import ClaimTally, Panel, WorkerRow, page
 from scrapy_bloom.cli.info import add_measure_option, gather, measure
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options
+from scrapy_bloom.cli.stored_claims import scan_claims
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Worker
 
 HELP = "write what filters hold to an HTML page; changes nothing on the server"
-#: Claims read at once.
-PAGE_CLAIMS = 256
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,25 +76,13 @@ def _tally(session: CommandSession, bloom: BloomFilter, blocks: int) -> ClaimTal
     """Count the claims of a filter, by owner."""
     entries = bloom.run(worker_protocol.read_workers)
     owned, due_times = Counter[str](), list[int]()
-    for block in range(blocks):
-        for claim in _claims(bloom, block):
+    for _, part in scan_claims(bloom, blocks):
+        for claim in part.claims:
             if claim.failed:
                 due_times.append(claim.due(entries.now, session.settings.retry_after))
             else:
                 owned[claim.owner] += 1
     return tally(owned, due_times, entries.now, workers.parse_all(entries.entries), session.spiders)
-
-
-def _claims(bloom: BloomFilter, block: int) -> list[StoredClaim]:
-    """Return the claims of a block. A scan may return one twice; it is counted once."""
-    found, cursor = dict[str, StoredClaim](), ""
-    while cursor != "0":
-        read = bloom.run(
-            partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE_CLAIMS)
-        )
-        cursor = read.cursor
-        found |= {claim.field: claim for claim in read.claims}
-    return [*found.values()]
 
 
 def tally(

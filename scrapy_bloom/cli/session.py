@@ -3,9 +3,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import cached_property
@@ -21,9 +21,7 @@ from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import KEEP
-from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
@@ -312,6 +310,21 @@ def fingerprinter_of(crawler: Crawler) -> Any:
     return build_from_crawler(load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
 
 
+@dataclass
+class Subcommand:
+    """A subcommand of a module that has several; a module of one has these names itself.
+
+    Args:
+        HELP: a line for the help.
+        add_options: adds its options.
+        run: runs it; may raise any error of the package.
+    """
+
+    HELP: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[CommandSession], ExitCode]
+
+
 def add_filter_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a filter."""
     parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
@@ -324,15 +337,6 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a subcommand that changes a filter."""
     add_filter_options(parser)
     parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
-
-
-def report_forgotten(
-    session: CommandSession, server: Server, after: FilterInfo, forgotten: int
-) -> None:
-    """Print what a filter holds after it forgot URLs."""
-    head = {"address": server.address, "name": session.window, "urls_forgotten": forgotten}
-    text = f"{plural(forgotten, 'URL')} forgotten, {after.count:,} remembered"
-    session.report(head | to_json(after), f"{after.key} on {server.address}: {text}")
 
 
 def _choose_spider(

@@ -3,8 +3,8 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import redis
 
@@ -22,32 +22,28 @@ _USER = re.compile(r"//[^/?#]*@")
 PAGE = 256
 
 
-def scan_block(bloom: BloomFilter, block: int) -> Iterator[ClaimPage]:
-    """Yield the claims of a block, page by page. A claim may come twice."""
-    cursor = ""
-    while cursor != "0":
-        scan = partial(claim_protocol.scan, block=block, cursor=cursor or "0", count=PAGE)
-        page = bloom.run(scan)
-        cursor = page.cursor
-        yield page
+def scan_claims(bloom: BloomFilter, blocks: int) -> Iterator[tuple[int, ClaimPage]]:
+    """Yield the claims of a filter, each once, page by page, with their block."""
+    seen = defaultdict[int, set[str]](set)
+    for block, page in claim_protocol.scan_all(bloom.run, range(blocks), PAGE):
+        claims = tuple(claim for claim in page.claims if claim.field not in seen[block])
+        seen[block].update(claim.field for claim in claims)
+        yield block, replace(page, claims=claims)
 
 
 def claims_of(
-    server: Server, bloom: BloomFilter, items: Sequence[bytes]
-) -> list[StoredClaim | None]:
-    """Return the claims of items, which the filter has looked up before; None for no claim.
-
-    Raises:
-        StorageError: the server did not answer.
-    """
-    fields = defaultdict(list)
+    server: Server, bloom: BloomFilter, items: Iterable[bytes]
+) -> dict[bytes, StoredClaim | None]:
+    """Return the claims of items, which the filter has looked up before; None for no claim."""
+    by_block = defaultdict(list)
     for item in items:
-        fields[bloom.session.hasher.block(item)].append(field_of(item))
-    found = dict[str, StoredClaim | None]()
-    for block, part in fields.items():
-        stored = stored_claims(server, bloom, block, part)
-        found |= {field: _parse(field, text) for field, text in zip(part, stored, strict=True)}
-    return [found[field_of(item)] for item in items]
+        by_block[bloom.session.hasher.block(item)].append(item)
+    found = dict[bytes, StoredClaim | None]()
+    for block, part in by_block.items():
+        fields = [field_of(item) for item in part]
+        stored = stored_claims(server, bloom, block, fields)
+        found |= zip(part, map(_parse, fields, stored), strict=True)
+    return found
 
 
 def stored_claims(

@@ -71,16 +71,8 @@ def _block_of(field: str) -> Callable[..., Operation[int]]:
 
 def claims(bloom: BloomFilter, count: int = 100) -> dict[str, StoredClaim]:
     """Return all claims, by field, as a scan shows them."""
-    found = {}
-    for block in range(bloom.open().blocks):
-        cursor = ""
-        while cursor != "0":
-            page = bloom.run(
-                lambda v, b=block, c=cursor: claim_protocol.scan(v, b, c or "0", count)
-            )
-            cursor = page.cursor
-            found |= {claim.field: claim for claim in page.claims}
-    return found
+    pages = claim_protocol.scan_all(bloom.run, range(bloom.open().blocks), count)
+    return {claim.field: claim for _, page in pages for claim in page.claims}
 
 
 def only(bloom: BloomFilter) -> StoredClaim:
@@ -143,11 +135,8 @@ PAGE = b"p" * 20
 
 def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
     bloom.open()
-    found = {}
-    for block in range(2):
-        page = bloom.run(lambda v, b=block: claim_protocol.scan(v, b, "0", 100, tag))
-        found |= {claim.field: claim for claim in page.claims}
-    return found
+    pages = claim_protocol.scan_all(bloom.run, range(2), 100, tag)
+    return {claim.field: claim for _, page in pages for claim in page.claims}
 
 
 def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
@@ -354,7 +343,7 @@ def test_a_damaged_claim_is_told_and_hides_nothing(
     (key,) = client.keys("*:claims")
     client.hset(key, A.hex(), value)
     block = int(key.split(b"}")[0].split(b":")[-1])
-    page = bloom.run(lambda session: claim_protocol.scan(session, block, "0", 10))
+    page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
     assert page.damaged == (A.hex(),)
     assert not page.claims
     bloom.run(lambda session: claim_protocol.hold(session, [A], OURS, "n"))
@@ -374,7 +363,7 @@ def test_a_claim_that_is_far_too_long_is_damaged(
     (key,) = client.keys("*:claims")
     client.hset(key, A.hex(), b"w n 1 0 " + b"x" * length)
     block = int(key.split(b"}")[0].split(b":")[-1])
-    page = bloom.run(lambda session: claim_protocol.scan(session, block, "0", 10))
+    page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
     assert page.damaged == (() if is_read else (A.hex(),))
     assert [claim.length for claim in page.claims] == ([length] if is_read else [])
 

@@ -156,7 +156,11 @@ def test_scrapy_redis_settings_are_the_fallback(
 
 
 @pytest.mark.parametrize(
-    "command", ["info", "check https://example.com", "rotate -y", "clear -y", "delete -y"]
+    "command",
+    [
+        *("info", "check https://example.com", "rotate -y", "clear -y", "delete -y"),
+        *("failed", "gone", "pending", "pending --release --owner x -y"),
+    ],
 )
 def test_where_there_is_no_filter(shop: Call, client: redis.Redis, command: str) -> None:
     done = shop(*command.split())

@@ -9,7 +9,7 @@ import pytest
 import redis
 from scrapy import Request, Spider
 from support.cli import KEY, SECRET, Call, Shop, everything
-from support.servers import Server, free_port
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
@@ -68,12 +68,6 @@ def test_where_nothing_has_failed(shop: Call, bloom: BloomFilter) -> None:
     assert shop("failed", "--json").json["pages"] == []
 
 
-def test_where_there_is_no_filter(shop: Call, server: Server, client: redis.Redis) -> None:
-    done = shop("failed")
-    assert (done.code, done.out) == (1, "")
-    assert "there is no filter 'shop:bloom'" in done.err
-
-
 def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
     fail(bloom, "https://example.com/a?x=1")
     before = everything(client)
@@ -106,17 +100,18 @@ def test_pages_that_are_due_come_first(shop: Call, bloom: BloomFilter) -> None:
 
 
 def test_a_hundred_are_listed_unless_more_are_wanted(shop: Call, bloom: BloomFilter) -> None:
+    """And all of them are read, page by page."""
     fail(bloom, *(f"https://example.com/{place}" for place in range(700)))
     assert len(shop("failed", "--json").json["pages"]) == 100
     pages = shop("failed", "--json", "--limit", "0").json["pages"]
     assert len({page["url"] for page in pages}) == len(pages) == 700
 
 
-@pytest.mark.parametrize("limit", ["-1", "x", "1.5"])
+@pytest.mark.parametrize("limit", ["-1", "x"])
 def test_a_wrong_limit_is_named(shop: Call, bloom: BloomFilter, limit: str) -> None:
     done = shop("failed", f"--limit={limit}")
     assert (done.code, done.out) == (2, "")
-    assert f"--limit = {limit!r}" in done.err or "--limit" in done.err
+    assert "--limit" in done.err
 
 
 def test_a_request_that_is_no_longer_kept(shop: Call, bloom: BloomFilter) -> None:
@@ -179,12 +174,6 @@ def test_damaged_claims_are_left_out(shop: Call, bloom: BloomFilter, client: red
         ("https://example.com/a", "HTTP 503"),
         (None, "%zz "),
     }
-
-
-def test_where_there_is_no_server(shop: Call) -> None:
-    done = shop("failed", BLOOM_REDIS_URL=f"redis://:{SECRET}@localhost:{free_port()}")
-    assert (done.code, done.out) == (2, "")
-    assert SECRET not in done.err
 
 
 def test_a_time_beyond_the_calendar_counts_as_due(

@@ -1,12 +1,10 @@
 """``scrapy bloom gone``: which pages it lists, in which order, and what it shows of them."""
 
-import json
 from functools import partial
 
 import pytest
 import redis
 from support.cli import KEY, SECRET, Call, everything
-from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
@@ -40,7 +38,7 @@ def note(
 
 def test_what_scripts_note_is_listed(shop: Call, bloom: BloomFilter) -> None:
     """That they note it: test_ledger_protocol.py."""
-    assert bloom.run(partial(ledger_protocol.missing, block=0, cursor="0", count=9)) == ("0", [])
+    assert bloom.run(partial(ledger_protocol.missing, block=0, count=9)) == []
     done = shop("gone")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith(": 0 pages are gone; crawls note them with BLOOM_LEDGER = True\n"), (
@@ -48,12 +46,6 @@ def test_what_scripts_note_is_listed(shop: Call, bloom: BloomFilter) -> None:
     )
     assert shop("gone", BLOOM_LEDGER=True).out.endswith(": 0 pages are gone\n")
     assert shop("gone", "--json").json["pages"] == []
-
-
-def test_where_there_is_no_filter(shop: Call, server: Server, client: redis.Redis) -> None:
-    done = shop("gone")
-    assert (done.code, done.out) == (1, "")
-    assert "there is no filter 'shop:bloom'" in done.err
 
 
 def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
@@ -99,16 +91,6 @@ def test_pages_that_are_missing_longest_come_first(
     assert "; 2 are not shown (--limit 0 shows all)" in shop("gone", "--limit", "2").out
 
 
-def test_many_are_read_and_a_hundred_listed(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    for place in range(1_500):
-        note(client, f"https://example.com/{place}")
-    assert len(shop("gone", "--json").json["pages"]) == 100
-    pages = shop("gone", "--json", "--limit", "0").json["pages"]
-    assert len({page["url"] for page in pages}) == len(pages) == 1_500
-
-
 def test_forget_deletes_the_notes(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
     note(client, "https://example.com/a")
     done = shop("gone", "--forget")
@@ -129,9 +111,7 @@ def test_neither_credentials_nor_control_characters_are_printed(
     assert SECRET not in shop("gone", "--json").out
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"\xff\xfe", b"1 2 3", b"x" * 100_000, b"1 2 99999999999999999999 why url"]
-)
+@pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"1 2 99999999999999999999 why url"])
 def test_damaged_notes_are_left_out(
     shop: Call, bloom: BloomFilter, client: redis.Redis, value: bytes
 ) -> None:
@@ -148,24 +128,3 @@ def test_times_beyond_the_calendar_are_damaged(
     (page,) = shop("gone", "--json").json["pages"]
     assert (page["first"], page["first_utc"]) == (999_999_999_000, None)
     assert "      2  ?    " in shop("gone").out
-
-
-@pytest.mark.parametrize("limit", ["-1", "x", "1.5"])
-def test_a_wrong_limit_is_named(shop: Call, bloom: BloomFilter, limit: str) -> None:
-    done = shop("gone", f"--limit={limit}")
-    assert (done.code, done.out) == (2, "")
-    assert "--limit" in done.err
-
-
-def test_windows_are_named_if_there_are_several(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    windows = {"BLOOM_RECRAWL_RULES": json.dumps([["/l", "1 day"], ["/unused", "1 week"]])}
-    opened(client, f"{KEY}:1-day")
-    note(client, "https://example.com/a")
-    note(client, "https://example.com/l", key=f"{KEY}:1-day", first=1)
-    pages = shop("gone", "--json", **windows).json["pages"]
-    assert [page["name"] for page in pages] == ["1-day", "default"]
-    assert " 1-day " in shop("gone", **windows).out
-    (page,) = shop("gone", "--json", "--window", "1-day", **windows).json["pages"]
-    assert page["url"] == "https://example.com/l"

@@ -21,14 +21,13 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as RedisDupeFilter
 from support.cli import KEY, SECRET, Call, Own, Shop
-from support.servers import Server, contents, free_port
+from support.servers import Server, contents
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.cli import migrate
 from scrapy_bloom.cli.command import BloomCommand
-from scrapy_bloom.cli.migrate_target import Target
-from scrapy_bloom.migrate.batches import Items
-from scrapy_bloom.migrate.sources import SetSource
+from scrapy_bloom.cli.migrate import Target
+from scrapy_bloom.migrate import Items, SetSource
 
 KIND = "REQUEST_FINGERPRINTER_CLASS"
 OURS = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
@@ -252,8 +251,7 @@ def test_a_project_without_scrapy_cfg(
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("how", ["deleted", "flushed", "replaced", "shrunk"])
-@pytest.mark.parametrize("number", [2, 25, 40])  # 25 for each pass, about
-@pytest.mark.parametrize("more", [[], ["--no-verify"], ["--dry-run"]])
+@pytest.mark.parametrize("number", [2, 40])  # 25 for each pass, about
 def test_a_set_that_loses_entries_is_never_a_success(
     move: Call,
     client: redis.Redis,
@@ -261,7 +259,6 @@ def test_a_set_that_loses_entries_is_never_a_success(
     *,
     how: str,
     number: int,
-    more: list[str],
 ) -> None:
     fill(client, 1_000)
 
@@ -277,7 +274,7 @@ def test_a_set_that_loses_entries_is_never_a_success(
 
     with monkeypatch.context() as patch:
         scans = at_call(patch, number, lose)
-        done = move("--from-set", *more)
+        done = move("--from-set")
     assert (done.code == 2) == (len(scans) >= number)
     if done.code == 2 and how != "flushed":  # which takes the filter, too
         assert "had 1,000 entries, of which" in done.err
@@ -297,20 +294,6 @@ def test_a_set_that_grows_is_verified_with_what_came_in(
     assert are_seen(client, range(1_000))
 
 
-def test_a_source_that_is_not_there_names_its_options(
-    move: Call, client: redis.Redis, any_binary: str
-) -> None:
-    with Server(any_binary, "--requirepass", SECRET) as other:
-        wrong = f"redis://:wrong@127.0.0.1:{other.port}"
-        for where in ({"arguments": ["--from-server", wrong]}, {"REDIS_URL": wrong}):
-            done = move("--from-set", *where.pop("arguments", []), **where)
-            assert done.code == 2
-            assert "correct them in --from-server (or REDIS_URL, REDIS_PARAMS)" in done.err
-            assert "BLOOM" not in done.err
-    done = move("--from-set", REDIS_URL=f"redis://127.0.0.1:{free_port()}")
-    assert "start a server there or name the SET's with --from-server" in done.err
-
-
 def test_messages_name_only_options_that_there_are() -> None:
     parser = argparse.ArgumentParser()
     command = BloomCommand()
@@ -323,7 +306,7 @@ def test_messages_name_only_options_that_there_are() -> None:
         for option in one._option_string_actions
     }
     package = Path(migrate.__file__).parents[1]
-    modules = {*package.glob("cli/*.py"), *package.glob("migrate/*.py")}
+    modules = {*package.glob("cli/*.py"), package / "migrate.py"}
     for path in modules:
         texts = [
             node.value
@@ -388,15 +371,12 @@ def test_in_a_window_in_runs_a_migration_is_of_the_latest_run(
     [
         (["--from-set", "x"], "there is no SET 'x'"),
         (["--from-set", "--rate", "0"], "--rate is entries per second"),
-        (["--from-urls", "."], "--from-urls '.' cannot be read: Is a directory"),
         (["--from-urls", "x"], "--from-urls 'x' cannot be read: No such file"),
-        (["--from-seen", "x"], "--from-seen 'x' cannot be read: No such file"),
         (["--from-seen", "."], "--from-seen 'requests.seen' cannot be read"),
         (["--from-set", "--from-server", f"redis://:{SECRET}@[h"], "--from-server is not an addr"),
         (["--from-seen", "x", "--from-server", "redis://h"], "--from-server is where the SET"),
         (["--from-set", "--from-seen", "x"], "not allowed with argument"),
         ([], "one of the arguments --from-set --from-seen --from-urls is required"),
-        (["--from-set", "--window", "x"], "--window 'x' is none of BLOOM_RECRAWL_RULES"),
         (["--from-set", "--window", "x", "--key", "k"], "there is no filter 'k:x' on"),
     ],
 )
@@ -478,10 +458,3 @@ def test_the_rate_is_kept(move: Call, client: redis.Redis, monkeypatch: pytest.M
     assert done.code == 0
     assert slept[-1] == pytest.approx(done.json["read"] / 500)
     assert len(slept) >= 4
-
-
-def test_it_is_an_option_of_the_command(call: Call) -> None:
-    done = call("migrate", "--help")
-    assert done.code == 0
-    for option in ("--from-set [KEY]", "--from-seen PATH", "--from-urls FILE", "--dry-run"):
-        assert option in done.out

@@ -17,7 +17,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.exchanges import Exchanges
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl.claims import workers
 
 URL = "https://example.com/a"
 
@@ -276,16 +276,6 @@ def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     BloomFilter(client, f"{KEY}:1-day", window="1 day").open()
     done = recrawl(URL, "https://example.com/list", "--json", **settings)
     assert [one["name"] for one in done.json["urls"]] == ["default", "1-day"]
-
-
-def test_what_is_left_can_be_read_by_a_crawl(
-    recrawl: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    recrawl(URL, "--callback", "parse_item")
-    spider = Parsing.__new__(Parsing)
-    ((_, claim),) = claims(client).items()
-    request = request_codec.load(claim.split(" ", 4)[4], spider)
-    assert request.callback == spider.parse_item
 
 
 def test_pending_and_check_show_what_is_left(

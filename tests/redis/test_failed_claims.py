@@ -50,7 +50,7 @@ def make_due(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
 
 
 def stored(bloom: BloomFilter, item: bytes) -> StoredClaim:
-    page = bloom.run(lambda session: claim_protocol.scan(session, 0, "0", 100))
+    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 100))[0]
     assert not page.damaged
     return next(one for one in page.claims if one.field == field_of(item))
 
@@ -118,7 +118,7 @@ def test_one_that_failed_while_the_clock_was_ahead_is_taken_over(bloom: BloomFil
     ahead = RetryPolicy(FAILED, 400 * 86_400, 5)
     bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
     fail(bloom, B)
-    page = bloom.run(lambda session: claim_protocol.scan(session, 0, "0", 100))
+    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 100))[0]
     take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner=OTHER, nonce="m")
     assert bloom.run(take) == {}
     assert bloom.run(partial(take, cooldown=600)) == {field_of(A): REQUEST}
@@ -139,7 +139,8 @@ def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> N
     assert make_due(bloom, A) == [Verdict.MINE]
     found = stored(bloom, A)
     assert (found.owner, found.attempt, found.length) == (FAILED, 0, len(REQUEST))
-    assert 0 <= bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 9)).now - found.time <= 60
+    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 9))[0]
+    assert 0 <= page.now - found.time <= 60
     assert make_due(bloom, A) == [Verdict.MINE]  # again
     assert claim(bloom, A, owner=OTHER, request="") == [Verdict.NEW]
     assert stored(bloom, A).length == len(REQUEST)

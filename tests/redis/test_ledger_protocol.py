@@ -119,12 +119,7 @@ def stored_requests(client: Any) -> list[str]:
 
 def missing_in(bloom: BloomFilter, block: int = 0) -> list[MissingPage]:
     """Return all missing pages of a block, read a few at a time."""
-    found, cursor = list[MissingPage](), ""
-    while cursor != "0":
-        look = partial(ledger_protocol.missing, block=block, cursor=cursor or "0", count=50)
-        cursor, pages = bloom.run(look)
-        found += pages
-    return found
+    return bloom.run(partial(ledger_protocol.missing, block=block, count=50))
 
 
 @pytest.fixture

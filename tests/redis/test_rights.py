@@ -67,7 +67,7 @@ def crawl(bloom: BloomFilter) -> None:
     bloom.run(lambda s: claim_protocol.release(s, items(2, 104), OWNER, FAILURE))
     bloom.run(lambda s: claim_protocol.make_due(s, items(2, 104), FAILURE.owner, "4"))
     bloom.run(lambda s: claim_protocol.hold(s, items(1, 106), OTHER, "2"))
-    page = bloom.run(lambda s: claim_protocol.scan(s, 0, "0", 100))
+    page = bloom.run(lambda s: claim_protocol.scan(s, {0: "0"}, 100))[0]
     bloom.run(lambda s: claim_protocol.reassign(s, 0, page.claims, OTHER, "3"))
     bloom.run(lambda s: deletion.note_windows(s, ["listing"]))
     send(bloom._driver, touches([bloom.session]))
@@ -94,15 +94,16 @@ def keep_ledger(bloom: BloomFilter) -> None:
         add = partial(ledger_protocol.add_failed, items=pages, owners=[OWNER], kept=kept, tries=0)
         assert bloom.run(add) == 3
         bloom.run(partial(confirm, items=pages, kept=kept))
-    noted = bloom.run(partial(ledger_protocol.missing, block=0, cursor="0", count=9))
-    assert len(noted) == 2
     bloom.run(ledger_protocol.to_pack)
+    noted = 0
     for block in bloom.session.held:
+        noted += len(bloom.run(partial(ledger_protocol.missing, block=block, count=9)))
         entries = bloom.run(partial(ledger_protocol.read, block=block))
         read = [entry for text in entries.texts if (entry := LedgerEntry.parse(text))]
         chunks = [replace(one, time=1) for one in chunks_of(bloom.session.held[block].ring, read)]
         pack = partial(ledger_protocol.pack, entries=entries, chunks=chunks, nonce="1")
         assert not read or bloom.run(partial(pack, block=block))
+    assert noted == 3
     due = bloom.run(partial(ledger_protocol.due, tag="shop"))
     assert due
     listed = bloom.run(partial(ledger_protocol.chunks, tag="shop"))

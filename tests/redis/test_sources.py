@@ -13,8 +13,7 @@ from support.examples import examples
 from support.servers import Server
 
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.migrate.batches import Counts, Source
-from scrapy_bloom.migrate.sources import SeenSource, SetSource, UrlSource, open_file
+from scrapy_bloom.migrate import Counts, SeenSource, SetSource, Source, UrlSource, open_file
 
 KEY = "shop:dupefilter"
 W = "default"
@@ -146,11 +145,11 @@ def test_a_set_on_a_cluster(cluster: redis.RedisCluster) -> None:
 # -- requests.seen --
 
 
-@pytest.mark.parametrize("form", ["text", "binary"])
-def test_all_of_requests_seen(tmp_path: Path, form: str) -> None:
+def test_all_of_requests_seen(tmp_path: Path) -> None:
+    """Its forms: unit/test_requests_seen.py."""
     entries = [digest(number) for number in range(3_000)]
-    write = {"text": lambda one: one.hex().encode() + b"\n", "binary": lambda one: b"\0\x14" + one}
-    (tmp_path / "requests.seen").write_bytes(b"".join(map(write[form], entries)) + b"\0\x14cut")
+    data = b"".join(b"\0\x14" + entry for entry in entries)
+    (tmp_path / "requests.seen").write_bytes(data + b"\0\x14cut")
     for path in (tmp_path, tmp_path / "requests.seen"):
         source = SeenSource(path, W)
         assert source.total == 3_001
@@ -165,12 +164,6 @@ def test_requests_seen_that_is_written_to_is_read_as_it_was(tmp_path: Path) -> N
     source = SeenSource(path, W)
     path.write_bytes(b"0b\n0c\n")
     assert items(source) == [b"\x0a"]
-
-
-def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
-    (tmp_path / "requests.seen").touch()
-    assert items(SeenSource(tmp_path, W)) == []
-    assert items(url_source(b"")) == []
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

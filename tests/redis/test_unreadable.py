@@ -14,7 +14,7 @@ from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import to_resp
-from scrapy_bloom.migrate.sources import SetSource
+from scrapy_bloom.migrate import SetSource
 
 #: What a client sends when it connects; it wants an answer to each.
 GREETINGS = (b"SETINFO", b"SELECT")

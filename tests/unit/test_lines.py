@@ -3,7 +3,7 @@
 import pytest
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.migrate.sources import parse_line
+from scrapy_bloom.migrate import parse_line
 
 
 @pytest.mark.parametrize(

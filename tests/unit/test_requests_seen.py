@@ -10,7 +10,7 @@ from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.migrate.requests_seen import MAX_WIDTH, read_seen
+from scrapy_bloom.migrate import MAX_WIDTH, read_seen
 
 FORMS = ["text", "binary"]
 fingerprints = st.integers(0, 10**9).map(lambda n: hashlib.sha1(str(n).encode()).digest())

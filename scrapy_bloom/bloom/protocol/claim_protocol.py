@@ -5,25 +5,15 @@ A claim is one field of its block's hash of claims: its owner, since when, and t
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept, decode_reason, encode_reason
-from scrapy_bloom.bloom.protocol.membership import (
-    BlockBatch,
-    ask,
-    is_answer,
-    to_verdicts,
-)
+from scrapy_bloom.bloom.protocol.membership import BlockBatch, ask, is_answer, to_verdicts
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import (
-    Call,
-    Reply,
-    load,
-    on_full_server,
-    on_known_server,
-)
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server, on_known_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
@@ -132,6 +122,10 @@ class ClaimPage:
     claims: tuple[StoredClaim, ...]
     damaged: tuple[str, ...]
     now: int
+
+
+#: Scans some blocks; returns a page of each.
+ClaimScan = Callable[[FilterSession], Operation[dict[int, ClaimPage]]]
 
 
 def claim(
@@ -351,16 +345,9 @@ def reassign(
 
 
 def scan(
-    session: FilterSession, block: int, cursor: str, count: int, tag: str = ""
-) -> Operation[ClaimPage]:
-    """Return some claims of a block: see ``scan_many``."""
-    return (yield from scan_many(session, {block: cursor}, count, tag))[block]
-
-
-def scan_many(
     session: FilterSession, cursors: Mapping[int, str], count: int, tag: str = ""
 ) -> Operation[dict[int, ClaimPage]]:
-    """Return some claims of each of some blocks, from a cursor each.
+    """Return some claims of each of some blocks, from a cursor each: "0" at first.
 
     Args:
         session: the filter.
@@ -374,6 +361,20 @@ def scan_many(
         for block, cursor in cursors.items()
     ]
     return {block: _page(reply) for block, reply in zip(cursors, replies, strict=True)}
+
+
+def scan_all(
+    run: Callable[[ClaimScan], dict[int, ClaimPage]],
+    blocks: Iterable[int],
+    count: int,
+    tag: str = "",
+) -> Iterator[tuple[int, ClaimPage]]:
+    """Yield all claims of some blocks, page by page, with their block. A claim may come twice."""
+    cursors = dict.fromkeys(blocks, "0")
+    while cursors:
+        pages = run(partial(scan, cursors=cursors, count=count, tag=tag))
+        yield from pages.items()
+        cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
 
 
 def _page(reply: Reply) -> ClaimPage:

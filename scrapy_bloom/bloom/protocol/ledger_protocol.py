@@ -344,13 +344,16 @@ def drop(session: FilterSession, chunk: DueChunk) -> Operation[None]:
     yield [Call(load("ledger_drop"), names, (chunk.member,))]
 
 
-def missing(
-    session: FilterSession, block: int, cursor: str, count: int
-) -> Operation[tuple[str, list[MissingPage]]]:
-    """Return some missing pages of a block, and the next cursor; "0" at the end."""
-    (reply,) = yield [Call(load("ledger_missing"), (session.keys.missing(block),), (cursor, count))]
-    found = (MissingPage.parse(field, text) for field, text in reply.fields.items())
-    return reply.version, [page for page in found if page is not None]
+def missing(session: FilterSession, block: int, count: int) -> Operation[list[MissingPage]]:
+    """Return the missing pages of a block, read ``count`` at a time, about."""
+    script, names = load("ledger_missing"), (session.keys.missing(block),)
+    texts, cursor = dict[str, str](), ""
+    while cursor != "0":
+        (reply,) = yield [Call(script, names, (cursor or "0", count))]
+        cursor = reply.version
+        texts |= reply.fields
+    found = (MissingPage.parse(field, text) for field, text in texts.items())
+    return [page for page in found if page is not None]
 
 
 def forget_missing(session: FilterSession) -> Operation[None]:

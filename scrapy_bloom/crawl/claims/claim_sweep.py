@@ -12,7 +12,8 @@ from scrapy_bloom.bloom.protocol.claim_protocol import (
     StoredClaim,
     reassign,
     release_fields,
-    scan_many,
+    scan,
+    scan_all,
 )
 from scrapy_bloom.bloom.protocol.worker_protocol import remove_workers
 from scrapy_bloom.crawl.claims import workers
@@ -195,16 +196,12 @@ class ClaimSweep:
     def _first_pages(self, bloom: BloomFilter, count: int) -> dict[int, ClaimPage]:
         """Return the first claims of each block, about ``count``."""
         cursors = dict.fromkeys(_blocks(bloom), "0")
-        scan = partial(scan_many, cursors=cursors, count=count, tag=self._tag)
-        return bloom.run(scan) if cursors else {}
+        read = partial(scan, cursors=cursors, count=count, tag=self._tag)
+        return bloom.run(read) if cursors else {}
 
     def _scan(self, bloom: BloomFilter) -> Iterator[tuple[int, ClaimPage]]:
         """Yield all claims of a filter, page by page, with their blocks."""
-        cursors = dict.fromkeys(_blocks(bloom), "0")
-        while cursors:
-            pages = bloom.run(partial(scan_many, cursors=cursors, count=SCAN, tag=self._tag))
-            yield from pages.items()
-            cursors = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
+        return scan_all(bloom.run, _blocks(bloom), SCAN, self._tag)
 
 
 def _blocks(bloom: BloomFilter) -> range:

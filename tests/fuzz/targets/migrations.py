@@ -12,9 +12,7 @@ from fuzz.mutate import lines, raw
 from fuzz.target import Target
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, bounded
-from scrapy_bloom.migrate.batches import Counts
-from scrapy_bloom.migrate.requests_seen import MAX_WIDTH, WIDTH, read_seen
-from scrapy_bloom.migrate.sources import SetSource, UrlSource
+from scrapy_bloom.migrate import MAX_WIDTH, WIDTH, Counts, SetSource, UrlSource, read_seen
 from scrapy_bloom.settings import DEFAULT, BloomSettings
 
 FINGERPRINTS = [bytes([n]) * WIDTH for n in (0, 9, 10, 48, 255)]
@@ -112,15 +110,13 @@ _IDENTIFIERS = [
     _identifier("scrapy.utils.request.RequestFingerprinter"),
     _identifier("scrapy_bloom.ScrapyRedisFingerprinter"),
 ]
-SEEN = Target(
-    run_seen, _seen_seeds, ("migrate.requests_seen",), raw, ("\0\x14", "\n"), max_length=2_000
-)
+SEEN = Target(run_seen, _seen_seeds, ("migrate",), raw, ("\0\x14", "\n"), max_length=2_000)
 URLS = Target(
     run_urls,
     _url_seeds,
-    ("migrate.sources",),
+    ("migrate",),
     lines(raw),
     ("http://", "[", "]", "%", "#", "?"),
     max_length=2_000,
 )
-MEMBERS = Target(run_members, _member_seeds, ("migrate.sources",), lines(raw), max_length=2_000)
+MEMBERS = Target(run_members, _member_seeds, ("migrate",), lines(raw), max_length=2_000)

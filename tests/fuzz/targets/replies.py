@@ -249,7 +249,7 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "fail": _protocol(claims.release, ITEMS, "w1", claims.RetryPolicy("-w", 60, 3)),
     "make_due": _protocol(claims.make_due, ITEMS, "-w", "n2"),
     "hold": _protocol(claims.hold, ITEMS, "w1", "n2"),
-    "scan": _protocol(claims.scan, 0, "0", 10),
+    "scan": _protocol(claims.scan, {0: "0"}, 10),
     "windows": _protocol(deletion.note_windows, ["a"]),
     "heartbeat": _protocol(workers.heartbeat, "w1 {}", 60),
     "remove_workers": _protocol(workers.remove_workers, {"w1 {}": ""}, "n"),

@@ -1,8 +1,10 @@
 """Where a migration reads what was seen: a SET, Scrapy's requests.seen, lists of URLs."""
 
+import binascii
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -18,10 +20,12 @@ from scrapy_bloom.bloom.errors import (
     shown,
 )
 from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.migrate.batches import Counts, Items
-from scrapy_bloom.migrate.requests_seen import read_seen
 from scrapy_bloom.settings import RUN
 
+#: Entries of a batch, about: one SSCAN call of that size takes the server about a millisecond.
+BATCH = 1_024
+#: Items by the window that they are recorded for.
+Items = Mapping[str, Sequence[bytes]]
 #: Returns a URL's window and item; raises ConfigurationError for a text that is no URL.
 Identify = Callable[[str], tuple[str, bytes]]
 
@@ -35,6 +39,35 @@ OF_SETS = {
     "rights": "the SET's key and the commands SSCAN and SCARD",
     "other_key": "the SET's key: name another one with --from-set KEY",
 }
+#: Bytes of a SHA-1. If the first fingerprint is one, all others have to be.
+WIDTH = 20
+#: Bytes of a fingerprint at most: binary entries begin with a byte less than a tab, lines do not.
+MAX_WIDTH = (ord("\t") << 8) - 1
+#: Bytes of the length of a binary entry.
+_LENGTH_BYTES = 2
+_HEAD = WIDTH.to_bytes(_LENGTH_BYTES, "big")
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many entries were read.
+
+    Args:
+        read: all entries, including those below.
+        skipped: those that are no fingerprint or URL.
+        run_only: URLs of the window "run", which no filter remembers.
+        example: the first that was skipped; "" if none was.
+    """
+
+    read: int = 0
+    skipped: int = 0
+    run_only: int = 0
+    example: str = ""
+
+    def skip(self, example: str) -> None:
+        """Count a malformed entry."""
+        self.skipped += 1
+        self.example = self.example or example
 
 
 class SetSource:
@@ -121,6 +154,49 @@ class SeenSource:
             yield {self._window: [bounded(fingerprint) for fingerprint in batch if fingerprint]}
 
 
+def read_seen(data: bytes) -> Iterator[bytes]:
+    """Read all entries of ``requests.seen``; b"" stands for one that is no fingerprint.
+
+    Until 2.18, Scrapy writes a line of hexadecimal digits for each fingerprint, from 2.19 on the
+    length of each (two bytes, big-endian) and then its bytes, also behind the lines of an older
+    version. A crawl that was killed leaves an incomplete entry, and the next crawl appends to it:
+    such entries are skipped. Blank lines are left out.
+    """
+    position, first = 0, b""
+    while position < len(data):
+        is_binary = data[position] < ord("\t")
+        fingerprint, end = _binary_entry(data, position) if is_binary else _line(data, position)
+        if fingerprint is None:
+            position = end
+            continue
+        if 0 < len(fingerprint) <= MAX_WIDTH and (len(first) != WIDTH or len(fingerprint) == WIDTH):
+            first = first or fingerprint
+        else:
+            # Go on where the next usual entry begins.
+            fingerprint, limit = b"", len(data) if is_binary else end
+            found = data.find(_HEAD, position + 1, limit)
+            end = limit if found < 0 else found
+        yield fingerprint
+        position = end
+
+
+def _binary_entry(data: bytes, start: int) -> tuple[bytes, int]:
+    """Return the fingerprint that a binary entry has, b"" if it is cut off; and the entry's end."""
+    start += _LENGTH_BYTES
+    end = start + int.from_bytes(data[start - _LENGTH_BYTES : start], "big")
+    return data[start:end] if end <= len(data) else b"", end
+
+
+def _line(data: bytes, start: int) -> tuple[bytes | None, int]:
+    """Return the fingerprint that a line has, b"" for another text; and the line's end."""
+    end = data.find(b"\n", start) + 1 or len(data)
+    text = data[start:end].strip()
+    try:
+        return binascii.unhexlify(text) if text else None, end
+    except binascii.Error:
+        return b"", end
+
+
 class UrlSource:
     """A file of URLs, one a line.
 
@@ -153,6 +229,10 @@ class UrlSource:
                     items[window].append(item)
             counts.run_only += len(items.pop(RUN, ()))
             yield items
+
+
+#: Has a name without credentials, about how many entries there are in total, and batches of them.
+Source = SetSource | SeenSource | UrlSource
 
 
 def open_file(path: Path, option: str) -> IO[bytes]:

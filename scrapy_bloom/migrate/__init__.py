@@ -1,1 +1,0 @@
-"""Sources of a migration: what other dupefilters have recorded."""
