@@ -1,15 +1,28 @@
 """``scrapy bloom info``: what filters hold. Changes nothing."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
+from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.model.units import plural
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, describe
 from scrapy_bloom.bloom.protocol.measure import MAX_PROBES, Measurement
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.validators import whole_number
 from scrapy_bloom.cli import render
+from scrapy_bloom.cli.render import (
+    Column,
+    discards,
+    minute,
+    places,
+    size,
+    table,
+    two_digits,
+    under,
+    window_and_period,
+)
 from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
@@ -114,7 +127,7 @@ def _describe(
     measured = measure(session, server, found.window)
     if measured is not None:
         document["measured"] = to_json(measured)
-    text = render.info(found.window, server.address, info, measured)
+    text = _as_text(found.window, server.address, info, measured)
     differs = None
     # The windows of a filter that --key names are not known.
     if found.snapshot and found.window in session.windows:
@@ -122,3 +135,88 @@ def _describe(
         differs = compare(options, found.key, found.snapshot)
     document["differs"] = asdict(differs) if differs else None
     return document, f"{text}\n\n{render.finding(differs)}" if differs else text
+
+
+def _as_text(name: str, address: str, info: FilterInfo, measured: Measurement | None) -> str:
+    """Return what a filter is and holds."""
+    rate, room = f"{two_digits(info.estimated_error_rate)} now", _room(info)
+    if info.has_configured_sizes:
+        rate += f", {two_digits(info.error_rate)} at most asked for"
+    growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
+    counters = f" of {places(info.counting)}" if info.counting else ""
+    facts = {
+        "window": window_and_period(info.window, info.period, info.ring),
+        "URLs": f"{info.count:,} ({room})",
+        "error rate": f"{rate}, {two_digits(info.error_bound)} when all layers are full",
+        "memory": f"{size(info.memory)} in {plural(info.blocks, 'block')}{counters}",
+        "bits per URL": f"{info.bits_per_url:.1f}, {plural(info.num_hashes, 'hash function')}",
+        "grows": growth + ("" if info.max_memory is None else f" up to {size(info.max_memory)}"),
+        "pending": "none",
+    }
+    if not info.has_configured_sizes:
+        facts["new sizes"] = _new_sizes(info)
+    if info.claims:
+        claims = f"{plural(info.claims, 'URL')} claimed, not settled yet"
+        facts["pending"] = f"{claims} (scrapy bloom pending lists them)"
+    if measured is not None:
+        facts["measured"] = _measured(measured)
+    if info.counting:
+        facts["discards"] = discards(info, "now")
+    if info.lost_blocks:
+        facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
+    heading = f"{info.key} on {address} (window {name!r})"
+    return "\n".join((under(heading, facts), "", table(_generations(info), info.generations)))
+
+
+def _measured(m: Measurement) -> str:
+    return (
+        f"{m.seen:,} of {m.probes:,} random fingerprints are seen: {two_digits(m.rate)} "
+        f"({two_digits(m.low)} to {two_digits(m.high)} with 95% confidence) of all new URLs are "
+        "hidden now"
+    )
+
+
+def _generations(info: FilterInfo) -> Sequence[Column[GenerationInfo]]:
+    return (
+        Column("opened (UTC)", lambda one: minute(one.opened)),
+        Column("closes", lambda one: _ends(info, one)[0]),
+        Column("forgotten", lambda one: _ends(info, one)[1]),
+        Column("URLs", lambda one: f"{one.count:,}"),
+        Column("fill", lambda one: f"{one.fill_ratio:.1%}"),
+        Column("rate now", lambda one: two_digits(one.estimated_error_rate)),
+        Column("layers", lambda one: str(one.layers)),
+        Column("memory", lambda one: size(one.memory)),
+    )
+
+
+def _ends(info: FilterInfo, generation: GenerationInfo) -> tuple[str, str]:
+    """Return when a generation closes and is forgotten."""
+    if info.window is None or info.period is None:
+        return "never", "never"
+    if generation.closes:
+        return minute(generation.closes), minute(generation.forgotten)
+    return _in_runs(info.window, info.period, info.generations[0].run - generation.run)
+
+
+def _in_runs(window: str, period: str, age: int) -> tuple[str, str]:
+    """Return when a generation closes and is forgotten, in runs of the crawl."""
+    schedule = Schedule(parse_span("window", window), parse_span("period", period))
+    left = schedule.generations - age
+    forgotten = "with the next run" if left == 1 else f"{left} runs from now"
+    return "closed" if age else "with the next run", forgotten
+
+
+def _room(info: FilterInfo) -> str:
+    if info.has_configured_sizes:
+        return f"made for {info.capacity:,} a generation, {info.capacity_in_all:,} in all"
+    return f"room for {info.generations[0].capacity:,} in the active generation"
+
+
+def _new_sizes(info: FilterInfo) -> str:
+    """Return which sizes are set that the active generation does not have, and since when."""
+    closes = minute(info.generations[0].closes) or "with the next run"
+    since = f"generation on ({closes})" if info.window else "layer on, when those there are full"
+    return (
+        f"{info.capacity:,} URLs a generation, an error rate of {info.error_rate:g}: from the next "
+        f"{since}"
+    )

@@ -1,4 +1,4 @@
-"""A crawl's stats as Prometheus metrics, and the page that serves them (``BLOOM_METRICS_PORT``).
+"""A crawl's stats (``stats.py``) as Prometheus metrics, and their page (``BLOOM_METRICS_PORT``).
 
 ``prometheus_client`` has the text format and the server. It is imported when it is needed, as it
 comes with the extra ``metrics`` only.

@@ -176,8 +176,8 @@ class FollowSpider(Base, Spider):
 
 #: Waits 1 s, not 5 s, before it takes over what an empty queue should have.
 IMPATIENT = """
-from scrapy_bloom.crawl.claims import worker_view
-worker_view.ORPHANED_AFTER_SECONDS = 1
+from scrapy_bloom.crawl.claims import liveness
+liveness.ORPHANED_AFTER_SECONDS = 1
 """
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, MAX_WORKERS, WorkerEntries
 from scrapy_bloom.crawl.claims import pace, workers
 from scrapy_bloom.crawl.claims.heartbeats import KnownWorkers
-from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.liveness import WorkerView
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 
 NOW = 1_000_000

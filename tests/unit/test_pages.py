@@ -21,8 +21,8 @@ from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.model.schedule import parse_span
 from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
-from scrapy_bloom.cli import render
 from scrapy_bloom.cli.command import SUBCOMMANDS, BloomCommand
+from scrapy_bloom.cli.plan import as_text
 from scrapy_bloom.settings import BloomSettings
 from tools.scaling import bits_per_url
 
@@ -128,7 +128,7 @@ def test_the_table_of_sizes_is_what_plan_prints() -> None:
             capacity=int(capacity.replace(",", "")),
             window=None if window == "never forgets" else parse_span("", window),
         )
-        text = render.plan(forecast(options.new_header(), options.config(DEFAULTS)))
+        text = as_text(forecast(options.new_header(), options.config(DEFAULTS)))
         facts = dict(re.findall(r"^  (\S.*?)  +(\S.*?) *$", text, re.MULTILINE))
         assert cells.split(" | ") == [
             facts["a generation"],

@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import (
 )
 from scrapy_bloom.bloom.protocol.worker_protocol import remove_workers
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.worker_view import REST, WorkerView
+from scrapy_bloom.crawl.claims.liveness import REST, WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime

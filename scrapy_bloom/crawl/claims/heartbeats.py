@@ -12,7 +12,7 @@ from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.worker_protocol import ONLY_DEAD, WorkerEntries
 from scrapy_bloom.crawl.claims import pace, workers
 from scrapy_bloom.crawl.claims.claim_sweep import ClaimSweep
-from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.liveness import WorkerView
 from scrapy_bloom.crawl.claims.workers import Worker
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.runtime import Runtime

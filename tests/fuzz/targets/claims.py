@@ -16,9 +16,9 @@ from fuzz.target import Target
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.ledger_protocol import decode_reason, encode_reason
 from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl.claims.liveness import WorkerView
 from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
 from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
-from scrapy_bloom.crawl.claims.worker_view import WorkerView
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 
 NOW = 1_700_000_000
@@ -160,7 +160,7 @@ def _request_seeds() -> Iterator[bytes]:
 CLAIMS = Target(
     run_claims,
     _claim_seeds,
-    ("crawl.claims.workers", "crawl.claims.worker_view"),
+    ("crawl.claims.workers", "crawl.claims.liveness"),
     json_text,
 )
 REQUESTS = Target(

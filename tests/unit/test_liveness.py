@@ -7,7 +7,7 @@ import pytest
 
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.worker_view import WorkerView
+from scrapy_bloom.crawl.claims.liveness import WorkerView
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 
 NOW = 1_000_000
