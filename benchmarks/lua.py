@@ -140,7 +140,7 @@ def _compare(client: redis.Redis, scripts: dict[str, str], trials: int) -> None:
     random.seed(1)
     for trial in range(trials):
         held = _random_ring(trial)
-        keys = held.add_keys
+        keys = held.add(b"").keys
         known = [_hashes(held) for _ in range(30)]
         begin = _random_state(held, known)
         calls = [
@@ -162,7 +162,7 @@ def _random_ring(trial: int) -> CachedRing:
     ring = _ring(random.randint(1, 4), random.choice((3, 4, 5, 7, 12)), 40, order)
     for _ in range(random.randint(0, 2)):
         ring = ring.grow(0, {layer.name: layer.capacity for layer in ring.layers})
-    return CachedRing.of("v", ring, Keys("compared"))
+    return CachedRing("v", ring, Keys("compared"))
 
 
 def _random_state(held: CachedRing, known: list[list[int]]) -> tuple[dict[Any, Any], list[bytes]]:
@@ -170,7 +170,7 @@ def _random_state(held: CachedRing, known: list[list[int]]) -> tuple[dict[Any, A
     layers = {layer.name: layer for layer in held.ring.layers}
     fields: dict[Any, Any] = {"v": "v"}
     bitmaps = []
-    for key in held.add_keys[1:]:
+    for key in held.add(b"").keys[1:]:
         layer = layers[key.rpartition(":")[2]]
         fields[f"n:{layer.name}"] = max(0, layer.capacity - random.choice((3, 10, 60)))
         bitmap = bytearray(layer.memory)
@@ -245,7 +245,7 @@ def _descriptions(scripts: dict[str, str]) -> str:
 
 def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> Case:
     """Make a ring on the server, half the bits of its layers set, and URLs to add."""
-    held = CachedRing.of("v", _ring(generations, num_hashes, CAPACITY), Keys("measured"))
+    held = CachedRing("v", _ring(generations, num_hashes, CAPACITY), Keys("measured"))
     layers = held.ring.layers
     bitmaps = [bytearray(random.randbytes(layer.memory)) for layer in layers]
     urls: dict[str, list[list[int]]] = {where: [] for where in WHERE}
@@ -263,7 +263,7 @@ def _case(client: redis.Redis, generations: int, num_hashes: int, size: int) -> 
                     _put(bitmaps[place], hashes, layers[place].num_bits)
     # What was set later may hold a URL that was new: that is one of the false positives.
     fields: dict[Any, Any] = {"v": "v", **{f"n:{layer.name}": 0 for layer in layers}}
-    _restore(client, held.add_keys, (fields, [bytes(bitmap) for bitmap in bitmaps]))
+    _restore(client, held.add(b"").keys, (fields, [bytes(bitmap) for bitmap in bitmaps]))
     calls = {
         where: [
             b"".join(map(held.pack, listed[start : start + size]))
@@ -298,7 +298,7 @@ def _timed(client: redis.Redis, case: Case, shas: dict[str, str], rounds: int, s
 
 def _put_back(client: redis.Redis, case: Case) -> None:
     """Restore the state, in place."""
-    ring, newest = case.held.add_keys[:2]
+    ring, newest = case.held.add(b"").keys[:2]
     name = case.held.ring.written[0].name
     client.hset(ring, f"n:{name}", 0)
     for start in range(0, len(case.newest), PIECE):

@@ -232,12 +232,12 @@ def _spent(bloom: BloomFilter, client: redis.Redis, size: int, rounds: int) -> d
         raise RuntimeError("the filter is not open")
     hasher = Hasher(header.seeds, header.blocks)
     ring = Ring.fresh(header, Config(CAPACITY, ERROR_RATE), 0)
-    held = CachedRing.of("0" * 32, ring, Keys("throughput"))
+    held = CachedRing("0" * 32, ring, Keys("throughput"))
     chunk = items(range(1 << 40, (1 << 40) + CHUNK))
     hashed = [hasher.hashes(item) for item in chunk]
     packed = [held.pack(hashes) for _, hashes in hashed]
     calls = [held.add(urls) for urls in _by_block(hashed, packed, size)]
-    answered = b"".join(map(_answer, calls, repeat(held.packer.size)))
+    answered = b"".join(map(_answer, calls, repeat(4 * len(header.seeds))))
     pool: Any = client.connection_pool
     encode = pool.get_connection().pack_commands
     work: dict[str, Callable[[], object]] = {

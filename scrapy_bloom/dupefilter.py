@@ -255,14 +255,19 @@ class BloomDupeFilter(BaseDupeFilter):
         return self._close()
 
     def _read_metrics(self) -> "list[Metric]":
-        self._count_round_trips()
-        return families(self._stats, self._spider_name)
+        # In a thread of the server's: Scrapy's stats are for one thread to write.
+        return families(self._stats, self._spider_name, self._round_trips())
 
     def _count_round_trips(self) -> None:
+        for name, count in self._round_trips().items():
+            self._stats.set(name, count)
+
+    def _round_trips(self) -> dict[str, int]:
         connections = self._crawl.connections
-        self._stats.set("round_trips", connections.round_trips)
-        if connections.async_round_trips:
-            self._stats.set("async_round_trips", connections.async_round_trips)
+        counts = {"round_trips": connections.round_trips}
+        if others := connections.async_round_trips:
+            counts["async_round_trips"] = others
+        return counts
 
 
 def is_ours(value: object) -> bool:

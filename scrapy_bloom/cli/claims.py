@@ -1,10 +1,13 @@
 """``scrapy bloom pending``, ``failed`` and ``gone``: claims, and pages that failed or are gone."""
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
@@ -43,8 +46,7 @@ Document = dict[str, Any]
 CONSEQUENCE = "their pages are crawled only if a crawl finds the URLs again"
 NOT_KEPT = "(its request is not kept)"
 #: Pages that are listed, unless --limit says otherwise.
-LIMIT = 100
-MAX_LIMIT = 1_000_000_000
+LIMIT, MAX_LIMIT = 100, 1_000_000_000
 
 
 # -- tables --
@@ -218,11 +220,6 @@ class FailedPage:
     block: int
     claim: StoredClaim
 
-    @property
-    def order(self) -> tuple[int, str, str]:
-        """By which pages are sorted: when they are due."""
-        return self.due, self.window, self.claim.field
-
 
 def _add_failed_options(parser: argparse.ArgumentParser) -> None:
     add_filter_options(parser)
@@ -231,25 +228,30 @@ def _add_failed_options(parser: argparse.ArgumentParser) -> None:
 
 def _failed(session: CommandSession) -> ExitCode:
     """List the pages that failed."""
-    limit = _limit(session)
     with session.connect() as server:
         blocks = session.stored_blocks(server)
-        pages, due = list[FailedPage](), 0
-        for window, count in blocks.items():
-            for block, part in scan_claims(server.filter(window), count):
-                found = _failed_pages(session, window, block, part)
-                due += sum(page.due <= part.now for page in found)
-                pages += found
-        pages.sort(key=lambda page: page.order)
-        documents = _failed_documents(session, server, pages[:limit])
+        failed = due = 0
+
+        def pages() -> Iterator[FailedPage]:
+            nonlocal failed, due
+            for window, count in blocks.items():
+                for block, part in scan_claims(server.filter(window), count):
+                    found = _failed_pages(session, window, block, part)
+                    failed += len(found)
+                    due += sum(page.due <= part.now for page in found)
+                    yield from found
+
+        by_time = attrgetter("due", "window", "claim.field")
+        first = nsmallest(_limit(session) or sys.maxsize, pages(), by_time)
+        documents = _failed_documents(session, server, first)
         if session.opts.json:
-            head = {"address": server.address, "failed": len(pages), "due": due}
+            head = {"address": server.address, "failed": failed, "due": due}
             print_json_list(head, "pages", documents)
             return ExitCode.FINE
         columns = {"attempts": "attempts", "due": "next try (UTC)"}
         shown = _print_pages(documents, columns, several=len(blocks) > 1)
-        text = f"{plural(len(pages), 'page')} failed, "
-        text += f"{plural(due, 'of them is', 'of them are')} due{_not_shown(len(pages) - shown)}"
+        text = f"{plural(failed, 'page')} failed, "
+        text += f"{plural(due, 'of them is', 'of them are')} due{_not_shown(failed - shown)}"
         print(f"{_keys(server, blocks)}: {text}")
     return ExitCode.FINE
 
@@ -352,8 +354,7 @@ def _gone(session: CommandSession) -> ExitCode:
                 bloom.run(ledger_protocol.forget_missing)
         if opts.json:
             head = {"address": server.address, "gone": gone, "missing": len(noted)}
-            head["forgotten"] = bool(opts.forget)
-            print_json_list(head, "pages", listed[:limit])
+            print_json_list({**head, "forgotten": bool(opts.forget)}, "pages", listed[:limit])
             return ExitCode.FINE
         if listed:
             columns = {"windows": "windows", "first": "since (UTC)", "last": "last (UTC)"}

@@ -24,11 +24,12 @@ PAGE = 256
 
 def scan_claims(bloom: BloomFilter, blocks: int) -> Iterator[tuple[int, ClaimPage]]:
     """Yield the claims of a filter, each once, page by page, with their block."""
-    seen = defaultdict[int, set[str]](set)
-    for block, page in claim_protocol.scan_all(bloom.run, range(blocks), PAGE):
-        claims = tuple(claim for claim in page.claims if claim.field not in seen[block])
-        seen[block].update(claim.field for claim in claims)
-        yield block, replace(page, claims=claims)
+    for block in range(blocks):  # one after the other: a filter may have 16,384
+        seen = set[str]()
+        for _, page in claim_protocol.scan_all(bloom.run, [block], PAGE):
+            claims = tuple(claim for claim in page.claims if claim.field not in seen)
+            seen.update(claim.field for claim in claims)
+            yield block, replace(page, claims=claims)
 
 
 def claims_of(

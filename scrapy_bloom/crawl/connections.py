@@ -181,12 +181,14 @@ class Connections:
     @property
     def round_trips(self) -> int:
         """Times that the crawl sent commands and waited for the replies."""
-        return self._round_trips + (self.filters.round_trips if self.filters else 0)
+        filters = self.filters  # another thread may ask
+        return self._round_trips + (filters.round_trips if filters else 0)
 
     @property
     def async_round_trips(self) -> int:
         """Times that the crawl sent commands and went on while the replies were on their way."""
-        return self._async_round_trips + (self.lookups.round_trips if self.lookups else 0)
+        lookups = self.lookups
+        return self._async_round_trips + (lookups.round_trips if lookups else 0)
 
     def _connect(
         self,

@@ -1,12 +1,17 @@
 """A crawl's stats (``stats.py``) as Prometheus metrics, and their page (``BLOOM_METRICS_PORT``).
 
-``prometheus_client`` has the text format and the server. It is imported when it is needed, as it
-comes with the extra ``metrics`` only.
+``prometheus_client`` has the text format. It is imported when it is needed, as it comes with the
+extra ``metrics`` only.
 """
 
 import logging
+import socket
+import socketserver
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from scrapy_bloom.bloom.errors import ConfigurationError, tagged
 from scrapy_bloom.crawl.stats import STATS, Kind, Stats
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREFIX = "scrapy_bloom_"
+#: Seconds that a client may be silent, and between two looks whether the page is to close.
+CLIENT_SECONDS, LOOK_SECONDS = 10, 0.1
 
 
 def family(
@@ -58,29 +65,61 @@ def registry(read: Callable[[], Iterable["Metric"]]) -> "CollectorRegistry":
     return found
 
 
-def families(stats: Stats, spider: str) -> list["Metric"]:
-    """Return the stats of a spider's crawl."""
+def families(stats: Stats, spider: str, now: Mapping[str, float]) -> list["Metric"]:
+    """Return the stats of a spider's crawl.
+
+    Args:
+        stats: the crawl's.
+        spider: its name.
+        now: values of the main window that are newer than its stats.
+    """
     windows = stats.windows
     return [
-        family(name, stat.kind, stat.meaning, _samples(stats, name, spider, windows))
+        family(name, stat.kind, stat.meaning, _samples(stats, name, spider, windows, now))
         for name, stat in STATS.items()
     ]
 
 
 def _samples(
-    stats: Stats, name: str, spider: str, windows: Iterable[str]
+    stats: Stats, name: str, spider: str, windows: Iterable[str], now: Mapping[str, float]
 ) -> Iterable[tuple[Mapping[str, str], float]]:
     for window in windows:
         is_main = window == DEFAULT
-        value = stats.number(name, window)
+        value = now.get(name) if is_main else None
+        value = stats.number(name, window) if value is None else value
         if value is None and is_main and STATS[name].kind is Kind.COUNTER:
             value = 0  # so that the first increment is seen as one
         if value is not None:
             yield {"spider": spider} | ({} if is_main else {"window": window}), value
 
 
+class _Handler(WSGIRequestHandler):
+    """Answers a client, and gives up a silent one."""
+
+    timeout = CLIENT_SECONDS
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing: it would be a line for each look of a Prometheus."""
+
+
+class _Listener(ThreadingMixIn, WSGIServer):
+    """Answers each client in a thread."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Listen; the standard library's looks its own name up, which may take seconds."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
 class MetricsServer:
-    """Serves the stats of a crawl over HTTP, in threads of prometheus_client's.
+    """Serves the stats of a crawl over HTTP, in threads of its own.
 
     Args:
         address: host and port, 0 for any free one; None to serve nothing.
@@ -91,7 +130,7 @@ class MetricsServer:
         self, address: tuple[str, int] | None, read: Callable[[], Iterable["Metric"]]
     ) -> None:
         self._address, self._read = address, read
-        self._server: Any = None
+        self._server: _Listener | None = None
 
     def open(self) -> None:
         """Listen, and log where. If that fails, there is a warning, and the crawl goes on."""
@@ -99,14 +138,16 @@ class MetricsServer:
             return
         host, number = self._address
         try:
-            from prometheus_client import start_http_server  # noqa: PLC0415 - see above
+            from prometheus_client import make_wsgi_app  # noqa: PLC0415 - see above
 
-            self._server, _ = start_http_server(number, host, registry(self._read))
+            self._server = _Listener((host, number))
         except ImportError:
             self._warn('it needs prometheus_client: pip install "scrapy-bloom[metrics]"')
         except OSError as error:
             self._warn(f"{error}: choose another port, or 0 for any free one, which the log names")
         else:
+            self._server.set_app(make_wsgi_app(registry(self._read)))
+            Thread(target=self._server.serve_forever, args=(LOOK_SECONDS,), daemon=True).start()
             real = self._server.server_port
             logger.info("Bloom filter: metrics at http://%s/metrics", at(host, real))
 

@@ -24,7 +24,7 @@ from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.model import hashing
 from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import filters
-from scrapy_bloom.crawl.claims import pace, workers
+from scrapy_bloom.crawl.claims import pace, record_when_crawled, workers
 from scrapy_bloom.crawl.claims.workers import Process
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from scrapy_bloom.crawl.identity import Identity
@@ -50,6 +50,9 @@ PIPELINE_SECONDS = 0.1
 #: Seconds between two looks of an idle engine.
 IDLE_SECONDS = 5.0
 TIMEOUT = 2.0
+#: Tries of a page. It fails with each request that it yields and that is not stored: with those of
+#: a chain of them, five would be too few, and it would not be tried again in its window.
+MAX_ATTEMPTS = 20
 #: What workers do that are many: they take turns, and seldom read which workers there are.
 CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
@@ -315,6 +318,7 @@ def simulated(world: World) -> Iterator[None]:
         mock.patch.object(workers, "secrets", chosen),
         mock.patch.object(ring_store, "secrets", chosen),
         mock.patch.object(hashing, "secrets", chosen),
+        mock.patch.object(record_when_crawled, "MAX_ATTEMPTS", MAX_ATTEMPTS),
         mock.patch.multiple(pace, **(CROWD if world.rng.random() < 0.5 else {"FEW": pace.FEW})),
     ):
         random.seed(world.rng.random())

@@ -40,11 +40,11 @@ class SlotMove:
         self._set(self._to, "IMPORTING", ids[owner])
         self._set(self._from, "MIGRATING", ids[owner - 1])
 
-    def _owners(self) -> set[str]:
-        """Return the id of the node that owns the slot, as each node knows it."""
+    def _owners(self, *clients: redis.Redis) -> set[str]:
+        """Return the id of the node that owns the slot, as these nodes know it, or all."""
         return {
             str(node[2], "ascii")
-            for client in self._clients
+            for client in clients or self._clients
             for first, last, node, *_ in client.execute_command("CLUSTER", "SLOTS")
             if first <= self.slot <= last
         }
@@ -69,4 +69,12 @@ class SlotMove:
             self.move(*keys)
         for client in (self._to, self._from, *self._clients):
             self._set(client, "NODE", self._new_owner)
+        until(self._is_known, "all nodes know the new owner")
         self._stack.close()
+
+    def _is_known(self) -> bool:
+        """Whether all nodes know the new owner; those that believe an older message are told."""
+        wrong = [client for client in self._clients if self._owners(client) != {self._new_owner}]
+        for client in wrong:
+            self._set(client, "NODE", self._new_owner)
+        return not wrong

@@ -30,12 +30,12 @@ def stats(**values: Any) -> Stats:
 
 def read(found: Stats) -> Values:
     """Return the metrics of a crawl as Prometheus reads them."""
-    return parse(filter_metrics.text(families(found, "shop")))
+    return parse(filter_metrics.text(families(found, "shop", {})))
 
 
 def all_metrics() -> list[tuple[str, str, str]]:
     """Return name, type and meaning of each metric that there is."""
-    crawl = families(stats(), "shop")
+    crawl = families(stats(), "shop", {})
     found = [(m.name + "_total" * (m.type == "counter"), m.type, m.documentation) for m in crawl]
     gauges = filter_metrics.families([])
     return found + [(m.name, m.type, m.documentation) for m in gauges]

@@ -274,9 +274,9 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
         self._timer: asyncio.Handle | None = None
 
     async def __aenter__(self) -> None:
-        await self._scope.__aenter__()
         if self._seconds is None:
             return
+        await self._scope.__aenter__()
         self._loop = asyncio.get_running_loop()
         self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
         #: What is left, and what late steps have taken of it since the last reply.
@@ -292,7 +292,8 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        await self._scope.__aexit__(kind, error, trace)
+        if self._seconds is not None:
+            await self._scope.__aexit__(kind, error, trace)
 
     def _look(self) -> None:
         if self._last != (last := self._replies()):

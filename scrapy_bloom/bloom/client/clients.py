@@ -194,6 +194,8 @@ def make(
         _use_ours(pool, service)
         # Bad arguments show up only when a connection object is made; this one never connects.
         pool.connection_class(**pool.connection_kwargs)
+    elif service is not None:
+        raise TypeError("a client of a service of Sentinel needs a pool of redis-py's")
     return client
 
 

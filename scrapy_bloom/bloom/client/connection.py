@@ -101,6 +101,10 @@ class Connection:
     def close(self) -> None:
         """Close the client and leave the embedded server; may be called again."""
         self.client.close()
+        # A client that was made of a pool does not close it; one for a cluster has none.
+        pool = getattr(self.client, "connection_pool", None)
+        if pool is not None:
+            pool.disconnect()
         if self._server is not None:
             self._server.detach()
 

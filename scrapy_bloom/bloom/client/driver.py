@@ -125,9 +125,9 @@ class Driver:
             if is_of_rights(error):
                 return None
             raise self._exchanges.explain(error) from showable(error)
-        except BloomError:
-            with self._exchanges.explaining():
-                raise
+        except BloomError as error:
+            self._exchanges.reword(error)
+            raise
         finally:
             this_thread.may_connect = outer
 

@@ -181,8 +181,12 @@ class Exchanges:
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
         except BloomError as error:
-            reword(error, self._words)
+            self.reword(error)
             raise
+
+    def reword(self, error: BloomError) -> None:
+        """Write an error of the package in the words of the filter's user."""
+        reword(error, self._words)
 
     def explain(self, error: Exception) -> StorageError:
         """Return an error that says what to do about an error of the client's."""

@@ -70,7 +70,8 @@ class Service:
 
     def shared(self) -> "Service":
         """Return the one of this process with these arguments."""
-        parts = (self.sentinels, self.of_sentinels, self.of_servers, self.timeout)
+        options = sorted(self.of_sentinels.items()), sorted(self.of_servers.items())
+        parts = (self.sentinels, *options, self.timeout)
         with _lock:
             return _services.setdefault(repr((self.name, parts)), self)
 
