@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 from support.paths import ROOT
+from support.polling import until
 from support.servers import Server
 
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS, plan
@@ -137,8 +138,12 @@ def test_no_row_is_hidden_while_others_write_and_rebuild(
         guard.put(key, database.insert)
         written.append(key)
 
+    reads = 0
+
     def read(guard: Any) -> None:
+        nonlocal reads
         hidden.extend(key for key in written[-20:] if guard.get(key, database.query) is None)
+        reads += 1
 
     workers = [threading.Thread(target=work, args=[one]) for one in (write, write, read)]
     for worker in workers:
@@ -146,6 +151,9 @@ def test_no_row_is_hidden_while_others_write_and_rebuild(
     guard = make()
     for _ in range(10):
         guard.rebuild(database.keys)
+        before = reads
+        # Who has fetched the pointer asks the old buffer before the next rebuild deletes it.
+        until(lambda before=before: errors or reads > before + 1, "the reader has gone on")  # type: ignore[misc]
     stop.set()
     for worker in workers:
         worker.join()
