@@ -360,6 +360,26 @@ def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
         assert len(set(bloom.server_id().split(",")) & set(ids)) == 2
 
 
+def test_nodes_that_were_all_restarted_are_found_by_the_same_client(
+    make: Make, own_nodes: list[Server]
+) -> None:
+    nodes = own_nodes
+    with make(nodes) as bloom:
+        bloom.open()
+        assert bloom.add_many(URLS[:PAGE]) == [True] * PAGE
+        for node in nodes:
+            node.kill()
+        with pytest.raises(StorageError):
+            bloom.add_many(URLS[:PAGE])
+        for node in nodes:
+            node.start()
+        wait_for_cluster(nodes)
+        SlotMove(nodes, "{shop:0}").finish()
+        bloom.open()
+        bloom.add_many(URLS)
+        assert bloom.add_many(URLS) == [False] * len(URLS)
+
+
 @in_loop
 async def test_a_command_to_all_nodes_names_the_slots_of_a_silent_one(nodes: list[Server]) -> None:
     gone = slots_on(nodes[1])

@@ -98,6 +98,11 @@ class Connection:
         except (TypeError, ValueError, redis.RedisError):
             return None  # some arguments are known to clients that block only, as those for OCSP
 
+    def restart(self) -> None:
+        """Start an embedded server again if its process has gone; other servers are left alone."""
+        if self._server is not None:
+            self._server.restart()
+
     def close(self) -> None:
         """Close the client and leave the embedded server; may be called again."""
         self.client.close()
