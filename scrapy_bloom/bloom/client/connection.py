@@ -67,6 +67,8 @@ RESERVED = {name: remedy for remedy, names in _REMEDIES.items() for name in name
 #: Arguments taken from scrapy-redis's settings, in addition to ``ssl`` and everything ``ssl_*``.
 SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
 SHARED |= {"username", "password", "credential_provider"}
+#: Arguments of clients of sentinels.
+_KNOWN_OF_SENTINELS = [OF_SENTINELS + name for name in ("username", "password", "ssl", *tls.IN_URL)]
 
 
 @dataclass
@@ -311,17 +313,13 @@ def _refused(error: Exception, source: str, source_of: Callable[[str], str]) -> 
 def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) -> dict[str, Any]:
     """Take the arguments of clients of sentinels out of those of clients of servers."""
     names = [name for name in arguments if str(name).startswith(OF_SENTINELS)]
+    for name in names:
+        tls.check_name(name, _KNOWN_OF_SENTINELS, source_of(name))
     given = {name.removeprefix(OF_SENTINELS): arguments.pop(name) for name in names}
     flag = given["ssl"] = tls.flag_of(given.get("ssl", False))
     if flag is None:
         raise ConfigurationError(
             f"{source_of('sentinel_ssl')} sets sentinel_ssl, which is unknown: use true or false"
-        )
-    known = ("username", "password", "ssl", *tls.IN_URL)
-    if unknown := given.keys() - set(known):
-        raise ConfigurationError(
-            f"{source_of(OF_SENTINELS + min(unknown))} sets {OF_SENTINELS}{min(unknown)}: "
-            f"there are {', '.join(OF_SENTINELS + name for name in known)}"
         )
     try:
         tls.prepare(given, lambda name: source_of(OF_SENTINELS + name))
