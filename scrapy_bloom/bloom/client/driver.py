@@ -32,6 +32,7 @@ from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
     is_of_rights,
+    reword,
     showable,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -80,7 +81,7 @@ class Driver:
         self.client = client
         self.label = label
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = exchanges_of(client, self._manager, label, words)
+        self._exchanges = exchanges_of(client, self._manager, label, words, timeout)
         self._exchanger = None if self._manager else Exchanger(client.connection_pool)
         self._timeout = timeout
         self.may_connect = True
@@ -98,7 +99,7 @@ class Driver:
             StorageError: the server refused a command, or did not reply in time. Then it is unknown
                 whether the last commands were carried out.
         """
-        waves = self._exchanges.run(steps, self._timeout)
+        waves = self._exchanges.run(steps)
         return self._drive(waves, None if on_all_blocks else self._timeout)
 
     def exchange(self, frame: bytes) -> Reply | None:
@@ -126,7 +127,7 @@ class Driver:
                 return None
             raise self._exchanges.explain(error) from showable(error)
         except BloomError as error:
-            self._exchanges.reword(error)
+            reword(error, self._exchanges.words)
             raise
         finally:
             this_thread.may_connect = outer
@@ -241,13 +242,16 @@ class Driver:
         return node.redis_connection.connection_pool
 
 
-def exchanges_of(client: Any, manager: Any, label: object, words: Mapping[str, str]) -> Exchanges:
+def exchanges_of(
+    client: Any, manager: Any, label: object, words: Mapping[str, str], timeout: float | None
+) -> Exchanges:
     """Return the exchanges of a client of either kind; a server's has no manager of nodes."""
     words = {**words, "user": user_of_client(client), "server": str(label)}
-    if manager is None:
-        return Exchanges(ONE_SERVER, label, words)
-    startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    return Exchanges(Topology(startup, manager.remap_host_port), label, words)
+    topology: Topology = ONE_SERVER
+    if manager is not None:
+        startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
+        topology = Topology(startup, manager.remap_host_port)
+    return Exchanges(topology, label, words, timeout)
 
 
 class _Talk:

@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import AskError, TryAgainError
 
 from scrapy_bloom.bloom.client.routes import (
+    PATIENCE_SECONDS,
     Address,
     Command,
     Failure,
@@ -21,7 +22,6 @@ from scrapy_bloom.bloom.client.routes import (
     dispatch,
     dispatch_and_wait,
     is_refusal,
-    patience_of,
     slot_of,
 )
 from scrapy_bloom.bloom.errors import (
@@ -52,19 +52,27 @@ class Exchanges:
         topology: which node has which slot.
         label: the server's address for error messages, without credentials; its text may change.
         words: what remedies name, as in ``errors.WORDS``.
+        timeout: seconds of an operation, for what may end soon by itself; None for no limit.
     """
 
-    def __init__(self, topology: Topology, label: object, words: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        label: object,
+        words: Mapping[str, str],
+        timeout: float | None = None,
+    ) -> None:
         self.topology = topology
-        self._label, self._words = label, words
+        self.label, self.words = label, words
+        # Less than the time-out, so that the reason of the pauses becomes the error.
+        self._patience = PATIENCE_SECONDS if timeout is None else 0.75 * timeout
 
-    def run(self, steps: Operation[T], timeout: float | None) -> Waves[T]:
+    def run(self, steps: Operation[T]) -> Waves[T]:
         """Carry out an operation to its end; return its result.
 
         Args:
             steps: the operation. It gets the replies of the nodes that have answered although
                 others failed, with the error.
-            timeout: seconds of the operation, for what may end soon by itself.
 
         Raises:
             StorageError: what was asked was refused, or it is unknown whether it was carried out.
@@ -73,7 +81,7 @@ class Exchanges:
             calls = next(steps)
             while True:
                 try:
-                    replies = yield from self._send(calls, patience_of(timeout))
+                    replies = yield from self._send(calls)
                 except StorageError as error:
                     if not error.replies:
                         raise
@@ -125,7 +133,7 @@ class Exchanges:
         self._refuse_failures([*replies, *waited])
         return _fewest(waited)
 
-    def _send(self, calls: Sequence[Call], patience: float) -> Waves[list[Reply]]:
+    def _send(self, calls: Sequence[Call]) -> Waves[list[Reply]]:
         """Send calls; return their replies.
 
         Raises:
@@ -133,19 +141,19 @@ class Exchanges:
             StorageError: as ``run`` does.
         """
         try:
-            return (yield from self._replies(calls, patience))
+            return (yield from self._replies(calls))
         except RightsError as error:
             missing = None
             with suppress(redis.RedisError, OSError, BloomError):
                 tests = rights.test_again(calls)
-                missing = rights.missing((yield from self._replies(tests, patience)))
+                missing = rights.missing((yield from self._replies(tests)))
             if missing is None:
                 raise
             missing.slots, missing.replies = error.slots, error.replies
             raise missing from error.__cause__
 
-    def _replies(self, calls: Sequence[Call], patience: float) -> Waves[list[Reply]]:
-        results = yield from dispatch(self.topology, calls, patience)
+    def _replies(self, calls: Sequence[Call]) -> Waves[list[Reply]]:
+        results = yield from dispatch(self.topology, calls, self._patience)
         for call, result in zip(calls, results, strict=True):
             if isinstance(result, Failure) and "WRONGTYPE" in str(result.error):
                 yield from self._refuse_wrong_type(call, result)
@@ -181,28 +189,17 @@ class Exchanges:
         except (redis.RedisError, OSError) as error:
             raise self.explain(error) from showable(error)
         except BloomError as error:
-            self.reword(error)
+            reword(error, self.words)
             raise
 
-    def reword(self, error: BloomError) -> None:
-        """Write an error of the package in the words of the filter's user."""
-        reword(error, self._words)
-
-    def explain(self, error: Exception) -> StorageError:
-        """Return an error that says what to do about an error of the client's."""
-        return self._explain(error, str(self._label))
-
-    def explain_failure(self, failure: Failure) -> StorageError:
-        """Return the same for an error of one node; it names the node of a cluster."""
-        label = str(self._label)
-        if self.topology.is_cluster:
-            label = f"the node {failure.address} of {label}"
-        return self._explain(failure.error, label)
-
-    def _explain(self, error: Exception, label: str) -> StorageError:
+    def explain(self, error: Exception, address: Address | None = None) -> StorageError:
+        """Return an error that says what to do about one of the client's, or of a node's."""
+        label = str(self.label)
+        if address is not None and self.topology.is_cluster:
+            label = f"the node {address} of {label}"
         if isinstance(error.__cause__, redis.RedisError):
             error = error.__cause__  # redis-py wraps what connecting raises
-        explained = explain(error, label, self._words)
+        explained = explain(error, label, self.words)
         explained.__cause__ = showable(error)
         return explained
 
@@ -223,7 +220,7 @@ class Exchanges:
         failures = [result for result in results if isinstance(result, Failure)]
         if not failures:
             return None
-        error = self.explain_failure(failures[0])
+        error = self.explain(*failures[0])
         if not self.topology.is_cluster:
             return error
         is_lost = isinstance(failures[0].error, redis.ConnectionError | OSError)
@@ -244,7 +241,7 @@ class Exchanges:
         """
         failures = [result for result in results if isinstance(result, Failure)]
         if failures:
-            error = self.explain_failure(failures[0])
+            error = self.explain(*failures[0])
             error.slots = self.topology.slots_of({failure.address for failure in failures})
             raise error
 
