@@ -488,22 +488,6 @@ def test_a_directory_that_refuses_files_is_reported(
         EmbeddedServer.attach(data_dir)
 
 
-def test_an_error_that_is_of_no_file_does_not_blame_the_directory(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As waiting under libfaketime."""
-
-    def refuse(path: Path, command: bytes) -> None:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(embedded, "_ask", refuse)
-    with pytest.raises(StorageError, match=r"does not start: \[Errno 22\].*use redis://") as caught:
-        EmbeddedServer.attach(data_dir)
-    assert "writable" not in str(caught.value)
-    monkeypatch.undo()
-    EmbeddedServer.attach(data_dir).detach()
-
-
 # -- the server's binary --
 
 

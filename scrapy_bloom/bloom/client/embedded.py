@@ -86,15 +86,10 @@ class EmbeddedServer:
             with held(directory / "start.lock", deadline):
                 server = cls(directory, *_join(directory, deadline))
         except (OSError, RuntimeError) as error:
-            if isinstance(error, OSError) and error.filename is None:
-                # Of no file: such as waiting under libfaketime.
-                raise StorageError(
-                    f"the embedded server in {directory} does not start: {error}; try again, or "
-                    "run a Redis or Valkey server and use redis://host:port"
-                ) from error
             raise StorageError(
-                f"the embedded server cannot keep its data in {directory}: {error}; make the "
-                'directory writable or choose another one with `url` = "embedded:/some/dir"'
+                f"the embedded server cannot run in {directory}: {error}; make the directory "
+                'writable, choose another one with `url` = "embedded:/some/dir", or run a Redis or '
+                "Valkey server and use redis://host:port"
             ) from error
         atexit.register(server.detach)
         return server
@@ -120,10 +115,9 @@ class EmbeddedServer:
         if share is None:
             return
         atexit.unregister(self.detach)
+        os.close(share)
         try:
             with held(self.data_dir / "start.lock", time.monotonic() + STOP_SECONDS):
-                os.close(share)
-                share = None
                 if is_free(self.data_dir / "users.lock"):
                     self._stop()
         except FileNotFoundError:
@@ -135,9 +129,6 @@ class EmbeddedServer:
                 self.data_dir,
                 error,
             )
-        finally:
-            if share is not None:
-                os.close(share)
 
     def _stop(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
