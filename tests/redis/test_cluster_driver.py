@@ -160,24 +160,6 @@ def test_a_page_is_one_wave(make: Make, blocks: int) -> None:
         assert [bloom.waves(page) for page in pages] == [1] * len(pages)
 
 
-def test_all_blocks_are_created_in_few_waves(make: Make) -> None:
-    with make(blocks=300) as first, make(blocks=300) as second:
-        first.open()
-        assert first.driver.round_trips <= 20
-        second.open()
-        assert second.driver.round_trips <= 8
-
-
-def test_a_slot_that_was_moved_costs_one_wave(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        assert bloom.add_many(URLS) == [True] * len(URLS)
-        for block in range(12):  # more than redis-py's reinitialize_steps
-            SlotMove(nodes, f"{{shop:{block}}}").finish()
-            assert bloom.waves(URLS) == 2
-            assert bloom.waves(URLS) == 1
-            assert bloom.add_many(URLS) == [False] * len(URLS)
-
-
 def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
     with make() as bloom:
         assert bloom.add_many(URLS) == [True] * len(URLS)
@@ -249,16 +231,6 @@ def test_a_slot_that_stays_half_moved_is_explained(make: Make, nodes: list[Serve
                 bloom.add_many(URLS)
         finally:
             move.finish()
-
-
-def test_nodes_that_forgot_the_scripts_get_them_again(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        assert bloom.add_many(URLS) == [True] * len(URLS)
-        for node in nodes:
-            with node.client() as admin:
-                admin.script_flush()
-        assert bloom.waves(URLS) == 2
-        assert bloom.add_many(URLS) == [False] * len(URLS)
 
 
 def script_calls(nodes: list[Server]) -> Counter[int]:
