@@ -221,7 +221,7 @@ def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
 def test_a_slot_that_stays_half_moved_is_explained(make: Make, nodes: list[Server]) -> None:
     with make() as bloom:
         bloom.add_many(URLS)
-    with make(timeout=1.0) as bloom:
+    with make(timeout=2.0) as bloom:
         bloom.open()
         move = SlotMove(nodes, "{shop:3}")
         try:

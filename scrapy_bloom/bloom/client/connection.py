@@ -17,7 +17,7 @@ from inspect import signature
 from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.exceptions import RedisClusterException
@@ -116,16 +116,6 @@ class Connection:
             self._server.detach()
 
 
-class SettingsLike(Protocol):
-    """The part of ``scrapy.settings.Settings`` that is used here."""
-
-    def get(self, name: Any, default: Any = None) -> Any:
-        """Return a setting."""
-
-    def getdict(self, name: Any, default: Any = None) -> dict[Any, Any]:
-        """Return a setting as a dict."""
-
-
 def connect(
     url: str,
     *,
@@ -164,7 +154,7 @@ def connect(
 
 
 def connect_scrapy_redis(
-    settings: SettingsLike,
+    settings: Any,
     *,
     timeout: float = 2.0,
     params: Mapping[str, Any] | None = None,
