@@ -10,11 +10,9 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY
-from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.bloom.client.clients import check_client
 from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, exchanges_of
-from scrapy_bloom.bloom.client.exchanges import values_of
 from scrapy_bloom.bloom.client.routes import Address, Command, Wave, Waves
 from scrapy_bloom.bloom.errors import (
     WORDS,
@@ -91,7 +89,7 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return values_of("run_id", await self._drive(self._exchanges.infos("server")))
+        return await self._drive(self._exchanges.values("run_id", "server"))
 
     async def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
         """Make the calls, and wait until replicas have what was written before: see ``Driver``.
@@ -119,7 +117,8 @@ class AsyncDriver:
                 try:
                     async with timeout(whole):
                         if self._manager is not None:
-                            await self._initialize()
+                            # Before, it has no nodes to close; all who wait do it once.
+                            await self._client.initialize()
                         wave = next(waves)
                         while True:
                             sent, replies = wave, {address: [] for address in wave.batches}
@@ -141,17 +140,6 @@ class AsyncDriver:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""
         error, silent, self._silent = TimeoutError("timed out"), self._silent, None
         return self._exchanges.explain(error, silent)
-
-    async def _initialize(self) -> None:
-        """Let a cluster's client connect, once for all who wait: before, it has no nodes to close.
-
-        Raises:
-            redis.ConnectionError: no node can be reached.
-        """
-        try:
-            await self._client.initialize()
-        except RedisClusterException as error:  # not one of redis.RedisError
-            raise redis.ConnectionError(str(error)) from error
 
     async def _exchange(self, wave: Wave, replies: Mapping[Address, list[Any]]) -> None:
         """Write to all nodes at once, and read from all; fill in their replies as they come."""

@@ -34,15 +34,12 @@ from scrapy_bloom.bloom.client.addresses import (
     redact,
 )
 from scrapy_bloom.bloom.client.addresses import label as label_of
-from scrapy_bloom.bloom.client.exchanges import not_ready
+from scrapy_bloom.bloom.client.exchanges import explained, not_ready
 from scrapy_bloom.bloom.client.sentinels import Service
 from scrapy_bloom.bloom.errors import (
     WORDS,
     ConfigurationError,
-    StorageError,
-    explain,
     rewording,
-    showable,
 )
 
 if TYPE_CHECKING:
@@ -275,8 +272,11 @@ def _open(
             else clients.make(factory, arguments, service)
         )
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
-        explained = _explained(error, label, words, is_cluster=target.is_cluster)
-        raise explained from explained.__cause__
+        problem = explained(error, label, words)
+        if target.is_cluster and not isinstance(error, RedisClusterException):
+            # A node has answered, but not the first primary: a replica may take its place.
+            problem = not_ready(problem)
+        raise problem from problem.__cause__
     except (TypeError, ValueError, redis.RedisError) as error:
         raise _refused(error, source, source_of) from error
     hosts: list[Any] = [node.host for node in target.nodes] or [arguments.get("host")]
@@ -317,19 +317,6 @@ def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) 
         text = re.sub(r"\bssl_", "sentinel_ssl_", str(error))
         raise ConfigurationError(text.replace("rediss://", "sentinel_ssl=true")) from None
     return {**given, "protocol": 2}
-
-
-def _explained(
-    error: Exception, label: str, words: Mapping[str, str], *, is_cluster: bool
-) -> StorageError:
-    """Return the error for a client that connects at once, as those for clusters do."""
-    # The cause is what the last node answered.
-    found = isinstance(error, RedisClusterException)
-    reason = error.__cause__ if found and isinstance(error.__cause__, Exception) else error
-    explained = explain(reason, label, words)
-    explained.__cause__ = showable(reason)
-    # A node has answered, but not the first primary: a replica may take its place.
-    return not_ready(explained) if is_cluster and not found else explained
 
 
 def _async_maker(

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.addresses import user_of_client
 from scrapy_bloom.bloom.client.clients import check_client, connecting, this_thread
-from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of, values_of
+from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of
 from scrapy_bloom.bloom.client.routes import (
     ONE_SERVER,
     Address,
@@ -138,7 +138,7 @@ class Driver:
             StorageError: as ``run`` does.
         """
         # INFO, because managed services refuse CONFIG.
-        return values_of("maxmemory_policy", self.infos("memory"))
+        return self._drive(self._exchanges.values("maxmemory_policy", "memory"), None)
 
     def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -146,7 +146,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return values_of("run_id", self.infos("server"))
+        return self._drive(self._exchanges.values("run_id", "server"), None)
 
     def infos(self, section: str) -> list[dict[str, str]]:
         """Return a section of the server's INFO, of a cluster that of each primary; [] if unknown.

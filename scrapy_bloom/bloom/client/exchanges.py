@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import AskError, TryAgainError
+from redis.exceptions import AskError, RedisClusterException, TryAgainError
 
 from scrapy_bloom.bloom.client.routes import (
     PATIENCE_SECONDS,
@@ -113,7 +113,19 @@ class Exchanges:
         replies = yield from self.query("INFO", section)
         if not all(isinstance(reply, bytes | str) for reply in replies):
             raise self.explain(redis.InvalidResponse("INFO is answered by something else"))
-        return [dict(_pairs(text_of(reply))) for reply in replies]
+        return [
+            dict(line.partition(":")[::2] for line in text_of(reply).split("\r\n"))
+            for reply in replies
+        ]
+
+    def values(self, name: str, section: str) -> Waves[str]:
+        """Return the different values of a name in INFO, separated by commas; "" if unknown.
+
+        Raises:
+            StorageError: as ``infos`` does.
+        """
+        infos = yield from self.infos(section)
+        return ",".join(sorted({info[name] for info in infos if name in info}))
 
     def wait(self, calls: Sequence[Call], wait: Wait) -> Waves[Acknowledged]:
         """Make calls, and wait until replicas have what was written before.
@@ -186,7 +198,7 @@ class Exchanges:
         """Raise what callers handle for what a client raises in a ``with`` block."""
         try:
             yield
-        except (redis.RedisError, OSError) as error:
+        except (redis.RedisError, RedisClusterException, OSError) as error:
             raise self.explain(error) from showable(error)
         except BloomError as error:
             reword(error, self.words)
@@ -197,11 +209,7 @@ class Exchanges:
         label = str(self.label)
         if address is not None and self.topology.is_cluster:
             label = f"the node {address} of {label}"
-        if isinstance(error.__cause__, redis.RedisError):
-            error = error.__cause__  # redis-py wraps what connecting raises
-        explained = explain(error, label, self.words)
-        explained.__cause__ = showable(error)
-        return explained
+        return explained(error, label, self.words)
 
     def failure_of_calls(
         self, calls: Sequence[Call], results: Sequence[Any]
@@ -246,6 +254,16 @@ class Exchanges:
             raise error
 
 
+def explained(error: Exception, label: str, words: Mapping[str, str]) -> StorageError:
+    """Return an error that says what to do about one of a client's."""
+    cause, is_of_cluster = error.__cause__, isinstance(error, RedisClusterException)
+    if isinstance(cause, redis.RedisError) or (is_of_cluster and isinstance(cause, OSError)):
+        error = cause  # redis-py wraps what connecting raises
+    result = explain(error, label, words)
+    result.__cause__ = showable(error)
+    return result
+
+
 def not_ready(error: StorageError) -> NotReadyError:
     """Return an error of the same text after which opening a filter waits and tries again."""
     other = NotReadyError(str(error))
@@ -277,17 +295,6 @@ def _fewest(waited: Sequence[Any]) -> Acknowledged:
         if not isinstance(reply, int):
             return Acknowledged(0, f"the answer {shown(reply)}")
     return Acknowledged(min(waited, default=0))
-
-
-def values_of(name: str, infos: Iterable[Mapping[str, str]]) -> str:
-    """Return the different values of a name in those of INFO."""
-    return ",".join(sorted({info[name] for info in infos if name in info}))
-
-
-def _pairs(info: str) -> Iterator[tuple[str, str]]:
-    for line in info.splitlines():
-        name, _, value = line.partition(":")
-        yield name, value
 
 
 def text_of(value: object) -> str:
