@@ -269,21 +269,6 @@ def test_a_stale_socket_does_not_matter(data_dir: Path, content: str) -> None:
     server.detach()
 
 
-def test_a_truncated_file_is_repaired(data_dir: Path) -> None:
-    server = EmbeddedServer.attach(data_dir)
-    with closing(client_of(server)) as client:
-        client.set("k", "v")
-    os.kill(pid_of(server), signal.SIGKILL)
-    server.detach()
-    (log,) = (data_dir / "appendonlydir").glob("*.incr.aof")
-    with log.open("ab") as file:
-        file.write(b"*3\r\n$3\r\nSET\r\n$1\r\n")
-    server = EmbeddedServer.attach(data_dir)
-    with closing(client_of(server)) as client:
-        assert client.get("k") == b"v"
-    server.detach()
-
-
 def test_a_server_that_exits_is_reported_with_its_log(data_dir: Path) -> None:
     EmbeddedServer.attach(data_dir).detach()
     (manifest,) = (data_dir / "appendonlydir").glob("*.manifest")

@@ -1,25 +1,22 @@
 """Addresses with TLS: options, clients of both kinds, and what errors say."""
 
 import asyncio
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
+from support.answering import answering
 from support.certificates import Authority, TLSServer
 from support.outages import stalled
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.crawl.opening import Opening
+from scrapy_bloom.bloom.errors import ConfigurationError, NotReadyError, StorageError
 
 SECRET = "S3CRET"
 #: The time-out of servers that are expected to answer, and of those that are not.
@@ -162,11 +159,9 @@ def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
 
 
 def test_a_crawl_does_not_wait_for_a_server_without_tls(server: Server) -> None:
-    """It waits 30 seconds for one that is late."""
-    url, begun = f"rediss://127.0.0.1:{server.port}", time.monotonic()
-    with refused("does not use TLS on this port"), closing(connect(url, timeout=SHORT)) as made:
-        Opening().run(BloomFilter(made.client, "k", timeout=SHORT).open)
-    assert time.monotonic() - begun < PATIENCE
+    with pytest.raises(StorageError, match="does not use TLS on this port") as caught:
+        use(f"rediss://127.0.0.1:{server.port}", SHORT)
+    assert not isinstance(caught.value, NotReadyError)
 
 
 def test_a_server_that_is_late_is_not_taken_for_one_without_tls(server: Server) -> None:
@@ -179,31 +174,6 @@ def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
         using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
 
 
-@contextmanager
-def answering(reply: bytes) -> Iterator[int]:
-    """Give the port of a server that answers anything with the same bytes."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                connection, _ = server.accept()
-                with connection, suppress(ConnectionError):
-                    if not connection.recv(1 << 16):
-                        return
-                    connection.sendall(reply)
-                    connection.recv(1 << 16)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = server.getsockname()[1]
-        try:
-            yield port
-        finally:
-            with socket.create_connection(("127.0.0.1", port)):
-                pass
-            thread.join()
-
-
 def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> None:
     """As one does that is in protected mode, and a web server."""
     with (
@@ -214,7 +184,11 @@ def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> Non
 
 
 def test_a_server_that_answers_with_an_alert(using: Use) -> None:
-    with answering(b"\x15\x03\x01\x00\x02\x02\x46") as port, refused("TLS on this port: use redi"):
+    alert = b"\x15\x03\x01\x00\x02\x02\x46"
+    with (
+        answering(alert, to_greetings=alert) as port,
+        refused("TLS on this port: use redi"),
+    ):
         using(f"redis://127.0.0.1:{port}/0")
 
 
