@@ -163,7 +163,7 @@ class AsyncBloomFilter(BaseFilter):
     async def _run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
         seconds = None if on_all_blocks else self._timeout
         try:
-            async with timeout(seconds, lambda: self._driver.round_trips), self._lock:
+            async with timeout(seconds), self._lock:
                 return await self._driver.run(steps, on_all_blocks=on_all_blocks)
         except TimeoutError as error:
             raise self._driver.late() from error

@@ -205,10 +205,10 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Count rounds of calls; return what tells how many."""
     replies, count = Exchanges._replies, 0
 
-    def counted(self: Exchanges, calls: Any, patience: float) -> Any:
+    def counted(self: Exchanges, calls: Any) -> Any:
         nonlocal count
         count += 1
-        return replies(self, calls, patience)
+        return replies(self, calls)
 
     monkeypatch.setattr(Exchanges, "_replies", counted)
     return lambda: count

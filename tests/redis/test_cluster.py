@@ -7,7 +7,7 @@ import pytest
 import redis
 from support.servers import Server
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import load
@@ -68,14 +68,6 @@ def test_a_node_that_forgot_everything_costs_its_blocks_only(
     assert forgotten == pytest.approx(1_000 * blocks / 16, rel=0.4)
     assert bloom.add_many(URLS) == [False] * 1_000
     assert BloomFilter(cluster, "shop").open() == header
-
-
-def test_a_key_of_another_type_is_refused(cluster: redis.RedisCluster) -> None:
-    BloomFilter(cluster, "shop").open()
-    cluster.delete("{shop:7}:ring")
-    cluster.set("{shop:7}:ring", "mine")
-    with pytest.raises(StorageError, match="holds a string, and the filter keeps a hash there"):
-        BloomFilter(cluster, "shop").open()
 
 
 def parts(data: bytes) -> list[object]:

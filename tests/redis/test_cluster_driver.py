@@ -22,6 +22,7 @@ from support.servers import Server, wait_for_cluster
 from support.slots import SlotMove, slots_on
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
+from scrapy_bloom.bloom.client import routes
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.routes import Failure, is_refusal
 from scrapy_bloom.bloom.errors import NotReadyError
@@ -160,24 +161,6 @@ def test_a_page_is_one_wave(make: Make, blocks: int) -> None:
         assert [bloom.waves(page) for page in pages] == [1] * len(pages)
 
 
-def test_all_blocks_are_created_in_few_waves(make: Make) -> None:
-    with make(blocks=300) as first, make(blocks=300) as second:
-        first.open()
-        assert first.driver.round_trips <= 20
-        second.open()
-        assert second.driver.round_trips <= 8
-
-
-def test_a_slot_that_was_moved_costs_one_wave(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        assert bloom.add_many(URLS) == [True] * len(URLS)
-        for block in range(12):  # more than redis-py's reinitialize_steps
-            SlotMove(nodes, f"{{shop:{block}}}").finish()
-            assert bloom.waves(URLS) == 2
-            assert bloom.waves(URLS) == 1
-            assert bloom.add_many(URLS) == [False] * len(URLS)
-
-
 def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
     with make() as bloom:
         assert bloom.add_many(URLS) == [True] * len(URLS)
@@ -236,10 +219,14 @@ def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
         assert bloom.add_many(URLS) == [False] * len(URLS)
 
 
-def test_a_slot_that_stays_half_moved_is_explained(make: Make, nodes: list[Server]) -> None:
+def test_a_slot_that_stays_half_moved_is_explained(
+    make: Make, nodes: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine, many short pauses leave less of the time-out than they should.
+    monkeypatch.setattr(routes, "PAUSE_SECONDS", 0.3)
     with make() as bloom:
         bloom.add_many(URLS)
-    with make(timeout=1.0) as bloom:
+    with make(timeout=2.0) as bloom:
         bloom.open()
         move = SlotMove(nodes, "{shop:3}")
         try:
@@ -249,16 +236,6 @@ def test_a_slot_that_stays_half_moved_is_explained(make: Make, nodes: list[Serve
                 bloom.add_many(URLS)
         finally:
             move.finish()
-
-
-def test_nodes_that_forgot_the_scripts_get_them_again(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        assert bloom.add_many(URLS) == [True] * len(URLS)
-        for node in nodes:
-            with node.client() as admin:
-                admin.script_flush()
-        assert bloom.waves(URLS) == 2
-        assert bloom.add_many(URLS) == [False] * len(URLS)
 
 
 def script_calls(nodes: list[Server]) -> Counter[int]:
@@ -358,6 +335,26 @@ def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
         assert 0 < sum(new) < len(URLS)
         assert bloom.add_many(URLS) == [False] * len(URLS)
         assert len(set(bloom.server_id().split(",")) & set(ids)) == 2
+
+
+def test_nodes_that_were_all_restarted_are_found_by_the_same_client(
+    make: Make, own_nodes: list[Server]
+) -> None:
+    nodes = own_nodes
+    with make(nodes) as bloom:
+        bloom.open()
+        assert bloom.add_many(URLS[:PAGE]) == [True] * PAGE
+        for node in nodes:
+            node.kill()
+        with pytest.raises(StorageError):
+            bloom.add_many(URLS[:PAGE])
+        for node in nodes:
+            node.start()
+        wait_for_cluster(nodes)
+        SlotMove(nodes, "{shop:0}").finish()
+        bloom.open()
+        bloom.add_many(URLS)
+        assert bloom.add_many(URLS) == [False] * len(URLS)
 
 
 @in_loop

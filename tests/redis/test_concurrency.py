@@ -109,13 +109,13 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
     exchanges, rounds = bloom._driver._exchanges, 0
     replies = exchanges._replies
 
-    def after_the_other(calls: list[Call], patience: float) -> Any:
+    def after_the_other(calls: list[Call]) -> Any:
         nonlocal rounds
         if calls[0].script.name == "add":
             rounds += 1
             if rounds % 2:
                 other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
-        return replies(calls, patience)
+        return replies(calls)
 
     exchanges._replies = after_the_other
     items = [f"item {n}" for n in range(400)]

@@ -1,5 +1,6 @@
 """The embedded server: one per directory, stopped by the last user, losing nothing."""
 
+import asyncio
 import fcntl
 import logging
 import multiprocessing
@@ -13,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
 import redis
+from support.loops import in_loop
 from support.polling import until
 
+from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer
@@ -206,6 +209,51 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(data_dir: Path) 
     assert not server.socket_path.exists()
 
 
+@in_loop
+async def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
+    with closing(connect(f"embedded:{data_dir}")) as connection:
+        server = connection._server
+        assert server is not None
+        bloom = BloomFilter(connection.client, "shop")
+        async with aclosing(connection.open_async()) as client:
+            other = AsyncBloomFilter(client, "shop")
+            assert bloom.add("a")
+            assert await other.add("b")
+            pid = pid_of(server)
+            connection.restart()
+            assert pid_of(server) == pid
+            os.kill(pid, signal.SIGKILL)
+            assert gone(pid)
+            with pytest.raises(StorageError, match=r"is not there|closed the connection"):
+                bloom.add("c")
+            await asyncio.to_thread(connection.restart)
+            assert bloom.add_many(["a", "b"]) == [False, False]
+            assert await other.add_many(["a", "b"]) == [False, False]
+    assert embedded.is_free(data_dir / "server.lock")
+
+
+@pytest.mark.parametrize("trouble", ["deleted", "elsewhere"])
+def test_it_is_restarted_where_clients_look_for_it(
+    data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    with closing(connect(f"embedded:{data_dir}")) as connection:
+        server = connection._server
+        assert server is not None
+        os.kill(pid := pid_of(server), signal.SIGKILL)
+        assert gone(pid)
+        if trouble == "deleted":
+            shutil.rmtree(data_dir)
+        else:
+            (own_tmp / "other").mkdir()
+            monkeypatch.setattr(tempfile, "tempdir", str(own_tmp / "other"))
+        second = EmbeddedServer.attach(data_dir)
+        connection.restart()
+        assert connection.client.info("server")["process_id"] == (pid := pid_of(second))
+        second.detach()
+        assert alive(pid)
+    assert gone(pid)
+
+
 @pytest.mark.parametrize("content", ["socket", "file"])
 def test_a_stale_socket_does_not_matter(data_dir: Path, content: str) -> None:
     data_dir.mkdir(mode=0o700)
@@ -218,21 +266,6 @@ def test_a_stale_socket_does_not_matter(data_dir: Path, content: str) -> None:
     server = EmbeddedServer.attach(data_dir)
     assert server.socket_path == path
     assert alive(pid_of(server))
-    server.detach()
-
-
-def test_a_truncated_file_is_repaired(data_dir: Path) -> None:
-    server = EmbeddedServer.attach(data_dir)
-    with closing(client_of(server)) as client:
-        client.set("k", "v")
-    os.kill(pid_of(server), signal.SIGKILL)
-    server.detach()
-    (log,) = (data_dir / "appendonlydir").glob("*.incr.aof")
-    with log.open("ab") as file:
-        file.write(b"*3\r\n$3\r\nSET\r\n$1\r\n")
-    server = EmbeddedServer.attach(data_dir)
-    with closing(client_of(server)) as client:
-        assert client.get("k") == b"v"
     server.detach()
 
 
@@ -438,22 +471,6 @@ def test_a_directory_that_refuses_files_is_reported(
     monkeypatch.setattr(embedded, "open_lock", refuse)
     with pytest.raises(StorageError, match="writable"):
         EmbeddedServer.attach(data_dir)
-
-
-def test_an_error_that_is_of_no_file_does_not_blame_the_directory(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As waiting under libfaketime."""
-
-    def refuse(path: Path, command: bytes) -> None:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(embedded, "_ask", refuse)
-    with pytest.raises(StorageError, match=r"does not start: \[Errno 22\].*use redis://") as caught:
-        EmbeddedServer.attach(data_dir)
-    assert "writable" not in str(caught.value)
-    monkeypatch.undo()
-    EmbeddedServer.attach(data_dir).detach()
 
 
 # -- the server's binary --

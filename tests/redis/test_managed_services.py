@@ -230,9 +230,9 @@ def test_no_call_has_more_arguments_than_elasticache_serverless_takes(
     exchanges, lengths = bloom._driver._exchanges, list[int]()
     replies = exchanges._replies
 
-    def note(calls: list[Call], patience: float) -> Any:
+    def note(calls: list[Call]) -> Any:
         lengths.extend(len(call.command()) for call in calls)
-        return replies(calls, patience)
+        return replies(calls)
 
     monkeypatch.setattr(exchanges, "_replies", note)
     items = [b"%020d" % number for number in range(8_192)]

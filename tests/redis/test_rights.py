@@ -144,10 +144,10 @@ def prober(
     with user_of(server) as user:
         prober, replies = Prober(client, user), Exchanges._replies
 
-        def probing(self: Exchanges, calls: list[Call], patience: float) -> Any:
+        def probing(self: Exchanges, calls: list[Call]) -> Any:
             for call in calls:
                 prober.probe(call)
-            return replies(self, calls, patience)
+            return replies(self, calls)
 
         monkeypatch.setattr(Exchanges, "_replies", probing)
         monkeypatch.setattr(Driver, "exchange", lambda *_: None)

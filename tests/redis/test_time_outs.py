@@ -154,18 +154,6 @@ def test_a_reset_is_noticed_at_once(bloom: BloomFilter, proxy: Proxy, kind: Kind
     assert bloom.add("at last")
 
 
-def test_nobody_listens_any_more(bloom: BloomFilter, proxy: Proxy) -> None:
-    if proxy.path:
-        pytest.skip("another socket file takes the place of the first")
-    proxy.fault = Fault(Kind.REFUSE)
-    assert bloom.add("the live connection goes on")
-    bloom._driver.client.connection_pool.disconnect()
-    with failing("is not there"):
-        bloom.add("a")
-    proxy.fault = PASS
-    assert bloom.add("a")
-
-
 def test_the_proxy_strikes_so_many_requests(bloom: BloomFilter, proxy: Proxy) -> None:
     bloom.add("the server knows the script")
     proxy.fault = Fault(Kind.RESET_REPLY, times=1)
@@ -245,9 +233,6 @@ def test_the_setting_bounds_operations() -> None:
     settings = Settings({"BLOOM_TIMEOUT": 0.7, "BLOOM_REDIS_URL": "redis://127.0.0.1"})
     with closing(connect_filters(BloomSettings.from_scrapy(settings, "shop"), settings)) as filters:
         assert filters.default._driver._timeout == 0.7
-
-
-# -- a late reply --
 
 
 # -- a thread that does not connect --

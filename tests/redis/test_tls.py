@@ -1,25 +1,22 @@
 """Addresses with TLS: options, clients of both kinds, and what errors say."""
 
 import asyncio
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
+from support.answering import answering
 from support.certificates import Authority, TLSServer
 from support.outages import stalled
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.crawl.opening import Opening
+from scrapy_bloom.bloom.errors import ConfigurationError, NotReadyError, StorageError
 
 SECRET = "S3CRET"
 #: The time-out of servers that are expected to answer, and of those that are not.
@@ -162,11 +159,9 @@ def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
 
 
 def test_a_crawl_does_not_wait_for_a_server_without_tls(server: Server) -> None:
-    """It waits 30 seconds for one that is late."""
-    url, begun = f"rediss://127.0.0.1:{server.port}", time.monotonic()
-    with refused("does not use TLS on this port"), closing(connect(url, timeout=SHORT)) as made:
-        Opening().run(BloomFilter(made.client, "k", timeout=SHORT).open)
-    assert time.monotonic() - begun < PATIENCE
+    with pytest.raises(StorageError, match="does not use TLS on this port") as caught:
+        use(f"rediss://127.0.0.1:{server.port}", SHORT)
+    assert not isinstance(caught.value, NotReadyError)
 
 
 def test_a_server_that_is_late_is_not_taken_for_one_without_tls(server: Server) -> None:
@@ -179,31 +174,6 @@ def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
         using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
 
 
-@contextmanager
-def answering(reply: bytes) -> Iterator[int]:
-    """Give the port of a server that answers anything with the same bytes."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                connection, _ = server.accept()
-                with connection, suppress(ConnectionError):
-                    if not connection.recv(1 << 16):
-                        return
-                    connection.sendall(reply)
-                    connection.recv(1 << 16)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = server.getsockname()[1]
-        try:
-            yield port
-        finally:
-            with socket.create_connection(("127.0.0.1", port)):
-                pass
-            thread.join()
-
-
 def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> None:
     """As one does that is in protected mode, and a web server."""
     with (
@@ -214,7 +184,11 @@ def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> Non
 
 
 def test_a_server_that_answers_with_an_alert(using: Use) -> None:
-    with answering(b"\x15\x03\x01\x00\x02\x02\x46") as port, refused("TLS on this port: use redi"):
+    alert = b"\x15\x03\x01\x00\x02\x02\x46"
+    with (
+        answering(alert, to_greetings=alert) as port,
+        refused("TLS on this port: use redi"),
+    ):
         using(f"redis://127.0.0.1:{port}/0")
 
 
@@ -230,7 +204,7 @@ def test_files_that_are_no_certificates(name: str, tmp_path: Path) -> None:
     text.write_text("no certificate")
     for path, problem in [
         (tmp_path / "none.pem", "does not exist"),
-        (tmp_path, "is a directory"),
+        (tmp_path, "is no regular file"),
         ("/dev/null", "is no regular file"),
         ("%00", "is no path"),
         (text, "holds no certificate (no certificate or crl found)"),
@@ -255,15 +229,15 @@ def test_keys(tmp_path: Path) -> None:
         ({"ssl_certfile": own.certificate}, (f"ssl_certfile '{own.certificate}'", "private key")),
         (
             {"ssl_certfile": own.certificate, "ssl_keyfile": other.key},
-            (f"ssl_keyfile '{other.key}', which is the key of another", "mismatch"),
+            (f"ssl_keyfile '{other.key}', from which its private key", "mismatch"),
         ),
         (
             {"ssl_certfile": own.certificate, "ssl_keyfile": own.certificate},
-            ("from which no private key can be read", "give the path of the private key"),
+            ("private key cannot be read", "give the path of the private key"),
         ),
         (
             {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key},
-            ("from which no private key can be read", "and ssl_password if it is encrypted"),
+            ("private key cannot be read", "and ssl_password if it is encrypted"),
         ),
         (
             {
@@ -271,7 +245,7 @@ def test_keys(tmp_path: Path) -> None:
                 "ssl_keyfile": locked.key,
                 "ssl_password": f"{SECRET}x",
             },
-            ("from which ssl_password reads no private key", "correct one of them"),
+            ("private key cannot be read", "and ssl_password if it is encrypted"),
         ),
     ]
     for options, parts in cases:
@@ -293,12 +267,12 @@ def test_a_key_in_the_place_of_its_path(tmp_path: Path) -> None:
         ("ssl_check_hostname=maybe", ("ssl_check_hostname 'maybe'", "use true or false")),
         ("ssl_cert_reqs=perhaps", ("'perhaps'", "use required, optional or none")),
         ("ssl_cert_reqs=none&ssl_check_hostname=true", ("ssl_cert_reqs", "remove one of them")),
-        ("ssl_ca_certs=", ("ssl_ca_certs to nothing",)),
+        ("ssl_ca_certs=", ("'rediss://h?***' sets an argument to nothing",)),
         ("ssl_ca_path=/none", ("ssl_ca_path '/none', which is no directory",)),
         (f"ssl_ca_data={SECRET}", ("ssl_ca_data, which holds no certificate",)),
         ("ssl_cafile=x", ("sets ssl_cafile", "ssl_ca_certs, ", "ssl_keyfile, ")),
         # redis-py takes the text "true" for False.
-        ("ssl_validate_ocsp=true", ("sets ssl_validate_ocsp", "options of TLS are")),
+        ("ssl_validate_ocsp=true", ("sets ssl_validate_ocsp", "there are ssl_")),
     ],
 )
 def test_options_that_cannot_be(query: str, parts: tuple[str, ...]) -> None:
@@ -315,7 +289,7 @@ def test_ciphers_and_versions_that_openssl_refuses() -> None:
 
 def test_options_without_tls() -> None:
     for url in ("redis://h?ssl_ca_certs=/x", "unix:///s?ssl_cert_reqs=none"):
-        with misconfigured("`url` '", "sets ssl_", "use rediss://"):
+        with misconfigured("`url` sets ssl_", "use rediss://"):
             connect(url)
     with misconfigured("`params` sets ssl_ca_certs", "without TLS: use rediss://"):
         connect("redis://h", params={"ssl_ca_certs": "/x"})

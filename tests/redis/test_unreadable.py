@@ -1,14 +1,12 @@
 """Replies that are not Redis's: all of them become the error that callers handle."""
 
 import asyncio
-import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 import redis.asyncio
 from redis._parsers import _AsyncRESP2Parser, _HiredisParser, _RESP2Parser
+from support.answering import answering
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
@@ -16,35 +14,11 @@ from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import to_resp
 from scrapy_bloom.migrate import SetSource
 
-#: What a client sends when it connects; it wants an answer to each.
-GREETINGS = (b"SETINFO", b"SELECT")
 #: Nested a thousand times; numbers that are none; lengths that are none; types of other protocols.
 REPLIES = [
     *(b"*1\r\n" * 3_000, b":abc\r\n", b"*x\r\n", b"$x\r\n", b"*-5\r\n", b"\xff\xff\r\n", b"-\r\n"),
     *(b"%1\r\n+a\r\n+b\r\n", b"#x\r\n", b"(x\r\n", b"+\xff\r\n", b"-ERR \xff\r\n", b":5\r\n"),
 ]
-
-
-@contextmanager
-def answering(reply: bytes) -> Iterator[int]:
-    """A server that has one reply to all commands; yields its port."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            while data := self.request.recv(1 << 16):
-                greetings = sum(map(data.count, GREETINGS))
-                # A filter is opened by several calls at once.
-                calls = max(1, data.count(b"EVALSHA"))
-                self.request.sendall(b"+OK\r\n" * greetings or reply * calls)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.mark.parametrize("parser", [_HiredisParser, _RESP2Parser])

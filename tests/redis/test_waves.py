@@ -142,9 +142,9 @@ def noted(bloom: BloomFilter) -> Iterator[list[list[Call]]]:
     exchanges = bloom._driver._exchanges
     real = exchanges._replies
 
-    def replies(calls: list[Call], patience: float) -> Any:
+    def replies(calls: list[Call]) -> Any:
         sent.append(calls)
-        return real(calls, patience)
+        return real(calls)
 
     vars(exchanges)["_replies"] = replies
     yield sent

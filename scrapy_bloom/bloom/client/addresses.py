@@ -5,12 +5,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.connection import SSLConnection, parse_url
 
-from scrapy_bloom.bloom.client import tls
 from scrapy_bloom.bloom.client.routes import Address
 from scrapy_bloom.bloom.errors import ConfigurationError
 
@@ -84,16 +83,13 @@ def parse(url: str, setting: str) -> ParsedUrl:
     source = f"{setting} {redact(url)!r}"
     parts = match.groupdict("")
     scheme, _, kind = parts["scheme"].partition("+")
-    query = parse_qs(parts["query"], keep_blank_values=True)
-    if misplaced := NOT_IN_QUERY & query.keys():
-        raise ConfigurationError(f"{source} has {sorted(misplaced)} in its query; use {URL_FORMS}")
-    own = [name for name in query if kind == "sentinel" and name.startswith(OF_SENTINELS)]
-    of_sentinels = {name: query.pop(name)[-1] for name in own}
-    options = _tls_options(query, source, is_tls=scheme == "rediss")
+    query = _query(parts["query"], source)
+    # redis-py takes any other text than "false" for "true".
+    own = {name: query.pop(name) for name in [*query] if _is_ours(name, kind)}
     host = "host" if kind else parts.get("hosts", "")
     try:
         arguments: dict[str, Any] = parse_url(  # type: ignore[no-untyped-call]
-            f"{scheme}://{parts['who']}{host}{parts['path']}?{urlencode(query, doseq=True)}"
+            f"{scheme}://{parts['who']}{host}{parts['path']}?{urlencode(query)}"
         )
     except ValueError as error:
         # urllib's own texts can quote the password.
@@ -107,7 +103,7 @@ def parse(url: str, setting: str) -> ParsedUrl:
     elif scheme == "rediss":
         arguments["ssl"] = True
     nodes = tuple(_nodes(parts["hosts"], kind)) if kind else ()
-    return ParsedUrl(arguments | options | of_sentinels, nodes, parts.get("service", ""))
+    return ParsedUrl(arguments | own, nodes, parts.get("service", ""))
 
 
 def _expected(url: str) -> str:
@@ -126,17 +122,19 @@ def _nodes(hosts: str, kind: str) -> Iterable[Address]:
         yield Address(name.strip("[]"), int(port or default))
 
 
-def _tls_options(query: dict[str, list[str]], source: str, *, is_tls: bool) -> dict[str, str]:
-    """Return the options of TLS whose texts redis-py would not check; refuse wrong ones."""
-    names = [*filter(tls.is_option, query)]
-    if names and not is_tls:
-        raise ConfigurationError(f"{source} sets {', '.join(names)}: for TLS, use rediss://")
-    tls.check_names(names, tls.IN_URL, source)
-    for name in names:
-        if not query[name][-1] or len(query[name]) > 1:
-            raise ConfigurationError(f"{source} sets {name} to nothing, or twice: set it once")
-    # redis-py takes any other text for "true".
-    return {name: query[name][0] for name in names if name == "ssl_check_hostname"}
+def _query(text: str, source: str) -> dict[str, str]:
+    """Return what a query says, each name once; refuse what the form of the URL says."""
+    pairs = parse_qsl(text, keep_blank_values=True)
+    query = dict(pairs)
+    if misplaced := NOT_IN_QUERY & query.keys():
+        raise ConfigurationError(f"{source} has {sorted(misplaced)} in its query; use {URL_FORMS}")
+    if len(query) < len(pairs) or not all(query.values()):
+        raise ConfigurationError(f"{source} sets an argument to nothing, or twice: set each once")
+    return query
+
+
+def _is_ours(name: str, kind: str) -> bool:
+    return name == "ssl_check_hostname" or (kind == "sentinel" and name.startswith(OF_SENTINELS))
 
 
 def _form_of(url: str) -> re.Match[str] | None:

@@ -1,7 +1,7 @@
 """Sends the calls of an operation by an asyncio client's connections: see driver.py."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -10,12 +10,10 @@ import redis
 from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY
-from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.bloom.client.clients import check_client
 from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, exchanges_of
-from scrapy_bloom.bloom.client.exchanges import values_of
-from scrapy_bloom.bloom.client.routes import Address, Command, Failure, Wave, Waves
+from scrapy_bloom.bloom.client.routes import Address, Command, Wave, Waves
 from scrapy_bloom.bloom.errors import (
     WORDS,
     StorageError,
@@ -64,7 +62,7 @@ class AsyncDriver:
         check_client(client, is_async=True)
         self._client = client
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = exchanges_of(client, self._manager, label, words)
+        self._exchanges = exchanges_of(client, self._manager, label, words, timeout)
         self._timeout = timeout
         #: The node that had not answered when the last time-out ended a wave.
         self._silent: Address | None = None
@@ -82,7 +80,7 @@ class AsyncDriver:
             StorageError: the server did not do what it was asked, or not in time. Whether commands
                 that were under way have been carried out is unknown then.
         """
-        waves = self._exchanges.run(steps, self._timeout)
+        waves = self._exchanges.run(steps)
         return await self._drive(waves, is_long=on_all_blocks)
 
     async def server_id(self) -> str:
@@ -91,7 +89,7 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return values_of("run_id", await self._drive(self._exchanges.infos("server")))
+        return await self._drive(self._exchanges.values("run_id", "server"))
 
     async def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
         """Make the calls, and wait until replicas have what was written before: see ``Driver``.
@@ -117,13 +115,14 @@ class AsyncDriver:
         with self._exchanges.explaining():
             try:
                 try:
-                    async with timeout(whole, lambda: self.round_trips):
+                    async with timeout(whole):
                         if self._manager is not None:
-                            await self._initialize()
+                            # Before, it has no nodes to close; all who wait do it once.
+                            await self._client.initialize()
                         wave = next(waves)
                         while True:
                             sent, replies = wave, {address: [] for address in wave.batches}
-                            async with timeout(each, lambda: self.round_trips):
+                            async with timeout(each):
                                 await self._exchange(wave, replies)
                             # Not held here: replies may be large, and are parsed into others.
                             answered, sent, replies = [replies], NOTHING, {}
@@ -140,20 +139,7 @@ class AsyncDriver:
     def late(self) -> StorageError:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""
         error, silent, self._silent = TimeoutError("timed out"), self._silent, None
-        if silent is None:
-            return self._exchanges.explain(error)
-        return self._exchanges.explain_failure(Failure(error, silent))
-
-    async def _initialize(self) -> None:
-        """Let a cluster's client connect, once for all who wait: before, it has no nodes to close.
-
-        Raises:
-            redis.ConnectionError: no node can be reached.
-        """
-        try:
-            await self._client.initialize()
-        except RedisClusterException as error:  # not one of redis.RedisError
-            raise redis.ConnectionError(str(error)) from error
+        return self._exchanges.explain(error, silent)
 
     async def _exchange(self, wave: Wave, replies: Mapping[Address, list[Any]]) -> None:
         """Write to all nodes at once, and read from all; fill in their replies as they come."""
@@ -260,16 +246,15 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
     """Cancel an ``async with`` block after some seconds: TimeoutError.
 
     Counts the time in which the event loop could have read a reply, and not while it is blocked:
-    a step that is late counts as if it had been in time, and as nothing if a reply comes after it.
-    So a silent server is given up after ``STEPS`` rounds of a busy loop at most.
+    a step that is late counts as if it had been in time. So a silent server is given up after
+    ``STEPS`` rounds of a busy loop at most.
 
     Args:
         seconds: the time, None for no limit.
-        replies: returns a number that is another one after each reply.
     """
 
-    def __init__(self, seconds: float | None, replies: Callable[[], int] = int) -> None:
-        self._seconds, self._replies = seconds, replies
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
         self._scope = asyncio.timeout(None)
         self._timer: asyncio.Handle | None = None
 
@@ -279,9 +264,7 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
         await self._scope.__aenter__()
         self._loop = asyncio.get_running_loop()
         self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
-        #: What is left, and what late steps have taken of it since the last reply.
-        self._left, self._late = self._seconds, 0.0
-        self._seen, self._last = self._loop.time(), self._replies()
+        self._left, self._seen = self._seconds, self._loop.time()
         self._look()
 
     async def __aexit__(
@@ -296,15 +279,10 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
             await self._scope.__aexit__(kind, error, trace)
 
     def _look(self) -> None:
-        if self._last != (last := self._replies()):
-            self._last, self._late = last, 0.0
         took = self._loop.time() - self._seen
         self._seen += took
-        if took <= self._step:
-            self._left -= took
-        else:
-            self._late += self._step
-        if self._left > self._late:
+        self._left -= min(took, self._step)
+        if self._left > 0:
             # Half a step, because timers are always a little late.
             self._timer = self._loop.call_later(self._step / 2, self._look)
         else:

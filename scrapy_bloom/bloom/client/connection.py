@@ -17,7 +17,7 @@ from inspect import signature
 from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.exceptions import RedisClusterException
@@ -34,15 +34,12 @@ from scrapy_bloom.bloom.client.addresses import (
     redact,
 )
 from scrapy_bloom.bloom.client.addresses import label as label_of
-from scrapy_bloom.bloom.client.exchanges import not_ready
+from scrapy_bloom.bloom.client.exchanges import explained, not_ready
 from scrapy_bloom.bloom.client.sentinels import Service
 from scrapy_bloom.bloom.errors import (
     WORDS,
     ConfigurationError,
-    StorageError,
-    explain,
     rewording,
-    showable,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +64,8 @@ RESERVED = {name: remedy for remedy, names in _REMEDIES.items() for name in name
 #: Arguments taken from scrapy-redis's settings, in addition to ``ssl`` and everything ``ssl_*``.
 SHARED = {"host", "port", "db", "unix_socket_path", "redis_cls"}
 SHARED |= {"username", "password", "credential_provider"}
+#: Arguments of clients of sentinels.
+_KNOWN_OF_SENTINELS = [OF_SENTINELS + name for name in ("username", "password", "ssl", *tls.IN_URL)]
 
 
 @dataclass
@@ -98,6 +97,11 @@ class Connection:
         except (TypeError, ValueError, redis.RedisError):
             return None  # some arguments are known to clients that block only, as those for OCSP
 
+    def restart(self) -> None:
+        """Start an embedded server again if its process has gone; other servers are left alone."""
+        if self._server is not None:
+            self._server.restart()
+
     def close(self) -> None:
         """Close the client and leave the embedded server; may be called again."""
         self.client.close()
@@ -107,16 +111,6 @@ class Connection:
             pool.disconnect()
         if self._server is not None:
             self._server.detach()
-
-
-class SettingsLike(Protocol):
-    """The part of ``scrapy.settings.Settings`` that is used here."""
-
-    def get(self, name: Any, default: Any = None) -> Any:
-        """Return a setting."""
-
-    def getdict(self, name: Any, default: Any = None) -> dict[Any, Any]:
-        """Return a setting as a dict."""
 
 
 def connect(
@@ -157,7 +151,7 @@ def connect(
 
 
 def connect_scrapy_redis(
-    settings: SettingsLike,
+    settings: Any,
     *,
     timeout: float = 2.0,
     params: Mapping[str, Any] | None = None,
@@ -278,8 +272,11 @@ def _open(
             else clients.make(factory, arguments, service)
         )
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, OSError) as error:
-        explained = _explained(error, label, words, is_cluster=target.is_cluster)
-        raise explained from explained.__cause__
+        problem = explained(error, label, words)
+        if target.is_cluster and not isinstance(error, RedisClusterException):
+            # A node has answered, but not the first primary: a replica may take its place.
+            problem = not_ready(problem)
+        raise problem from problem.__cause__
     except (TypeError, ValueError, redis.RedisError) as error:
         raise _refused(error, source, source_of) from error
     hosts: list[Any] = [node.host for node in target.nodes] or [arguments.get("host")]
@@ -306,17 +303,13 @@ def _refused(error: Exception, source: str, source_of: Callable[[str], str]) -> 
 def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) -> dict[str, Any]:
     """Take the arguments of clients of sentinels out of those of clients of servers."""
     names = [name for name in arguments if str(name).startswith(OF_SENTINELS)]
+    for name in names:
+        tls.check_name(name, _KNOWN_OF_SENTINELS, source_of(name))
     given = {name.removeprefix(OF_SENTINELS): arguments.pop(name) for name in names}
     flag = given["ssl"] = tls.flag_of(given.get("ssl", False))
     if flag is None:
         raise ConfigurationError(
             f"{source_of('sentinel_ssl')} sets sentinel_ssl, which is unknown: use true or false"
-        )
-    known = ("username", "password", "ssl", *tls.IN_URL)
-    if unknown := given.keys() - set(known):
-        raise ConfigurationError(
-            f"{source_of(OF_SENTINELS + min(unknown))} sets {OF_SENTINELS}{min(unknown)}: "
-            f"there are {', '.join(OF_SENTINELS + name for name in known)}"
         )
     try:
         tls.prepare(given, lambda name: source_of(OF_SENTINELS + name))
@@ -324,19 +317,6 @@ def _take_sentinels(arguments: dict[str, Any], source_of: Callable[[str], str]) 
         text = re.sub(r"\bssl_", "sentinel_ssl_", str(error))
         raise ConfigurationError(text.replace("rediss://", "sentinel_ssl=true")) from None
     return {**given, "protocol": 2}
-
-
-def _explained(
-    error: Exception, label: str, words: Mapping[str, str], *, is_cluster: bool
-) -> StorageError:
-    """Return the error for a client that connects at once, as those for clusters do."""
-    # The cause is what the last node answered.
-    found = isinstance(error, RedisClusterException)
-    reason = error.__cause__ if found and isinstance(error.__cause__, Exception) else error
-    explained = explain(reason, label, words)
-    explained.__cause__ = showable(reason)
-    # A node has answered, but not the first primary: a replica may take its place.
-    return not_ready(explained) if is_cluster and not found else explained
 
 
 def _async_maker(

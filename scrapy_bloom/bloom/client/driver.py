@@ -6,9 +6,8 @@ connections are used here.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from redis.exceptions import NoScriptError
 
 from scrapy_bloom.bloom.client.addresses import user_of_client
 from scrapy_bloom.bloom.client.clients import check_client, connecting, this_thread
-from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of, values_of
+from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of
 from scrapy_bloom.bloom.client.routes import (
     ONE_SERVER,
     Address,
@@ -32,6 +31,7 @@ from scrapy_bloom.bloom.errors import (
     WORDS,
     BloomError,
     is_of_rights,
+    reword,
     showable,
 )
 from scrapy_bloom.bloom.protocol.ring_store import Operation
@@ -80,7 +80,7 @@ class Driver:
         self.client = client
         self.label = label
         self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = exchanges_of(client, self._manager, label, words)
+        self._exchanges = exchanges_of(client, self._manager, label, words, timeout)
         self._exchanger = None if self._manager else Exchanger(client.connection_pool)
         self._timeout = timeout
         self.may_connect = True
@@ -98,7 +98,7 @@ class Driver:
             StorageError: the server refused a command, or did not reply in time. Then it is unknown
                 whether the last commands were carried out.
         """
-        waves = self._exchanges.run(steps, self._timeout)
+        waves = self._exchanges.run(steps)
         return self._drive(waves, None if on_all_blocks else self._timeout)
 
     def exchange(self, frame: bytes) -> Reply | None:
@@ -126,7 +126,7 @@ class Driver:
                 return None
             raise self._exchanges.explain(error) from showable(error)
         except BloomError as error:
-            self._exchanges.reword(error)
+            reword(error, self._exchanges.words)
             raise
         finally:
             this_thread.may_connect = outer
@@ -138,7 +138,7 @@ class Driver:
             StorageError: as ``run`` does.
         """
         # INFO, because managed services refuse CONFIG.
-        return values_of("maxmemory_policy", self.infos("memory"))
+        return self._drive(self._exchanges.values("maxmemory_policy", "memory"), None)
 
     def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -146,7 +146,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return values_of("run_id", self.infos("server"))
+        return self._drive(self._exchanges.values("run_id", "server"), None)
 
     def infos(self, section: str) -> list[dict[str, str]]:
         """Return a section of the server's INFO, of a cluster that of each primary; [] if unknown.
@@ -214,19 +214,49 @@ class Driver:
         self.round_trips += 1
         if wave.pause:
             time.sleep(wave.pause)
-        with ExitStack() as stack:
-            talks = dict[Address, _Talk]()
-            for address, commands in wave.batches.items():
-                talks[address] = talk = _Talk(commands)
-                stack.callback(talk.end)
-                talk.write(partial(self._pool, address))
-            is_late = False
-            for talk in talks.values():
-                is_sent = talk.error is None
-                talk.read(is_late=is_late)
-                # The nodes after one that is silent have had as much time as that.
-                is_late = is_late or (is_sent and isinstance(talk.error, redis.TimeoutError))
-            return {address: talk.replies for address, talk in talks.items()}
+        replies: dict[Address, list[Any]] = {address: [] for address in wave.batches}
+        talks = {a: self._talk(a, batch, replies[a]) for a, batch in wave.batches.items()}
+        for talk in talks.values():
+            next(talk, None)
+        is_late = False
+        for address, talk in talks.items():
+            is_sent = not replies[address]
+            with suppress(StopIteration):
+                talk.send(is_late)
+            # The nodes after one that is silent have had as much time as that.
+            is_late |= is_sent and isinstance(replies[address][-1], redis.TimeoutError)
+        return replies
+
+    def _talk(
+        self, address: Address, commands: list[Command], replies: list[Any]
+    ) -> Generator[None, bool, None]:
+        """Send commands to a node; then fill in the replies, with errors in their places.
+
+        Is sent whether it is late: then it reads only what is there.
+        """
+        connection = None
+        is_whole = False
+        try:
+            pool = self._pool(address)
+            connection = pool.get_connection()
+            packed = connection.pack_commands([command.words for command in commands])
+            connection.send_packed_command(packed)
+            is_late = yield
+            for command in commands:
+                if is_late and not connection.can_read(timeout=0):
+                    raise redis.TimeoutError("timed out")
+                try:
+                    replies.append(connection.read_response(disable_decoding=command.binary))
+                except redis.ResponseError as error:
+                    replies.append(error)
+            is_whole = True
+        except FAILURES as error:
+            replies += [as_redis_error(error)] * (len(commands) - len(replies))
+        finally:
+            if connection is not None:
+                if not is_whole:  # what is still to come would answer the next commands
+                    connection.disconnect()
+                pool.release(connection)
 
     def _pool(self, address: Address) -> Any:
         """Return the pool of connections to a node."""
@@ -241,59 +271,16 @@ class Driver:
         return node.redis_connection.connection_pool
 
 
-def exchanges_of(client: Any, manager: Any, label: object, words: Mapping[str, str]) -> Exchanges:
+def exchanges_of(
+    client: Any, manager: Any, label: object, words: Mapping[str, str], timeout: float | None
+) -> Exchanges:
     """Return the exchanges of a client of either kind; a server's has no manager of nodes."""
     words = {**words, "user": user_of_client(client), "server": str(label)}
-    if manager is None:
-        return Exchanges(ONE_SERVER, label, words)
-    startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    return Exchanges(Topology(startup, manager.remap_host_port), label, words)
-
-
-class _Talk:
-    """A node's part of a wave, on a connection of its own."""
-
-    def __init__(self, commands: list[Command]) -> None:
-        self._commands = commands
-        self._pool: Any = None
-        self._connection: Any = None
-        #: In the order of the commands; errors are in their places.
-        self.replies: list[Any] = []
-        #: Why there are no more replies.
-        self.error: Exception | None = None
-
-    def write(self, find_pool: Callable[[], Any]) -> None:
-        """Send the commands."""
-        try:
-            self._pool = find_pool()
-            self._connection = self._pool.get_connection()
-            packed = self._connection.pack_commands([command.words for command in self._commands])
-            self._connection.send_packed_command(packed)
-        except FAILURES as error:
-            self.error = as_redis_error(error)
-
-    def read(self, *, is_late: bool) -> None:
-        """Read what is to come; if it is late, what is there."""
-        for command in self._commands if self.error is None else ():
-            try:
-                if is_late and not self._connection.can_read(timeout=0):
-                    self.error = redis.TimeoutError("timed out")
-                    break
-                self.replies.append(self._connection.read_response(disable_decoding=command.binary))
-            except redis.ResponseError as error:
-                self.replies.append(error)
-            except FAILURES as error:
-                self.error = as_redis_error(error)
-                break
-        self.replies += [self.error] * (len(self._commands) - len(self.replies))
-
-    def end(self) -> None:
-        """Give the connection back, closed if replies may still come."""
-        if self._connection is None:
-            return
-        if self.error is not None or len(self.replies) < len(self._commands):
-            self._connection.disconnect()
-        self._pool.release(self._connection)
+    topology: Topology = ONE_SERVER
+    if manager is not None:
+        startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
+        topology = Topology(startup, manager.remap_host_port)
+    return Exchanges(topology, label, words, timeout)
 
 
 class Exchanger:

@@ -53,12 +53,13 @@ class EmbeddedServer:
     Attributes:
         data_dir: the resolved directory of the data, the log and the locks.
         socket_path: the unix socket on which the server answers.
+        share: the lock that counts; None once it is given up.
     """
 
-    def __init__(self, data_dir: Path, socket_path: Path, users: int) -> None:
+    def __init__(self, data_dir: Path, socket_path: Path, share: int) -> None:
         self.data_dir = data_dir
         self.socket_path = socket_path
-        self._users: int | None = users
+        self.share: int | None = share
 
     @classmethod
     def attach(
@@ -85,29 +86,38 @@ class EmbeddedServer:
             with held(directory / "start.lock", deadline):
                 server = cls(directory, *_join(directory, deadline))
         except (OSError, RuntimeError) as error:
-            if isinstance(error, OSError) and error.filename is None:
-                # Of no file: such as waiting under libfaketime.
-                raise StorageError(
-                    f"the embedded server in {directory} does not start: {error}; try again, or "
-                    "run a Redis or Valkey server and use redis://host:port"
-                ) from error
             raise StorageError(
-                f"the embedded server cannot keep its data in {directory}: {error}; make the "
-                'directory writable or choose another one with `url` = "embedded:/some/dir"'
+                f"the embedded server cannot run in {directory}: {error}; make the directory "
+                'writable, choose another one with `url` = "embedded:/some/dir", or run a Redis or '
+                "Valkey server and use redis://host:port"
             ) from error
         atexit.register(server.detach)
         return server
 
+    def restart(self) -> None:
+        """Make sure that the server runs, and answers where clients look for it.
+
+        Raises:
+            ConfigurationError: as ``attach`` does.
+            StorageError: as ``attach`` does.
+        """
+        again = EmbeddedServer.attach(self.data_dir)
+        if again.socket_path != self.socket_path:  # started by a process with another TMPDIR
+            self.socket_path.unlink(missing_ok=True)
+            self.socket_path.symlink_to(again.socket_path)
+        # The old share may be in a directory that was deleted.
+        self.share, again.share = again.share, self.share
+        again.detach()
+
     def detach(self) -> None:
         """Give up the share; the last one stops the server. Further calls do nothing."""
-        users, self._users = self._users, None
-        if users is None:
+        share, self.share = self.share, None
+        if share is None:
             return
         atexit.unregister(self.detach)
+        os.close(share)
         try:
             with held(self.data_dir / "start.lock", time.monotonic() + STOP_SECONDS):
-                os.close(users)
-                users = None
                 if is_free(self.data_dir / "users.lock"):
                     self._stop()
         except FileNotFoundError:
@@ -119,9 +129,6 @@ class EmbeddedServer:
                 self.data_dir,
                 error,
             )
-        finally:
-            if users is not None:
-                os.close(users)
 
     def _stop(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS

@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import AskError, TryAgainError
+from redis.exceptions import AskError, RedisClusterException, TryAgainError
 
 from scrapy_bloom.bloom.client.routes import (
+    PATIENCE_SECONDS,
     Address,
     Command,
     Failure,
@@ -21,7 +22,6 @@ from scrapy_bloom.bloom.client.routes import (
     dispatch,
     dispatch_and_wait,
     is_refusal,
-    patience_of,
     slot_of,
 )
 from scrapy_bloom.bloom.errors import (
@@ -52,19 +52,27 @@ class Exchanges:
         topology: which node has which slot.
         label: the server's address for error messages, without credentials; its text may change.
         words: what remedies name, as in ``errors.WORDS``.
+        timeout: seconds of an operation, for what may end soon by itself; None for no limit.
     """
 
-    def __init__(self, topology: Topology, label: object, words: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        label: object,
+        words: Mapping[str, str],
+        timeout: float | None = None,
+    ) -> None:
         self.topology = topology
-        self._label, self._words = label, words
+        self.label, self.words = label, words
+        # Less than the time-out, so that the reason of the pauses becomes the error.
+        self._patience = PATIENCE_SECONDS if timeout is None else 0.75 * timeout
 
-    def run(self, steps: Operation[T], timeout: float | None) -> Waves[T]:
+    def run(self, steps: Operation[T]) -> Waves[T]:
         """Carry out an operation to its end; return its result.
 
         Args:
             steps: the operation. It gets the replies of the nodes that have answered although
                 others failed, with the error.
-            timeout: seconds of the operation, for what may end soon by itself.
 
         Raises:
             StorageError: what was asked was refused, or it is unknown whether it was carried out.
@@ -73,7 +81,7 @@ class Exchanges:
             calls = next(steps)
             while True:
                 try:
-                    replies = yield from self._send(calls, patience_of(timeout))
+                    replies = yield from self._send(calls)
                 except StorageError as error:
                     if not error.replies:
                         raise
@@ -105,7 +113,19 @@ class Exchanges:
         replies = yield from self.query("INFO", section)
         if not all(isinstance(reply, bytes | str) for reply in replies):
             raise self.explain(redis.InvalidResponse("INFO is answered by something else"))
-        return [dict(_pairs(text_of(reply))) for reply in replies]
+        return [
+            dict(line.partition(":")[::2] for line in text_of(reply).split("\r\n"))
+            for reply in replies
+        ]
+
+    def values(self, name: str, section: str) -> Waves[str]:
+        """Return the different values of a name in INFO, separated by commas; "" if unknown.
+
+        Raises:
+            StorageError: as ``infos`` does.
+        """
+        infos = yield from self.infos(section)
+        return ",".join(sorted({info[name] for info in infos if name in info}))
 
     def wait(self, calls: Sequence[Call], wait: Wait) -> Waves[Acknowledged]:
         """Make calls, and wait until replicas have what was written before.
@@ -125,7 +145,7 @@ class Exchanges:
         self._refuse_failures([*replies, *waited])
         return _fewest(waited)
 
-    def _send(self, calls: Sequence[Call], patience: float) -> Waves[list[Reply]]:
+    def _send(self, calls: Sequence[Call]) -> Waves[list[Reply]]:
         """Send calls; return their replies.
 
         Raises:
@@ -133,19 +153,19 @@ class Exchanges:
             StorageError: as ``run`` does.
         """
         try:
-            return (yield from self._replies(calls, patience))
+            return (yield from self._replies(calls))
         except RightsError as error:
             missing = None
             with suppress(redis.RedisError, OSError, BloomError):
                 tests = rights.test_again(calls)
-                missing = rights.missing((yield from self._replies(tests, patience)))
+                missing = rights.missing((yield from self._replies(tests)))
             if missing is None:
                 raise
             missing.slots, missing.replies = error.slots, error.replies
             raise missing from error.__cause__
 
-    def _replies(self, calls: Sequence[Call], patience: float) -> Waves[list[Reply]]:
-        results = yield from dispatch(self.topology, calls, patience)
+    def _replies(self, calls: Sequence[Call]) -> Waves[list[Reply]]:
+        results = yield from dispatch(self.topology, calls, self._patience)
         for call, result in zip(calls, results, strict=True):
             if isinstance(result, Failure) and "WRONGTYPE" in str(result.error):
                 yield from self._refuse_wrong_type(call, result)
@@ -178,33 +198,18 @@ class Exchanges:
         """Raise what callers handle for what a client raises in a ``with`` block."""
         try:
             yield
-        except (redis.RedisError, OSError) as error:
+        except (redis.RedisError, RedisClusterException, OSError) as error:
             raise self.explain(error) from showable(error)
         except BloomError as error:
-            self.reword(error)
+            reword(error, self.words)
             raise
 
-    def reword(self, error: BloomError) -> None:
-        """Write an error of the package in the words of the filter's user."""
-        reword(error, self._words)
-
-    def explain(self, error: Exception) -> StorageError:
-        """Return an error that says what to do about an error of the client's."""
-        return self._explain(error, str(self._label))
-
-    def explain_failure(self, failure: Failure) -> StorageError:
-        """Return the same for an error of one node; it names the node of a cluster."""
-        label = str(self._label)
-        if self.topology.is_cluster:
-            label = f"the node {failure.address} of {label}"
-        return self._explain(failure.error, label)
-
-    def _explain(self, error: Exception, label: str) -> StorageError:
-        if isinstance(error.__cause__, redis.RedisError):
-            error = error.__cause__  # redis-py wraps what connecting raises
-        explained = explain(error, label, self._words)
-        explained.__cause__ = showable(error)
-        return explained
+    def explain(self, error: Exception, address: Address | None = None) -> StorageError:
+        """Return an error that says what to do about one of the client's, or of a node's."""
+        label = str(self.label)
+        if address is not None and self.topology.is_cluster:
+            label = f"the node {address} of {label}"
+        return explained(error, label, self.words)
 
     def failure_of_calls(
         self, calls: Sequence[Call], results: Sequence[Any]
@@ -223,7 +228,7 @@ class Exchanges:
         failures = [result for result in results if isinstance(result, Failure)]
         if not failures:
             return None
-        error = self.explain_failure(failures[0])
+        error = self.explain(*failures[0])
         if not self.topology.is_cluster:
             return error
         is_lost = isinstance(failures[0].error, redis.ConnectionError | OSError)
@@ -244,9 +249,19 @@ class Exchanges:
         """
         failures = [result for result in results if isinstance(result, Failure)]
         if failures:
-            error = self.explain_failure(failures[0])
+            error = self.explain(*failures[0])
             error.slots = self.topology.slots_of({failure.address for failure in failures})
             raise error
+
+
+def explained(error: Exception, label: str, words: Mapping[str, str]) -> StorageError:
+    """Return an error that says what to do about one of a client's."""
+    cause, is_of_cluster = error.__cause__, isinstance(error, RedisClusterException)
+    if isinstance(cause, redis.RedisError) or (is_of_cluster and isinstance(cause, OSError)):
+        error = cause  # redis-py wraps what connecting raises
+    result = explain(error, label, words)
+    result.__cause__ = showable(error)
+    return result
 
 
 def not_ready(error: StorageError) -> NotReadyError:
@@ -280,17 +295,6 @@ def _fewest(waited: Sequence[Any]) -> Acknowledged:
         if not isinstance(reply, int):
             return Acknowledged(0, f"the answer {shown(reply)}")
     return Acknowledged(min(waited, default=0))
-
-
-def values_of(name: str, infos: Iterable[Mapping[str, str]]) -> str:
-    """Return the different values of a name in those of INFO."""
-    return ",".join(sorted({info[name] for info in infos if name in info}))
-
-
-def _pairs(info: str) -> Iterator[tuple[str, str]]:
-    for line in info.splitlines():
-        name, _, value = line.partition(":")
-        yield name, value
 
 
 def text_of(value: object) -> str:

@@ -87,11 +87,6 @@ def slot_of(key: str) -> int:
     return key_slot(key.encode())
 
 
-def patience_of(timeout: float | None) -> float:
-    """Return the seconds of all pauses in a time-out, so that their reason becomes the error."""
-    return PATIENCE_SECONDS if timeout is None else 0.75 * timeout
-
-
 #: The only node of a server that is no cluster: its client knows where that is.
 SERVER = Address("", 0)
 

@@ -5,7 +5,7 @@ redis-py reads the files when it connects, and its errors then name neither opti
 
 import inspect
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,6 @@ _OF_REDIS_PY = inspect.signature(redis.SSLConnection.__init__).parameters
 #: Options that the installed redis-py has, in arguments and in a URL: those for OCSP need objects.
 KNOWN = tuple(name for name in _OF_REDIS_PY if name.startswith("ssl_"))
 IN_URL = tuple(name for name in KNOWN if "ocsp" not in name)
-_CERT_REQS = {
-    None: ssl.CERT_NONE,
-    "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
-}
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: What an option's file has to be.
 _CERTIFICATES = "give the path of a file with certificates in PEM format"
@@ -80,16 +74,14 @@ def flag_of(given: object) -> bool | None:
     return _FLAGS.get(str(given).lower())
 
 
-def check_names(names: Iterable[str], known: Iterable[str], source: str) -> None:
-    """Refuse options that are unknown.
+def check_name(name: str, known: Sequence[str], source: str) -> None:
+    """Refuse an argument that is unknown.
 
     Raises:
         ConfigurationError: lists the known ones.
     """
-    if unknown := sorted(set(names) - set(known)):
-        raise ConfigurationError(
-            f"{source} sets {', '.join(unknown)}: the options of TLS are {', '.join(known)}"
-        )
+    if name not in known:
+        raise ConfigurationError(f"{source} sets {name}: there are {', '.join(known)}")
 
 
 def prepare(arguments: dict[str, Any], source_of: Callable[[str], str]) -> ssl.SSLContext | None:
@@ -114,7 +106,7 @@ def prepare(arguments: dict[str, Any], source_of: Callable[[str], str]) -> ssl.S
             )
         return None
     for name in names:
-        check_names([name], KNOWN, source_of(name))
+        check_name(name, IN_URL if isinstance(arguments[name], str) else KNOWN, source_of(name))
     version = arguments.get("ssl_min_version")
     if isinstance(version, str) and version.isdecimal():
         arguments["ssl_min_version"] = int(version)  # redis-py 6 leaves it a text
@@ -150,8 +142,10 @@ def _set_checks(context: ssl.SSLContext, arguments: dict[str, Any], wrong: _Wron
     """Say what of the server's certificate is checked, the host name unless it is told not to."""
     mode = arguments.get("ssl_cert_reqs", "required")
     try:
-        mode = _CERT_REQS[mode] if mode in _CERT_REQS else ssl.VerifyMode(mode)
-    except (TypeError, ValueError):
+        if isinstance(mode, str | None):
+            mode = ssl.VerifyMode[f"CERT_{'none' if mode is None else mode}".upper()]
+        mode = ssl.VerifyMode(mode)
+    except (KeyError, ValueError):
         remedy = "use required, optional or none"
         raise wrong("ssl_cert_reqs", f"which is unknown: {remedy}") from None
     name = "ssl_check_hostname"
@@ -177,17 +171,11 @@ def _load_key(context: ssl.SSLContext, arguments: Mapping[str, Any], wrong: _Wro
         # Without any password, OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, "" if password is None else password)
     except (OSError, ValueError, TypeError) as error:
-        reason = _says(error)
-        if "mismatch" in reason:
-            problem = f"which is the key of another certificate ({reason}): {_KEY}"
-        elif password is None:
-            encrypted = "and ssl_password if it is encrypted"
-            problem = f"from which no private key can be read ({reason}): {_KEY}, {encrypted}"
-        else:
-            problem = (
-                f"from which ssl_password reads no private key ({reason}): correct one of them"
-            )
-        raise wrong("ssl_certfile" if key is None else "ssl_keyfile", problem) from None
+        raise wrong(
+            "ssl_certfile" if key is None else "ssl_keyfile",
+            f"from which its private key cannot be read ({_says(error)}): {_KEY}, and ssl_password "
+            "if it is encrypted",
+        ) from None
 
 
 def _says(error: Exception) -> str:
@@ -197,8 +185,6 @@ def _says(error: Exception) -> str:
 def _problem_with(path: Any) -> str:
     """Return why a file cannot be read, or ""."""
     try:
-        if Path(path).is_dir():
-            return "which is a directory"
         if Path(path).exists() and not Path(path).is_file():
             return "which is no regular file"
         with Path(path).open("rb") as file:

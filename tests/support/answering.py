@@ -1,0 +1,32 @@
+"""Servers that are no Redis: they have one answer to everything."""
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+#: What a client sends when it connects; it wants an answer to each.
+GREETINGS = (b"SETINFO", b"SELECT")
+
+
+@contextmanager
+def answering(reply: bytes, *, to_greetings: bytes = b"+OK\r\n") -> Iterator[int]:
+    """Run a server that has one reply to all commands; yield its port."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(ConnectionError):
+                while data := self.request.recv(1 << 16):
+                    greetings = sum(map(data.count, GREETINGS))
+                    # A filter is opened by several calls at once.
+                    calls = max(1, data.count(b"EVALSHA"))
+                    self.request.sendall(to_greetings * greetings or reply * calls)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
