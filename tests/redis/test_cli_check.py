@@ -13,8 +13,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli import check
-from scrapy_bloom.cli.render import minute
-from scrapy_bloom.cli.session import iso
+from scrapy_bloom.cli.output import iso, minute
 from scrapy_bloom.fingerprinter import versioned
 
 

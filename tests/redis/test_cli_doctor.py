@@ -15,8 +15,8 @@ from support.rights import PASSWORD, USER, user_of
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.doctor_project import Check, check, judge
-from scrapy_bloom.cli.doctor_server import OF_PLACE, OF_SERVER, Place, ServerFacts
+from scrapy_bloom.cli.doctor import OF_PLACE, Place
+from scrapy_bloom.cli.doctor_checks import OF_SERVER, Check, ServerFacts, check, judge
 from scrapy_bloom.crawl.advice import Finding
 
 OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
@@ -360,8 +360,7 @@ def checks(**server: Any) -> dict[str, Check]:
     """Return the checks of a server, of whose INFO these are the fields; ``need`` is ours."""
     need = server.pop("need", 0)
     server = {"redis_version": "7.2.0", "redis_mode": "standalone", **server}
-    nodes = 4 * ([server],)
-    facts = ServerFacts("redis://x", 0.001, False, *nodes, ["60 1"], has_window=True, need=need)
+    facts = ServerFacts("redis://x", 0.001, False, [server], ["60 1"], has_window=True, need=need)
     return {one.name: one for one in check(OF_SERVER, facts)}
 
 

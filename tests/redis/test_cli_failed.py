@@ -80,7 +80,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     heading, line, total = done.out.splitlines()
     assert heading.split() == ["attempts", "next", "try", "(UTC)", "reason", "URL"]
     assert line.split()[0] == "1"
-    assert line.endswith("HTTP 503                                  https://example.com/a?x=1")
+    assert line.endswith("  HTTP 503  https://example.com/a?x=1")
     assert total.endswith(": 1 page failed, 0 of them are due")
     assert everything(client) == before
 

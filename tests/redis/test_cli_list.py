@@ -11,6 +11,7 @@ from support.servers import Server, contents, free_port
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.worker_protocol import heartbeat
+from scrapy_bloom.crawl.claims.workers import Process, Worker, worker_id
 
 
 def foreign(client: redis.Redis) -> None:
@@ -86,14 +87,16 @@ def test_random_bytes_do_no_harm(shop: Call, client: redis.Redis) -> None:
 def test_workers(shop: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, "k")
     bloom.open()
-    for member in ("a one", "b two"):
+    place = Process("host-1", 4711, "another boot", 1)
+    members = [Worker(worker_id("shop"), 0, 10.0, place).member for _ in range(2)]
+    for member in members:
         bloom.run(partial(heartbeat, member=member, life=60, nonce="n"))
     (found,) = shop("list", "--json").json["filters"]
     assert found["workers"]["alive"] == 2
     assert found["workers"]["until"] > found["now"]
     assert found["workers"]["until_utc"].endswith("Z")
     assert "2 alive" in shop("list").out
-    client.zadd("{k:0}:heartbeats", {"a one": 1_000_000_000, "b two": 0})
+    client.zadd("{k:0}:heartbeats", {members[0]: 1_000_000_000, members[1]: 0})
     assert "2001-09-09 01:46" in shop("list").out
 
 

@@ -13,8 +13,8 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
-from scrapy_bloom.cli.metrics import GAUGES, living
-from scrapy_bloom.cli.stored_claims import PAGE
+from scrapy_bloom.cli.monitor import GAUGES
+from scrapy_bloom.cli.server import PAGE, living
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.workers import Process, Worker
 
