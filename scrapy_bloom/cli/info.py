@@ -55,7 +55,11 @@ MEASURE = option(
 # -- info --
 
 
-@subcommand("show what filters hold; changes nothing", *FILTER, MEASURE)
+@subcommand(
+    "show what filters hold, where a URL and each version of it count as one; changes nothing",
+    *FILTER,
+    MEASURE,
+)
 def info(session: CommandSession) -> ExitCode:
     """Print what the chosen filters hold.
 
@@ -129,8 +133,7 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
     heading = f"{stored.key} on {stored.server.address} (window {stored.window!r})"
-    generations = table(_generations(info), info.generations)
-    return "\n".join((under(heading, facts), "", *generations))
+    return "\n".join((under(heading, facts), "", *table(generations(info), info.generations)))
 
 
 def _measured(m: Measurement) -> str:
@@ -141,16 +144,21 @@ def _measured(m: Measurement) -> str:
     )
 
 
-def _generations(info: FilterInfo) -> Sequence[Column[GenerationInfo]]:
+def generations(info: FilterInfo) -> Sequence[Column[GenerationInfo]]:
+    """Return the columns of a table of generations."""
     return (
-        Column("opened (UTC)", lambda one: minute(one.opened)),
-        Column("closes", lambda one: _ends(info, one)[0]),
-        Column("forgotten", lambda one: _ends(info, one)[1]),
-        Column("URLs", lambda one: f"{one.count:,}"),
-        Column("fill", lambda one: f"{one.fill_ratio:.1%}"),
-        Column("rate now", lambda one: two_digits(one.estimated_error_rate)),
-        Column("layers", lambda one: str(one.layers)),
-        Column("memory", lambda one: size(one.memory)),
+        Column("opened (UTC)", lambda one: minute(one.opened), field="opened"),
+        Column("closes", lambda one: _ends(info, one)[0], field="closes"),
+        Column("forgotten", lambda one: _ends(info, one)[1], field="forgotten"),
+        Column("URLs", lambda one: f"{one.count:,}", field="count"),
+        Column("fill", lambda one: f"{one.fill_ratio:.1%}", field="fill_ratio"),
+        Column(
+            "rate now",
+            lambda one: two_digits(one.estimated_error_rate),
+            field="estimated_error_rate",
+        ),
+        Column("layers", lambda one: str(one.layers), field="layers"),
+        Column("memory", lambda one: size(one.memory), field="memory"),
     )
 
 

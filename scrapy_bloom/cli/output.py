@@ -99,11 +99,13 @@ class Column(Generic[Row]):
         heading: stands above it.
         text: returns what the table shows of a row.
         is_left: whether it is aligned to the left.
+        field: name of the row's number that it shows, for the HTML page; "" for a text.
     """
 
     heading: str
     text: Callable[[Row], str] = str
     is_left: bool = False
+    field: str = ""
 
 
 def table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
 from scrapy_bloom.bloom.protocol.measure import Measurement
 from scrapy_bloom.cli.files import STREAM
-from scrapy_bloom.cli.info import MEASURE, measure
+from scrapy_bloom.cli.info import MEASURE, generations, measure
 from scrapy_bloom.cli.output import Column, Row, minute, size
 from scrapy_bloom.cli.server import Stored
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
@@ -43,13 +43,13 @@ class WorkerRow:
         name: its host and process.
         spider: name of its spider, or the tag in its id.
         state: "alive", "dead" or "stopped".
-        claims: URLs that it has claimed.
+        worker_claims: URLs that it has claimed.
     """
 
     name: str
     spider: str
     state: str
-    claims: int
+    worker_claims: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +206,8 @@ def _panel(panel: Panel) -> str:
     info = panel.info
     content = _fill("missing")
     if info is not None:
-        generations = _table("generations", GENERATIONS, info.generations)
-        tables = _fill("generations", table=generations) + _workers(panel.claims)
+        table = _table("generations", generations(info), info.generations)
+        tables = _fill("generations", table=table) + _workers(panel.claims)
         content = _tiles(panel, info) + _time_line(info) + tables
     return _fill("panel", name=escape(panel.name), key=escape(panel.key), content=content)
 
@@ -330,13 +330,19 @@ def _workers(claims: ClaimTally) -> str:
 
 def _table(name: str, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
     """Return a table; on narrow screens each row becomes a card."""
-    head = "".join(_fill("heading", column=column.heading) for column in columns)
-    body = "".join(_fill("row", cells=_cells(columns, row)) for row in rows)
+
+    def heading(column: Column[Row]) -> str:
+        return column.heading[0].upper() + column.heading[1:]
+
+    def cell(column: Column[Row], row: Row) -> str:
+        text = escape(column.text(row))
+        number = column.field and _data(column.field, getattr(row, column.field), text)
+        return _fill("cell", column=heading(column), text=text, cell=number or text)
+
+    head = "".join(_fill("heading", column=heading(column)) for column in columns)
+    lines = ("".join(cell(column, row) for column in columns) for row in rows)
+    body = "".join(_fill("row", cells=cells) for cells in lines)
     return _fill("table", name=name, head=head, body=body)
-
-
-def _cells(columns: Sequence[Column[Row]], row: Row) -> str:
-    return "".join(_fill("cell", column=one.heading, cell=one.text(row)) for one in columns)
 
 
 def _data(name: str, value: float, text: str = "") -> str:
@@ -351,20 +357,9 @@ def _time(name: str, time: int) -> str:
     return _data(name, time, minute(time) or "&ndash;")
 
 
-#: Columns whose texts are HTML.
-GENERATIONS: Sequence[Column[GenerationInfo]] = (
-    Column("Opened (UTC)", lambda one: _time("opened", one.opened)),
-    Column("Closes", lambda one: _time("closes", one.closes)),
-    Column("Forgotten", lambda one: _time("forgotten", one.forgotten)),
-    Column("URLs", lambda one: _data("count", one.count)),
-    Column("Fill", lambda one: _data("fill_ratio", one.fill_ratio, f"{one.fill_ratio:.1%}")),
-    Column("Error rate", lambda one: _rate("estimated_error_rate", one.estimated_error_rate)),
-    Column("Layers", lambda one: _data("layers", one.layers)),
-    Column("Memory", lambda one: _data("memory", one.memory, size(one.memory))),
-)
 WORKERS: Sequence[Column[WorkerRow]] = (
-    Column("Worker", lambda one: escape(one.name)),
-    Column("Spider", lambda one: escape(one.spider)),
-    Column("State", lambda one: _fill("state", state=one.state)),
-    Column("Claims", lambda one: _data("worker_claims", one.claims)),
+    Column("worker", lambda one: one.name),
+    Column("spider", lambda one: one.spider),
+    Column("state", lambda one: one.state),
+    Column("claims", lambda one: f"{one.worker_claims:,}", field="worker_claims"),
 )
