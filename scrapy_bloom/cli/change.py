@@ -94,7 +94,7 @@ def _describe(session: CommandSession, stored: Stored) -> tuple[Document, str]:
         "key": stored.key,
         "settings": {setting: {"stored": old, "project": new} for setting, old, new in pairs},
     }
-    heading = f"{stored.key} on {stored.server.address} (window {stored.window!r})"
+    heading = f"{stored.where} (window {stored.window!r})"
     text = "\n".join([heading, *output.table(SETTINGS, pairs)])
     if finding := compare(wanted, stored):
         text += f"\n\n{output.finding(finding)}"
@@ -160,14 +160,15 @@ def _forget(
     text: str,
 ) -> ExitCode:
     """Change a filter, if the user agrees; say what it holds then."""
-    address, verb = stored.server.address, session.opts.command.capitalize()
-    if not session.confirm(f"{verb} {stored.key!r} on {address}, which forgets {text}"):
+    verb = session.opts.command.capitalize()
+    where = f"{stored.key!r} on {stored.server.address}"
+    if not session.confirm(f"{verb} {where}, which forgets {text}"):
         return ExitCode.NO
     change(stored.bloom)
     after = stored.bloom.info()
-    head = {"address": address, "name": session.window, "urls_forgotten": forgotten}
+    document = stored.head | {"urls_forgotten": forgotten} | to_json(after)
     text = f"{plural(forgotten, 'URL')} forgotten, {after.count:,} remembered"
-    session.report(head | to_json(after), f"{after.key} on {address}: {text}")
+    session.report(document, f"{stored.where}: {text}")
     return ExitCode.FINE
 
 

@@ -102,15 +102,14 @@ def pending(session: CommandSession) -> ExitCode:
         raise ConfigurationError("say whose claims to release: --release with --owner")
     with session.connect() as server:
         stored = server.read(session.window)
-        head = {"address": server.address, "name": session.window, "key": stored.key}
         claims = (one for one in _claims(session, stored) if owner is None or _is_of(one, owner))
-        where = f"{stored.key} on {server.address}"
         if release:
-            return _release(session, stored, claims, where)
-        head = {"address": server.address, "name": stored.window, "key": stored.key}
-        session.report_list(
-            head, "claims", claims, PENDING, lambda count: f"{where}: {plural(count, 'claim')}"
-        )
+            return _release(session, stored, claims)
+
+        def summary(count: int) -> str:
+            return f"{stored.where}: {plural(count, 'claim')}"
+
+        session.report_list(stored.head, "claims", claims, PENDING, summary)
     return ExitCode.FINE
 
 
@@ -158,23 +157,20 @@ PENDING: Sequence[Column[Document]] = (
 )
 
 
-def _release(
-    session: CommandSession, stored: Stored, claims: Iterable[Document], where: str
-) -> ExitCode:
+def _release(session: CommandSession, stored: Stored, claims: Iterable[Document]) -> ExitCode:
     fields = defaultdict(list)
     for claim in claims:
         fields[claim["owner"], claim["block"]].append(claim["field"])
-    count = sum(map(len, fields.values()))
-    if count and not session.confirm(f"Release {plural(count, 'claim')} of {where}; {CONSEQUENCE}"):
+    count = plural(sum(map(len, fields.values())), "claim")
+    if fields and not session.confirm(f"Release {count} of {stored.where}; {CONSEQUENCE}"):
         return ExitCode.NO
     released = 0
     for (owner, block), part in fields.items():
         # A claim that has another owner by now is left alone.
         release = partial(claim_protocol.release_fields, fields={block: part}, owner=owner)
         released += stored.bloom.run(release)
-    head = {"address": stored.server.address, "name": stored.window, "key": stored.key}
-    text = f"{where}: {plural(released, 'claim')} released; {CONSEQUENCE}"
-    session.report({**head, "released": released}, text)
+    text = f"{stored.where}: {plural(released, 'claim')} released; {CONSEQUENCE}"
+    session.report({**stored.head, "released": released}, text)
     return ExitCode.FINE
 
 

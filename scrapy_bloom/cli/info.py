@@ -132,7 +132,7 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
         facts["discards"] = discards(info, "now")
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
-    heading = f"{stored.key} on {stored.server.address} (window {stored.window!r})"
+    heading = f"{stored.where} (window {stored.window!r})"
     return "\n".join((under(heading, facts), "", *table(generations(info), info.generations)))
 
 

@@ -111,7 +111,7 @@ def text(metrics: Sequence["Metric"]) -> str:
     return generate_latest(registry(lambda: metrics)).decode()
 
 
-def _values(stored: Stored | None, *, counts_failed: bool) -> Values:
+def _values(stored: Stored | None, *, counts_failed: bool = False) -> Values:
     """Return the values of a filter's gauges."""
     if stored is None:
         return {"exists": 0}
@@ -181,7 +181,7 @@ def _looks(session: CommandSession) -> Iterator[Document]:
             with session.connect() as server:
                 while True:
                     filters = [
-                        _watched(window, server.key(window), stored)
+                        _watched(window, server.key(window), _values(stored))
                         for window, stored in session.chosen(server)
                     ]
                     _rate(filters, time.monotonic(), before)
@@ -190,18 +190,17 @@ def _looks(session: CommandSession) -> Iterator[Document]:
             yield {"error": in_words(str(error), WORDS), "filters": []}
 
 
-def _watched(window: str, key: str, stored: Stored | None) -> Document:
-    """Return what is shown of a filter, without its rate."""
-    info = stored.info if stored is not None else None
+def _watched(window: str, key: str, values: Values) -> Document:
+    """Return what is shown of a filter by its gauges, without its rate."""
     return {
         "name": window,
-        "exists": stored is not None,
-        "urls": info.count if info else None,
+        "exists": bool(values["exists"]),
+        "urls": values.get("urls"),
         "urls_a_second": None,
-        "fill_ratio": info.generations[0].fill_ratio if info else 0.0,
-        "claims": info.claims if info else 0,
-        "workers": stored.alive if stored is not None else 0,
-        "closes": (info.generations[0].closes or None) if info else None,
+        "fill_ratio": values.get("fill_ratio", 0.0),
+        "claims": values.get("claims", 0),
+        "workers": values.get("workers", 0),
+        "closes": values.get("next_rotation_timestamp_seconds"),
         "key": key,
     }
 

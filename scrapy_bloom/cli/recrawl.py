@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -92,7 +92,7 @@ def recrawl(session: CommandSession) -> ExitCode:
         found = {target.item for target in pending}
         new = (target for target in targets if target.item not in found)
         targets = [*{target.key: target for target in chain(pending, new)}.values()]
-        states = _Leaver(session, reader).leave(filters, targets)
+        states = _Leaver(session, spider.name).leave(filters, targets)
         where = f"{server.key(session.window)} on {server.address}"
         counts = {state: [*states.values()].count(state) for state in STATES}
         head = {"address": server.address, "spider": spider.name} | counts
@@ -160,13 +160,15 @@ class RecrawlTarget:
         url: the URL.
         key: its window and fingerprint.
         item: its fingerprint; not that of its version, or of a key of its own.
-        pending: its request, if it has a claim.
+        request: its request as it is stored.
+        is_pending: whether it has a claim.
     """
 
     url: str
     key: Key
     item: bytes
-    pending: Request | None = field(default=None, compare=False)
+    request: str
+    is_pending: bool = False
 
 
 class TargetReader:
@@ -198,27 +200,15 @@ class TargetReader:
                 f"{name} has the window {RUN!r} by BLOOM_RECRAWL_RULES: each run crawls it when it "
                 "is found, and none remembers it"
             )
-        target = RecrawlTarget(url, (window, item), item)
+        request = self._new_request(url)
+        # A redirect of it has it as well: else it would end at a page that is seen.
+        request.dont_filter = True
+        set_claims(request, {(window, item): 0})
         try:
-            self.request(target)
+            text = request_codec.dump(request, self.spider)
         except request_codec.NotKeepableError as error:
             raise ConfigurationError(f"{name} cannot be stored: {error}") from None
-        return target
-
-    def request(self, target: RecrawlTarget) -> str:
-        """Return the request of a target as it is stored.
-
-        A redirect of it has ``dont_filter`` as well: else it would end at a page that is seen.
-        """
-        if target.pending is not None:
-            request = target.pending.replace(
-                callback=self._callback, errback=None, cb_kwargs={}, dont_filter=True
-            )
-        else:
-            request = self._new_request(target.url)
-            request.dont_filter = True
-            set_claims(request, {target.key: 0})
-        return request_codec.dump(request, self.spider)
+        return RecrawlTarget(url, (window, item), item, text)
 
     def _new_request(self, url: str) -> Request:
         """Return a request with the callback that is asked for, or that a link to it would have."""
@@ -258,10 +248,14 @@ class TargetReader:
             item = self._identifier.item(request)
             keys = map(key_of, request.meta[META])
             key = next(key for key in keys if key[0] == window and field_of(key[1]) == name)
+            request = request.replace(
+                callback=self._callback, errback=None, cb_kwargs={}, dont_filter=True
+            )
+            text = request_codec.dump(request, self.spider)
         except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
             return None
         is_wanted = items is None or item in items
-        return RecrawlTarget(url, key, item, request) if is_wanted else None
+        return RecrawlTarget(url, key, item, text, is_pending=True) if is_wanted else None
 
 
 def _is_of_a_page(url: str) -> bool:
@@ -330,11 +324,10 @@ def pending_targets(
 class _Leaver:
     """Leaves URLs in their filters."""
 
-    def __init__(self, session: CommandSession, reader: TargetReader) -> None:
-        self._owner = workers.failed_id(reader.spider.name)
+    def __init__(self, session: CommandSession, spider: str) -> None:
+        self._owner = workers.failed_id(spider)
         self._memory = session.settings.pending_memory
         self._replaces = session.opts.callback is not None
-        self._reader = reader
 
     def leave(
         self, filters: Mapping[str, Stored], targets: Sequence[RecrawlTarget]
@@ -371,7 +364,7 @@ class _Leaver:
             verdict = due[field_of(item)]
             states[target] = DUE if verdict is Verdict.MINE else CLAIMED
             # Not one whose claim a crawl has ended since.
-            has_none = verdict is Verdict.SEEN and target.pending is None
+            has_none = verdict is Verdict.SEEN and not target.is_pending
             if has_none or (verdict is Verdict.MINE and self._replaces):
                 free.append(target)
         for target, verdict in zip(free, self._claim(bloom, free), strict=True):
@@ -384,7 +377,7 @@ class _Leaver:
         if not targets:
             return []
         items = [target.key[1] for target in targets]
-        requests = [self._reader.request(target) for target in targets]
+        requests = [target.request for target in targets]
         claim = partial(claim_protocol.claim, items=items, requests=requests, owner=self._owner)
         verdicts = bloom.run(partial(claim, nonce=NONCE, memory=self._memory, tested=False))
         unkept = [item for item, one in zip(items, verdicts, strict=True) if one is Verdict.UNKEPT]

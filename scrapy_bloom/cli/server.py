@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import redis
 from scrapy.settings import Settings
@@ -129,6 +130,16 @@ class Stored:
     def key(self) -> str:
         """Its key."""
         return self.bloom.key
+
+    @property
+    def where(self) -> str:
+        """Its key and server, for messages."""
+        return f"{self.key} on {self.server.address}"
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Its server, window and key, as JSON has them."""
+        return {"address": self.server.address, "name": self.window, "key": self.key}
 
     @property
     def config(self) -> Config:
