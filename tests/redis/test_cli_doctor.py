@@ -213,15 +213,6 @@ def test_outside_a_project(call: Call, server: Server) -> None:
         ({"BLOOM_REMEMBER": "scheduled", "JOBDIR": "j"}, "queue", "the queue in JOBDIR is lost"),
         ({"HTTPCACHE_ENABLED": True}, "HTTP cache", "never expires"),
         (
-            {
-                "HTTPCACHE_ENABLED": True,
-                "HTTPCACHE_EXPIRATION_SECS": 29 * 86_400,
-                "BLOOM_RECRAWL_AFTER": "2 months",
-            },
-            "HTTP cache",
-            "Set HTTPCACHE_EXPIRATION_SECS to 2419200 at most",
-        ),
-        (
             {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
             "reactor",
             "runs no asyncio loop",
