@@ -56,15 +56,13 @@ def settings(session: CommandSession) -> ExitCode:
         FilterMismatchError: what differs is fixed.
         StorageError: the server did not answer; some filters may be changed already.
     """
-    documents, texts = [], []
+    found = list[tuple[Document, str]]()
     with session.connect() as server:
         for name, stored in session.stored(server).items():
             if session.opts.apply and not _apply(session, stored):
                 return ExitCode.NO
-            document, text = _describe(session, server.read(name))
-            documents.append(document)
-            texts.append(text)
-        session.report({"address": server.address, "filters": documents}, "\n\n".join(texts))
+            found.append(_describe(session, server.read(name)))
+        session.report_filters(server, found)
     return ExitCode.FINE
 
 

@@ -4,9 +4,9 @@ import os
 import shutil
 import tempfile
 import timeit
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import redis
@@ -121,10 +121,10 @@ def _examine(
     need = _need(settings, {})
     if isinstance(need, BloomError):
         yield Check("settings", of_error(need))
-    place = place_of(settings.redis_url, 0 if isinstance(need, BloomError) else need)
-    if place is not None:
-        yield from check(OF_PLACE, place)
-    if place is not None and not place.is_there and os.name == "posix":
+    directory = directory_of(settings.redis_url)
+    if directory is not None:
+        yield from check_place(directory, 0 if isinstance(need, BloomError) else need)
+    if directory is not None and not directory.exists() and os.name == "posix":
         yield Check("server", _binary())
     else:
         yield from _check_server(known, crawler, settings)
@@ -170,46 +170,41 @@ def _only(scrapy_settings: BaseSettings, names: Collection[str]) -> BaseSettings
 # -- the place of an embedded server --
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A directory in which ``embedded:`` keeps data.
-
-    Args:
-        directory: the directory.
-        is_there: whether it exists.
-        free: bytes that are free on its disk.
-        is_temporary: whether a restart of the machine may empty it.
-        is_in_container: whether it goes when its container is removed.
-        need: bytes that the filters take beyond what they take now.
-    """
-
-    directory: Path
-    is_there: bool
-    free: int
-    is_temporary: bool
-    is_in_container: bool
-    need: int
-
-
-def place_of(url: str | None, need: int) -> Place | None:
-    """Look at the directory of an address for so many bytes; None if it is no embedded server's."""
+def directory_of(url: str | None) -> Path | None:
+    """Return the directory of an address; None if it is no embedded server's."""
     if url is None or not url.startswith("embedded:") or url.startswith("embedded://"):
         return None
     directory = Path(url.removeprefix("embedded:") or data_directory("bloom"))
-    directory = directory.expanduser().resolve()
+    return directory.expanduser().resolve()
+
+
+def check_place(directory: Path, need: int) -> Iterator[Check]:
+    """Yield what is to be said of an embedded server's directory, for so many bytes of filters."""
     parents = [directory, *directory.parents]
-    existing = next(path for path in parents if path.exists())
+    free = shutil.disk_usage(next(path for path in parents if path.exists())).free
     temporary = [Path(path).resolve() for path in (*TEMPORARY, tempfile.gettempdir())]
     # A volume is mounted somewhere below the root.
     is_mounted = any(os.path.ismount(path) for path in parents[:-1])
-    return Place(
-        directory,
-        directory.exists(),
-        shutil.disk_usage(existing).free,
-        any(path in parents for path in temporary),
-        any(map(os.path.exists, CONTAINER_FILES)) and not is_mounted,
-        need,
-    )
+    is_in_container = any(map(os.path.exists, CONTAINER_FILES)) and not is_mounted
+    if not is_in_container and not any(path in parents for path in temporary):
+        yield Check("place", f"{directory}, {size(free)} free")
+    else:
+        when = "the container is removed" if is_in_container else "the machine restarts"
+        remedy = 'Set BLOOM_REDIS_URL = "embedded:/a/lasting/directory"'
+        problem = Finding(
+            f"embedded: keeps its data in {directory}, which is lost when {when}",
+            "the filter is lost with all that is pending, and everything is crawled again",
+            f"{remedy} on a volume" if is_in_container else remedy,
+        )
+        yield Check("place", problem)
+    if free < ON_DISK * need:
+        problem = Finding(
+            f"{size(free)} are free on the disk of {directory}, and the filters take up to "
+            f"{size(ON_DISK * need)} there at full capacity",
+            "a server with a full disk refuses to record",
+            "Free the disk, or use a directory on another one",
+        )
+        yield Check("disk", problem)
 
 
 def _binary() -> Result:
@@ -221,32 +216,6 @@ def _binary() -> Result:
     except BloomError as error:
         return of_error(error)
     return "embedded: is not there yet, the first crawl starts it"
-
-
-def _place(place: Place) -> Result:
-    if not (place.is_in_container or place.is_temporary):
-        return f"{place.directory}, {size(place.free)} free"
-    when = "the container is removed" if place.is_in_container else "the machine restarts"
-    return Finding(
-        f"embedded: keeps its data in {place.directory}, which is lost when {when}",
-        "the filter is lost with all that is pending, and everything is crawled again",
-        'Set BLOOM_REDIS_URL = "embedded:/a/lasting/directory"'
-        + (" on a volume" if place.is_in_container else ""),
-    )
-
-
-def _disk(place: Place) -> Result | None:
-    if place.free >= ON_DISK * place.need:
-        return None
-    return Finding(
-        f"{size(place.free)} are free on the disk of {place.directory}, and the filters "
-        f"take up to {size(ON_DISK * place.need)} there at full capacity",
-        "a server with a full disk refuses to record",
-        "Free the disk, or use a directory on another one",
-    )
-
-
-OF_PLACE: Mapping[str, Callable[[Place], Result | None]] = {"place": _place, "disk": _disk}
 
 
 # -- the server and its filters --

@@ -148,11 +148,6 @@ def _flush(project: Project) -> Result | None:
     )
 
 
-def _http_cache(project: Project) -> Result:
-    on = "on" if project.scrapy.getbool("HTTPCACHE_ENABLED") else "off"
-    return advice.on_http_cache(project.scrapy, project.settings.schedule) or on
-
-
 def _reactor(project: Project) -> Result:
     path = str(project.scrapy.get("TWISTED_REACTOR"))
     # Without a reactor, Scrapy runs in asyncio's loop.
@@ -219,20 +214,20 @@ def _not_loaded(setting: str, scrapy_settings: BaseSettings, error: Exception) -
     )
 
 
-def _window(project: Project) -> Result:
-    schedule = project.settings.schedule
-    return advice.on_short_window(schedule) or str(schedule or NEVER)
-
-
 #: The checks of a spider's settings.
 OF_PROJECT: Mapping[str, Callable[[Project], Result | None]] = {
     "dupefilter": _dupefilter,
     "queue": _queue,
     "flush": _flush,
-    "HTTP cache": _http_cache,
+    "HTTP cache": lambda project: (
+        advice.on_http_cache(project.scrapy, project.settings.schedule)
+        or ("on" if project.scrapy.getbool("HTTPCACHE_ENABLED") else "off")
+    ),
     "reactor": _reactor,
     "fingerprinter": _fingerprinter,
-    "window": _window,
+    "window": lambda project: (
+        advice.on_short_window(project.settings.schedule) or str(project.settings.schedule or NEVER)
+    ),
     "seeds": lambda project: (
         advice.on_seeds(project.settings.options.seeds) or "drawn at random, or as stored"
     ),

@@ -66,19 +66,15 @@ def info(session: CommandSession) -> ExitCode:
     Raises:
         StorageError: the server did not answer, or a filter cannot be read.
     """
-    documents, texts = [], []
+    found = list[tuple[Document, str]]()
     with session.connect() as server:
         for name, stored in session.chosen(server):
             document: Document = {"name": name, "key": server.key(name), "exists": bool(stored)}
-            text = f"{server.key(name)} on {server.address} (window {name!r}): "
-            text += "there is no such filter"
-            if stored is not None:
-                more, text = _describe(session, stored)
-                document |= more
-            documents.append(document)
-            texts.append(text)
-        session.report({"address": server.address, "filters": documents}, "\n\n".join(texts))
-    return ExitCode.of(any(document["exists"] for document in documents))
+            where = f"{server.key(name)} on {server.address} (window {name!r})"
+            more, text = _describe(session, stored) if stored is not None else ({}, "")
+            found.append((document | more, text or f"{where}: there is no such filter"))
+        session.report_filters(server, found)
+    return ExitCode.of(any(document["exists"] for document, _ in found))
 
 
 def measure(session: CommandSession, stored: Stored) -> Measurement | None:

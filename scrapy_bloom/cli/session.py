@@ -219,6 +219,11 @@ class CommandSession:
         """Print a result: the document with ``--json``, else the text."""
         print(json.dumps(document, indent=2) if self.opts.json else text)
 
+    def report_filters(self, server: Server, filters: Iterable[tuple[Document, str]]) -> None:
+        """Print filters, each by its document or its text."""
+        documents, texts = zip(*filters, strict=True)
+        self.report({"address": server.address, "filters": documents}, "\n\n".join(texts))
+
     def report_list(
         self,
         head: Mapping[str, Any],
