@@ -1,48 +1,45 @@
 """``scrapy bloom acl``: the rights that a filter's user needs. Needs no server."""
 
-import argparse
 import re
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.rights import CLUSTER, CRAWL, LEDGER, SETINFO, USES, WAIT, Rules
 from scrapy_bloom.cli.migrate import set_key
-from scrapy_bloom.cli.session import CommandSession, ExitCode
+from scrapy_bloom.cli.session import KEY, CommandSession, ExitCode, option, subcommand
 
-HELP = "print the rights that a filter's user needs on the server; needs no server"
 #: Stands for the password, which is in no file of the project's.
 PASSWORD = "PASSWORD"  # noqa: S105 - it is none
 #: What a migration reads the SET with.
 READ_SET = ("SCARD", "SSCAN")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
-    parser.add_argument("--user", metavar="NAME", default="scrapy-bloom", help="the user's name")
-    uses = "; ".join(f"{use} ({text})" for use, text in USES.items())
-    parser.add_argument(
+@subcommand(
+    "print the rights that a filter's user needs on the server; needs no server",
+    KEY,
+    option("--user", metavar="NAME", default="scrapy-bloom", help="the user's name"),
+    option(
         "--for",
         dest="uses",
         metavar="USE,...",
         default=CRAWL,
-        help=f"what the user does, by default {CRAWL}; there are {uses}",
-    )
-    parser.add_argument("--cluster", action="store_true", help="the server is a cluster")
-    parser.add_argument(
+        help=f"what the user does, by default {CRAWL}; there are "
+        + "; ".join(f"{use} ({text})" for use, text in USES.items()),
+    ),
+    option("--cluster", action="store_true", help="the server is a cluster"),
+    option(
         "--from-set",
         nargs="?",
         const="",
         metavar="KEY",
         help="migrate from the SET of scrapy-redis, too (by default the spider's)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--setinfo",
         action="store_true",
         help="let redis-py name itself, which keeps ACL LOG clean (Redis 7.2, Valkey)",
-    )
-
-
-def run(session: CommandSession) -> ExitCode:
+    ),
+)
+def acl(session: CommandSession) -> ExitCode:
     """Print the rights, as a command and as a line of a file.
 
     Raises:

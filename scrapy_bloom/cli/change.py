@@ -1,90 +1,185 @@
-"""``scrapy bloom clear``, ``rotate`` and ``delete``: what forgets URLs, if the user agrees."""
+"""``scrapy bloom settings``, ``clear``, ``rotate`` and ``delete``, which ask before they forget."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, in_words
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.generations import Counts
+from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.units import plural
+from scrapy_bloom.bloom.options import EXTEND, REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol.deletion import stored_blocks
-from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
-from scrapy_bloom.bloom.protocol.ring_store import Snapshot
-from scrapy_bloom.cli.render import size
-from scrapy_bloom.cli.session import (
-    CommandSession,
-    ExitCode,
-    Server,
-    Subcommand,
-    add_change_options,
-    to_json,
+from scrapy_bloom.bloom.protocol.info import FilterInfo
+from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.cli import output
+from scrapy_bloom.cli.output import Column, Document, size, to_json
+from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.session import CHANGE, CommandSession, ExitCode, option, subcommand
+from scrapy_bloom.crawl import advice
+from scrapy_bloom.crawl.advice import Finding
+from scrapy_bloom.settings import WORDS, BloomSettings
+
+#: Columns of settings: name, stored value, and the project's.
+SETTINGS: Sequence[Column[tuple[str, object, object]]] = (
+    Column("setting", lambda pair: pair[0]),
+    Column("stored", lambda pair: advice.said(pair[0], pair[1])),
+    Column("project", lambda pair: advice.said(pair[0], pair[2])),
 )
 
 
-def _clear(session: CommandSession) -> ExitCode:
+def forgotten_by(stored: Stored, change: Callable[[Ring, Counts], Ring]) -> int:
+    """Return how many URLs a change of each block's ring forgets."""
+    forgotten = 0
+    for block, ring in stored.snapshot.rings.items():
+        counts = stored.snapshot.counts[block]
+        forgotten += ring.count(counts) - change(ring, counts).count(counts)
+    return forgotten
+
+
+# -- settings --
+
+
+@subcommand(
+    "show the stored settings of filters beside the project's; --apply writes the project's",
+    *CHANGE,
+    option("--apply", action="store_true", help="store the project's, also if that forgets URLs"),
+)
+def settings(session: CommandSession) -> ExitCode:
+    """Print the settings of the chosen filters, or apply the project's.
+
+    Raises:
+        NothingThereError: there is no filter.
+        ConfigurationError: a filter is impossible, or there is no terminal to ask at.
+        FilterMismatchError: what differs is fixed.
+        StorageError: the server did not answer; some filters may be changed already.
+    """
+    found = list[tuple[Document, str]]()
+    with session.connect() as server:
+        for name, stored in session.stored(server).items():
+            if session.opts.apply and not _apply(session, stored):
+                return ExitCode.NO
+            found.append(_describe(session, server.read(name)))
+        session.report_filters(server, found)
+    return ExitCode.FINE
+
+
+def _apply(session: CommandSession, stored: Stored) -> bool:
+    """Apply the project's settings to a filter; whether the user agrees."""
+    # An id of a run would count as one.
+    wanted = replace(options_of(session.settings, stored.window), on_difference=REPLACE, run=None)
+    config, now = wanted.config(stored.config), stored.snapshot.now
+    if config == stored.config:
+        return True
+    forgotten = forgotten_by(stored, lambda ring, n: ring.reconfigure(config, now).advance(now, n))
+    changes = advice.changes(stored.config, config)
+    names = ", ".join(f"{name} = {advice.said(name, new)}" for name, _, new in changes)
+    question = f"Set {names} in {stored.key!r} on {stored.server.address}, which forgets "
+    if not session.confirm(f"{question}{forgotten:,} of its URLs at once"):
+        return False
+    stored.bloom.run(partial(FilterSession.apply, wanted=wanted), on_all_blocks=True)
+    return True
+
+
+def _describe(session: CommandSession, stored: Stored) -> tuple[Document, str]:
+    """Return the stored settings of a filter and the project's, as JSON and as text."""
+    wanted = options_of(session.settings, stored.window)
+    pairs = advice.pairs(stored.config, wanted.config(stored.config))
+    document: Document = {
+        "name": stored.window,
+        "key": stored.key,
+        "settings": {setting: {"stored": old, "project": new} for setting, old, new in pairs},
+    }
+    heading = f"{stored.where} (window {stored.window!r})"
+    text = "\n".join([heading, *output.table(SETTINGS, pairs)])
+    if finding := compare(wanted, stored):
+        text += f"\n\n{output.finding(finding)}"
+    return document, in_words(text, WORDS)
+
+
+def options_of(settings: BloomSettings, window: str) -> FilterOptions:
+    """Return what settings ask of the filter of a window."""
+    others = settings.windows.others
+    return FilterOptions(**settings.parameters(others.get(window)), on_difference=EXTEND)
+
+
+def compare(wanted: FilterOptions, stored: Stored) -> Finding | None:
+    """Return how the options that a project wants differ from a filter's; None if they do not."""
+    try:
+        wanted.check(stored.snapshot.header, stored.key)
+        return advice.on_difference(stored.config, wanted.change(stored.config, stored.key))
+    except BloomError as error:
+        problem, _, remedy = in_words(str(error), WORDS).partition(": ")
+    remedy = remedy or "Correct the settings"
+    return Finding(problem, "a crawl refuses to open the filter", remedy[0].upper() + remedy[1:])
+
+
+# -- clear, rotate, delete --
+
+
+@subcommand("forget all URLs of a filter", *CHANGE)
+def clear(session: CommandSession) -> ExitCode:
     """Forget all URLs."""
     with session.connect() as server:
-        before = describe(server.key(session.window), server.read(session.window))
-        text = f"its {plural(before.count, 'URL')}"
-        if before.claims:
-            text += f" and {plural(before.claims, 'claim')}"
-        return _forget(session, server, BloomFilter.clear, before.count, text)
+        stored = server.read(session.window)
+        text = f"its {plural(stored.info.count, 'URL')}"
+        if stored.info.claims:
+            text += f" and {plural(stored.info.claims, 'claim')}"
+        return _forget(session, stored, BloomFilter.clear, stored.info.count, text)
 
 
-def _rotate(session: CommandSession) -> ExitCode:
+@subcommand("open a new generation now; the oldest may be forgotten", *CHANGE)
+def rotate(session: CommandSession) -> ExitCode:
     """Open a new generation.
 
     Raises:
         ConfigurationError: the filter has no window.
     """
     with session.connect() as server:
-        key, snapshot = server.key(session.window), server.read(session.window)
-        info, forgotten = describe(key, snapshot), _forgotten_by_rotation(snapshot)
-        if info.window is None:
+        stored = server.read(session.window)
+        if stored.info.window is None:
             raise ConfigurationError(
-                f"the filter {key!r} is stored without a window, so it has nothing to rotate: set "
-                "BLOOM_RECRAWL_AFTER and run scrapy bloom settings --apply, or clear the filter"
+                f"the filter {stored.key!r} is stored without a window, so it has nothing to "
+                "rotate: set BLOOM_RECRAWL_AFTER and run scrapy bloom settings --apply, or clear "
+                "the filter"
             )
-        text = f"{forgotten:,} of its {info.count:,} URLs"
-        return _forget(session, server, BloomFilter.rotate, forgotten, text)
-
-
-def _forgotten_by_rotation(snapshot: Snapshot) -> int:
-    """Return how many URLs a rotation forgets."""
-    forgotten = 0
-    for block, ring in snapshot.rings.items():
-        counts = snapshot.counts[block]
-        forgotten += ring.count(counts) - ring.rotate(snapshot.now, counts).count(counts)
-    return forgotten
+        forgotten = forgotten_by(stored, lambda ring, n: ring.rotate(stored.snapshot.now, n))
+        text = f"{forgotten:,} of its {stored.info.count:,} URLs"
+        return _forget(session, stored, BloomFilter.rotate, forgotten, text)
 
 
 def _forget(
     session: CommandSession,
-    server: Server,
+    stored: Stored,
     change: Callable[[BloomFilter], object],
     forgotten: int,
     text: str,
 ) -> ExitCode:
     """Change a filter, if the user agrees; say what it holds then."""
-    bloom = server.filter(session.window)
     verb = session.opts.command.capitalize()
-    if not session.confirm(f"{verb} {bloom.key!r} on {server.address}, which forgets {text}"):
+    where = f"{stored.key!r} on {stored.server.address}"
+    if not session.confirm(f"{verb} {where}, which forgets {text}"):
         return ExitCode.NO
-    change(bloom)
-    after = bloom.info()
-    head = {"address": server.address, "name": session.window, "urls_forgotten": forgotten}
+    change(stored.bloom)
+    after = stored.bloom.info()
+    document = stored.head | {"urls_forgotten": forgotten} | to_json(after)
     text = f"{plural(forgotten, 'URL')} forgotten, {after.count:,} remembered"
-    session.report(head | to_json(after), f"{after.key} on {server.address}: {text}")
+    session.report(document, f"{stored.where}: {text}")
     return ExitCode.FINE
 
 
-def _delete(session: CommandSession) -> ExitCode:
+@subcommand("delete a filter with all its keys", *CHANGE)
+def delete(session: CommandSession) -> ExitCode:
     """Delete a filter, or what is left of one."""
     with session.connect() as server:
-        bloom = server.filter(session.window)
         info, contents = _contents(server, session.window)
+        bloom = server.filter(server.key(session.window))
         if not session.confirm(f"Delete {bloom.key!r} on {server.address}, {contents}"):
             return ExitCode.NO
         bloom.delete()
-        document = {
+        document: dict[str, Any] = {
             "address": server.address,
             "name": session.window,
             "key": bloom.key,
@@ -102,21 +197,13 @@ def _contents(server: Server, name: str) -> tuple[FilterInfo | None, str]:
     Raises:
         NothingThereError: there is no filter, and no remains of one.
     """
-    if not server.filter(name).run(stored_blocks):
+    if not server.filter(server.key(name)).run(stored_blocks):
         raise server.absent(name)
     try:
-        snapshot = server.look(name)
+        stored = server.look(name)
     except StorageError as error:
         return None, f"which cannot be read ({error})"
-    if snapshot is None:
+    if stored is None:
         return None, "where a filter is being written, or what is left of one"
-    info = describe(server.key(name), snapshot)
-    urls, claims = plural(info.count, "URL"), plural(info.claims, "claim")
-    return info, f"with {urls} ({size(info.memory)}) and {claims}"
-
-
-CLEAR = Subcommand("forget all URLs of a filter", add_change_options, _clear)
-ROTATE = Subcommand(
-    "open a new generation now; the oldest may be forgotten", add_change_options, _rotate
-)
-DELETE = Subcommand("delete a filter with all its keys", add_change_options, _delete)
+    urls, claims = plural(stored.info.count, "URL"), plural(stored.info.claims, "claim")
+    return stored.info, f"with {urls} ({size(stored.info.memory)}) and {claims}"

@@ -2,43 +2,38 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
-from typing import Any
 
 from scrapy import Request
 from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
-from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import to_bytes
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.info import ItemInfo
-from scrapy_bloom.bloom.protocol.ring_store import Snapshot
-from scrapy_bloom.cli import render
+from scrapy_bloom.cli.output import Column, Document, complain, minute, to_json, with_dates
+from scrapy_bloom.cli.server import Stored
 from scrapy_bloom.cli.session import (
+    FILTER,
     CommandSession,
     ExitCode,
-    Server,
-    add_filter_options,
-    complain,
     fingerprinter_of,
-    print_json_list,
-    to_json,
-    with_dates,
+    option,
+    subcommand,
 )
-from scrapy_bloom.cli.stored_claims import claims_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.identity import of_own_key
 from scrapy_bloom.fingerprinter import MAX_VERSION, bounded, version_of, versioned
 from scrapy_bloom.migrate import parse_line
 from scrapy_bloom.settings import RUN
 
-HELP = "say whether URLs are seen, claimed or failed, since when and until when"
 #: URLs that are looked up together.
 BATCH = 4096
+#: Of URLs of the window "run", which no filter has.
+NOT_SEEN = ItemInfo(seen=False, recorded_after=0, until=0, window=RUN)
 
 
 class Identifier:
@@ -78,46 +73,10 @@ class Identifier:
         """Return a request's fingerprint, whatever its ``meta`` says."""
         return bounded(self.fingerprinter.fingerprint(request))
 
-    def warn_of(self, snapshot: Snapshot) -> None:
+    def warn_of(self, stored: Stored) -> None:
         """Warn of a filter whose fingerprints are another class's."""
-        if warning := advice.on_fingerprinter(snapshot.header.fingerprinter, self.name):
+        if warning := advice.on_fingerprinter(stored.snapshot.header.fingerprinter, self.name):
             complain(str(warning))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is known of a URL, key or item.
-
-    Args:
-        info: what the filter remembers of it.
-        claim: its claim, if it is not seen: it is crawled now, or has failed.
-    """
-
-    info: ItemInfo
-    claim: StoredClaim | None = None
-
-    @property
-    def state(self) -> str:
-        """One of ``seen``, ``new``, ``claimed`` and ``failed``."""
-        if self.info.seen or self.claim is None:
-            return "seen" if self.info.seen else "new"
-        return "failed" if self.claim.was_tried else "claimed"
-
-    def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        found: dict[str, Any] = to_json(self.info) | {"state": self.state}
-        if self.claim is None:
-            return found
-        times = {"due": self.claim.time} if self.claim.was_tried else {"claimed": self.claim.time}
-        return found | {"attempts": self.claim.attempt} | with_dates(times)
-
-    def line(self, text: str) -> str:
-        """Return it as a line of a table."""
-        if self.claim is None:
-            return render.item_line(text, self.info)
-        if self.claim.was_tried:
-            return render.claim_line("failed", text, due=self.claim.time)
-        return render.claim_line("claimed", text, since=self.claim.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,32 +96,68 @@ class Query:
     item: bytes
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_filter_options(parser)
-    parser.add_argument("urls", nargs="*", metavar="URL", help="- reads them from stdin")
-    parser.add_argument(
+def _document(query: "Query", info: ItemInfo, claim: StoredClaim | None) -> Document:
+    """Return what is known of a URL, key or item.
+
+    Args:
+        query: asked for it.
+        info: what the filter remembers of it.
+        claim: its claim, if it is not seen: it is crawled now, or has failed.
+    """
+    head = {query.kind: query.text, "name": query.window}
+    found: Document = head | to_json(info)
+    if info.seen or claim is None:
+        return found | {"state": "seen" if info.seen else "new"}
+    state, time = ("failed", "due") if claim.was_tried else ("claimed", "claimed")
+    return found | {"state": state, "attempts": claim.attempt} | with_dates({time: claim.time})
+
+
+def _since(row: Document) -> str:
+    if row["seen"]:
+        return f"{minute(row['recorded_after'])} or later"
+    return minute(row.get("claimed", 0))
+
+
+def _until(row: Document) -> str:
+    if row["seen"]:
+        return minute(row["until"]) or ("never" if row["window"] is None else "in a later run")
+    return minute(row.get("due", 0))
+
+
+ANSWERS: Sequence[Column[Document]] = (
+    Column("", lambda row: row["state"], is_left=True),
+    Column("since (UTC)", _since, is_left=True),
+    Column("new again, or next try (UTC)", _until, is_left=True),
+    # The URL, the key or the item.
+    Column("", lambda row: str(next(iter(row.values()))), is_left=True),
+)
+
+
+@subcommand(
+    "say whether URLs are seen, claimed or failed, since when and until when",
+    *FILTER,
+    option("urls", nargs="*", metavar="URL", help="- reads them from stdin"),
+    option(
         "--bloom-key",
         action="append",
         default=[],
         metavar="TEXT",
         help='meta["bloom_key"] of a request (may be repeated)',
-    )
-    parser.add_argument(
+    ),
+    option(
         "--bloom-version",
         metavar="TEXT",
         help='meta["bloom_version"] of the URLs and keys; without it, whether any was crawled',
-    )
-    parser.add_argument(
+    ),
+    option(
         "--item",
         action="append",
         default=[],
         metavar="TEXT",
         help="item as the library has it, such as add(TEXT) records (may be repeated)",
-    )
-
-
-def run(session: CommandSession) -> ExitCode:
+    ),
+)
+def check(session: CommandSession) -> ExitCode:
     """Print for each URL, key and item whether it is seen.
 
     Raises:
@@ -176,27 +171,21 @@ def run(session: CommandSession) -> ExitCode:
             "give URLs to check, - to read them from stdin, --bloom-key or --item"
         )
     version = _version(opts.bloom_version)
-    identifier, totals = Identifier(session), {"asked": 0, "seen": 0}
+    identifier, asked = Identifier(session), Counter[str]()
     with session.connect() as server:
-        for name in identifier.windows:
-            snapshot = server.read(name)
-            if opts.urls or opts.bloom_key:
-                identifier.warn_of(snapshot)
-        filters = {name: server.filter(name) for name in identifier.windows}
-        queries = _queries(opts, identifier, version)
-        answers = _answer(queries, partial(_look_up, server, filters), totals)
-        if opts.json:
-            documents = (
-                {query.kind: query.text, "name": query.window, **answer.document()}
-                for query, answer in answers
-            )
-            print_json_list({"address": server.address}, "answers", documents)
-        else:
-            print(render.ITEM_HEADING)
-            for query, answer in answers:
-                print(answer.line(query.text))
-            print(f"{totals['seen']:,} of {totals['asked']:,} are seen")
-    return ExitCode.of(totals["asked"] == totals["seen"])
+        filters = {name: server.read(name) for name in identifier.windows}
+        if opts.urls or opts.bloom_key:
+            for stored in filters.values():
+                identifier.warn_of(stored)
+        answers = _answer(_queries(opts, identifier, version), filters, asked)
+        session.report_list(
+            {"address": server.address},
+            "answers",
+            answers,
+            ANSWERS,
+            lambda _: f"{asked['seen']:,} of {asked.total():,} are seen",
+        )
+    return ExitCode.of(asked["seen"] == asked.total())
 
 
 def _version(text: str | None) -> bytes:
@@ -236,29 +225,19 @@ def _queries(
 
 
 def _answer(
-    queries: Iterator[Query | None],
-    look_up: Callable[[Sequence[Query]], Iterable[Answer]],
-    totals: dict[str, int],
-) -> Iterator[tuple[Query, Answer]]:
-    """Yield each query with its answer; count queries and answers that are "seen"."""
+    queries: Iterator[Query | None], filters: Mapping[str, Stored], asked: Counter[str]
+) -> Iterator[Document]:
+    """Yield the answers to queries, and count these; each filter is asked for many at once."""
     while batch := list(islice(queries, BATCH)):
         found = [query for query in batch if query is not None]
-        totals["asked"] += len(batch)
-        for query, answer in zip(found, look_up(found), strict=True):
-            totals["seen"] += answer.info.seen
-            yield query, answer
-
-
-def _look_up(
-    server: Server, filters: Mapping[str, BloomFilter], queries: Sequence[Query]
-) -> Iterator[Answer]:
-    """Yield the answers to queries: each filter is asked for all of its own at once."""
-    answers = dict[tuple[str, bytes], Answer]()
-    for window, bloom in filters.items():
-        if items := [query.item for query in queries if query.window == window]:
-            infos = dict(zip(items, bloom.find_all(items), strict=True))
-            claims = claims_of(server, bloom, [i for i in items if not infos[i].seen])
-            answers |= {(window, i): Answer(info, claims.get(i)) for i, info in infos.items()}
-    # No filter has the URLs of the window "run".
-    not_seen = Answer(ItemInfo(seen=False, recorded_after=0, until=0, window=RUN))
-    return (answers.get((query.window, query.item), not_seen) for query in queries)
+        asked["none"] += len(batch) - len(found)
+        known = dict[tuple[str, bytes], tuple[ItemInfo, StoredClaim | None]]()
+        for window, stored in filters.items():
+            if items := [query.item for query in found if query.window == window]:
+                infos = dict(zip(items, stored.bloom.find_all(items), strict=True))
+                claims = stored.claims_of([i for i in items if not infos[i].seen])
+                known |= {(window, i): (info, claims.get(i)) for i, info in infos.items()}
+        for query in found:
+            answer = _document(query, *known.get((query.window, query.item), (NOT_SEEN, None)))
+            asked[answer["state"]] += 1
+            yield answer

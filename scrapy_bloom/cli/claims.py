@@ -1,163 +1,134 @@
 """``scrapy bloom pending``, ``failed`` and ``gone``: claims, and pages that failed or are gone."""
 
-import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
-from operator import attrgetter
+from itertools import islice
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.units import plural
-from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
-from scrapy_bloom.bloom.protocol.ledger_protocol import MissingPage
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.validators import whole_number
-from scrapy_bloom.cli import render
+from scrapy_bloom.cli.output import Column, Document, minute, printable, with_dates
+from scrapy_bloom.cli.server import PAGE, Stored, url_of, without_credentials
 from scrapy_bloom.cli.session import (
+    CHANGE,
+    FILTER,
     CommandSession,
     ExitCode,
-    Server,
-    Subcommand,
-    add_change_options,
-    add_filter_options,
-    iso,
-    print_json_list,
-    with_dates,
-)
-from scrapy_bloom.cli.stored_claims import (
-    PAGE,
-    printable,
-    scan_claims,
-    stored_claims,
-    url_of,
-    without_credentials,
+    Option,
+    option,
+    subcommand,
 )
 from scrapy_bloom.crawl.claims import workers
 
-#: A claim or a page in the form that JSON has.
-Document = dict[str, Any]
-
 #: What happens to the pages of claims that are released.
 CONSEQUENCE = "their pages are crawled only if a crawl finds the URLs again"
-NOT_KEPT = "(its request is not kept)"
 #: Pages that are listed, unless --limit says otherwise.
 LIMIT, MAX_LIMIT = 100, 1_000_000_000
 
 
-# -- tables --
+# -- what they have in common --
 
 
-def _line(cells: Sequence[str], widths: Iterable[int]) -> str:
-    """Return a line of a table; its last cell is not padded, because it may be long."""
-    return "  ".join([*(map(str.ljust, cells, widths)), cells[-1]])
+def _limit_option(pages: str) -> Option:
+    text = f"list the N pages that are {pages} (default {LIMIT}; 0 lists all)"
+    return option("--limit", metavar="N", default=str(LIMIT), help=text)
 
 
-def _print_pages(
-    documents: Iterable[Document], columns: Mapping[str, str], *, several: bool
-) -> int:
-    """Print pages with what they have in common; return how many there are.
-
-    Args:
-        documents: the pages.
-        columns: field -> heading: of a count, then of times.
-        several: whether they are of several windows.
-    """
-    (count, *times), (first, *_) = columns, columns.values()
-    widths = [len(first), *(render.TIME for _ in times), *[12] * several, 40]
-    print(_line([*columns.values(), *["window"] * several, "reason", "URL"], widths))
-    shown = 0
-    for document in documents:
-        shown += 1
-        url = NOT_KEPT if document["url"] is None else printable(document["url"])
-        cells = [f"{document[count]:{len(first)}}", *(render.minute(document[t]) for t in times)]
-        cells += [*[document["name"]] * several, printable(document["reason"]) or "(not known)"]
-        print(_line([*cells, url or "(not known)"], widths))
-    return shown
-
-
-def _keys(server: Server, windows: Iterable[str]) -> str:
-    return f"{', '.join(map(server.key, windows))} on {server.address}"
-
-
-def _add_limit(parser: argparse.ArgumentParser, pages: str) -> None:
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        default=str(LIMIT),
-        help=f"list the N pages that are {pages} (default {LIMIT}; 0 lists all)",
-    )
-
-
-def _limit(session: CommandSession) -> int | None:
-    """Return how many pages are listed; None for all."""
+def _limit(session: CommandSession) -> int:
+    """Return how many pages are listed."""
     meaning = "the number of pages to list, 0 for all"
-    return whole_number("--limit", session.opts.limit, 0, MAX_LIMIT, meaning) or None
+    return whole_number("--limit", session.opts.limit, 0, MAX_LIMIT, meaning) or sys.maxsize
 
 
 def _not_shown(count: int) -> str:
     return f"; {count:,} are not shown (--limit 0 shows all)" if count else ""
 
 
+def _keys(found: Collection[Stored]) -> str:
+    address = next(iter(found)).server.address
+    return f"{', '.join(stored.key for stored in found)} on {address}"
+
+
+def _time(field: str) -> Callable[[Document], str]:
+    return lambda row: minute(row[field])
+
+
+def _url(row: Document) -> str:
+    return "(its request is not kept)" if row["url"] is None else printable(row["url"])
+
+
+def _columns(*first: Column[Document], several: bool) -> list[Column[Document]]:
+    """Return columns of pages, which may be of several windows."""
+    window: Column[Document] = Column("window", lambda row: row["name"], is_left=True)
+    return [
+        *first,
+        *[window] * several,
+        Column("reason", lambda row: printable(row["reason"]) or "(not known)", is_left=True),
+        Column("URL", lambda row: _url(row) or "(not known)", is_left=True),
+    ]
+
+
+def _spider_of(session: CommandSession) -> Callable[[str], str]:
+    """Return what tells the spider of a claim's owner: its name, or else its tag."""
+    spiders = {workers.tag(name): name for name in session.spiders}
+    return lambda owner: spiders.get(owner[1:9], owner[1:9])
+
+
 # -- pending --
 
 
-def _add_pending_options(parser: argparse.ArgumentParser) -> None:
-    add_change_options(parser)
-    parser.add_argument(
+@subcommand(
+    "list all URLs that are claimed, by owner, and end claims (failed says why pages failed)",
+    *CHANGE,
+    option(
         "--owner", metavar="OWNER", help="only claims of this owner (its id, HOST:PID or spider)"
-    )
-    parser.add_argument(
+    ),
+    option(
         "--release",
         action="store_true",
         help=f"end the claims of --owner, and delete their requests, so that {CONSEQUENCE}. Not "
         "needed for workers that are dead or stopped, whose claims the next crawl takes over",
-    )
-
-
-def _pending(session: CommandSession) -> ExitCode:
+    ),
+)
+def pending(session: CommandSession) -> ExitCode:
     """List claims, or end them if the user agrees."""
     owner, release = session.opts.owner, session.opts.release
     if release and not owner:
         raise ConfigurationError("say whose claims to release: --release with --owner")
     with session.connect() as server:
-        bloom, snapshot = server.filter(session.window), server.read(session.window)
-        head = {"address": server.address, "name": session.window, "key": bloom.key}
-        claims = _claims(session, server, bloom, snapshot.header.blocks)
-        if owner is not None:
-            claims = (claim for claim in claims if _is_of(claim, owner))
+        stored = server.read(session.window)
+        claims = (one for one in _claims(session, stored) if owner is None or _is_of(one, owner))
         if release:
-            return _release(session, bloom, claims, head)
-        if session.opts.json:
-            print_json_list(head, "claims", claims)
-        else:
-            _print_claims(claims, head)
+            return _release(session, stored, claims)
+
+        def summary(count: int) -> str:
+            return f"{stored.where}: {plural(count, 'claim')}"
+
+        session.report_list(stored.head, "claims", claims, PENDING, summary)
     return ExitCode.FINE
 
 
-def _claims(
-    session: CommandSession, server: Server, bloom: BloomFilter, blocks: int
-) -> Iterator[Document]:
+def _claims(session: CommandSession, stored: Stored) -> Iterator[Document]:
     """Yield all claims of a filter."""
-    found = workers.parse_all(bloom.run(worker_protocol.read_workers).entries)
-    spiders = {workers.tag(name): name for name in session.spiders}
-    cooldown = session.settings.retry_after
-    for block, page in scan_claims(bloom, blocks):
-        stored = stored_claims(server, bloom, block, [claim.field for claim in page.claims])
-        for claim, url in zip(page.claims, map(url_of, stored), strict=True):
-            tag, worker = claim.owner[1:9], found.get(claim.owner)
+    found, spider_of = workers.parse_all(stored.workers.entries), _spider_of(session)
+    for block, page in stored.claims():
+        requests = stored.stored_claims(block, [claim.field for claim in page.claims])
+        for claim, url in zip(page.claims, map(url_of, requests), strict=True):
+            worker = found.get(claim.owner)
+            due = claim.due(page.now, session.settings.retry_after) if claim.failed else 0
             document = {
                 "url": url,
                 "attempts": claim.attempt,
                 "since": 0 if claim.failed else claim.time,
-                "due": claim.due(page.now, cooldown) if claim.failed else 0,
+                "due": due,
                 "owner": claim.owner,
                 "worker": f"{worker.process.host}:{worker.process.pid}" if worker else "",
-                "spider": spiders.get(tag, tag),
+                "spider": spider_of(claim.owner),
                 "block": block,
                 "field": claim.field,
             }
@@ -170,213 +141,179 @@ def _is_of(claim: Document, owner: str) -> bool:
     return owner in names or workers.is_of(claim["owner"], owner)
 
 
-def _print_claims(claims: Iterable[Document], head: Mapping[str, str]) -> None:
-    total, widths = 0, (8, 26, 30)
-    print(_line(("attempts", "since, or due if it failed", "owner", "URL"), widths))
-    for claim in claims:
-        total += 1
-        when = f"due {iso(claim['due'])}" if claim["due"] else iso(claim["since"]) or ""
-        owner = printable(f"{claim['worker'] or claim['owner']} {claim['spider']}")
-        url = NOT_KEPT if claim["url"] is None else printable(claim["url"])
-        print(_line((f"{claim['attempts']:8}", when, owner, url), widths))
-    print(f"{head['key']} on {head['address']}: {plural(total, 'claim')}")
+PENDING: Sequence[Column[Document]] = (
+    Column("attempts", lambda row: f"{row['attempts']:,}"),
+    Column(
+        "since, or due if it failed",
+        lambda row: f"due {row['due_utc']}" if row["due"] else row["since_utc"] or "",
+        is_left=True,
+    ),
+    Column(
+        "owner",
+        lambda row: printable(f"{row['worker'] or row['owner']} {row['spider']}"),
+        is_left=True,
+    ),
+    Column("URL", _url, is_left=True),
+)
 
 
-def _release(
-    session: CommandSession, bloom: BloomFilter, claims: Iterable[Document], head: Mapping[str, str]
-) -> ExitCode:
+def _release(session: CommandSession, stored: Stored, claims: Iterable[Document]) -> ExitCode:
     fields = defaultdict(list)
     for claim in claims:
         fields[claim["owner"], claim["block"]].append(claim["field"])
-    count, where = sum(map(len, fields.values())), f"{bloom.key} on {head['address']}"
-    if count and not session.confirm(f"Release {plural(count, 'claim')} of {where}; {CONSEQUENCE}"):
+    count = plural(sum(map(len, fields.values())), "claim")
+    if fields and not session.confirm(f"Release {count} of {stored.where}; {CONSEQUENCE}"):
         return ExitCode.NO
     released = 0
     for (owner, block), part in fields.items():
         # A claim that has another owner by now is left alone.
         release = partial(claim_protocol.release_fields, fields={block: part}, owner=owner)
-        released += bloom.run(release)
-    text = f"{where}: {plural(released, 'claim')} released; {CONSEQUENCE}"
-    session.report({**head, "released": released}, text)
+        released += stored.bloom.run(release)
+    text = f"{stored.where}: {plural(released, 'claim')} released; {CONSEQUENCE}"
+    session.report({**stored.head, "released": released}, text)
     return ExitCode.FINE
-
-
-PENDING = Subcommand(
-    "list all URLs that are claimed, by owner, and end claims (failed says why pages failed)",
-    _add_pending_options,
-    _pending,
-)
 
 
 # -- failed --
 
 
-@dataclass(frozen=True, slots=True)
-class FailedPage:
-    """The claim of a page that failed, and when it is due."""
-
-    due: int
-    window: str
-    block: int
-    claim: StoredClaim
-
-
-def _add_failed_options(parser: argparse.ArgumentParser) -> None:
-    add_filter_options(parser)
-    _add_limit(parser, "due first")
-
-
-def _failed(session: CommandSession) -> ExitCode:
+@subcommand(
+    "list pages that failed, why, and when they are tried again (pending lists all claims, also "
+    "those that workers have now)",
+    *FILTER,
+    _limit_option("due first"),
+)
+def failed(session: CommandSession) -> ExitCode:
     """List the pages that failed."""
     with session.connect() as server:
-        blocks = session.stored_blocks(server)
-        failed = due = 0
+        found = session.stored(server)
+        count = due = 0
 
-        def pages() -> Iterator[FailedPage]:
-            nonlocal failed, due
-            for window, count in blocks.items():
-                for block, part in scan_claims(server.filter(window), count):
-                    found = _failed_pages(session, window, block, part)
-                    failed += len(found)
-                    due += sum(page.due <= part.now for page in found)
-                    yield from found
+        def pages() -> Iterator[Document]:
+            nonlocal count, due
+            for stored in found.values():
+                for page, now in _failed_pages(session, stored):
+                    count, due = count + 1, due + (page["due"] <= now)
+                    yield page
 
-        by_time = attrgetter("due", "window", "claim.field")
-        first = nsmallest(_limit(session) or sys.maxsize, pages(), by_time)
-        documents = _failed_documents(session, server, first)
-        if session.opts.json:
-            head = {"address": server.address, "failed": failed, "due": due}
-            print_json_list(head, "pages", documents)
-            return ExitCode.FINE
-        columns = {"attempts": "attempts", "due": "next try (UTC)"}
-        shown = _print_pages(documents, columns, several=len(blocks) > 1)
-        text = f"{plural(failed, 'page')} failed, "
-        text += f"{plural(due, 'of them is', 'of them are')} due{_not_shown(failed - shown)}"
-        print(f"{_keys(server, blocks)}: {text}")
+        first = nsmallest(
+            _limit(session), pages(), lambda page: (page["due"], page["name"], page["field"])
+        )
+
+        def summary(shown: int) -> str:
+            text = f"{_keys(found.values())}: {plural(count, 'page')} failed, "
+            text += plural(due, "of them is", "of them are")
+            return f"{text} due{_not_shown(count - shown)}"
+
+        columns = _columns(
+            Column("attempts", lambda row: f"{row['attempts']:,}"),
+            Column("next try (UTC)", _time("due"), is_left=True),
+            several=len(found) > 1,
+        )
+        head = {"address": server.address, "failed": count, "due": due}
+        session.report_list(head, "pages", _with_urls(found, first), columns, summary)
     return ExitCode.FINE
 
 
-def _failed_pages(
-    session: CommandSession, window: str, block: int, part: claim_protocol.ClaimPage
-) -> list[FailedPage]:
-    """Return the pages that failed; with ``--spider``, of that spider."""
-    spider, cooldown = session.opts.spider, session.settings.retry_after
-    return [
-        FailedPage(claim.due(part.now, cooldown), window, block, claim)
-        for claim in part.claims
-        if claim.was_tried and (spider is None or workers.is_of(claim.owner, spider))
-    ]
-
-
-def _failed_documents(
-    session: CommandSession, server: Server, pages: Sequence[FailedPage]
-) -> Iterator[Document]:
-    """Yield what is known of pages; their requests are read part by part."""
-    spiders = {workers.tag(name): name for name in session.spiders}
-    for start in range(0, len(pages), PAGE):
-        part = pages[start : start + PAGE]
-        urls = _urls(server, part)
-        for page in part:
-            claim, tag = page.claim, page.claim.owner[1:9]
-            yield with_dates(
-                {
-                    "url": urls[page],
-                    "name": page.window,
+def _failed_pages(session: CommandSession, stored: Stored) -> Iterator[tuple[Document, int]]:
+    """Yield a filter's pages that failed, with ``--spider`` that spider's; and the present."""
+    spider, spider_of = session.opts.spider, _spider_of(session)
+    for block, part in stored.claims():
+        for claim in part.claims:
+            if claim.was_tried and (spider is None or workers.is_of(claim.owner, spider)):
+                document = {
+                    "url": None,
+                    "name": stored.window,
                     "attempts": claim.attempt,
-                    "due": page.due,
+                    "due": claim.due(part.now, session.settings.retry_after),
                     "reason": claim.reason,
-                    "spider": spiders.get(tag, tag),
-                    "block": page.block,
+                    "spider": spider_of(claim.owner),
+                    "block": block,
                     "field": claim.field,
                 }
-            )
+                yield with_dates(document), part.now
 
 
-def _urls(server: Server, pages: Iterable[FailedPage]) -> dict[FailedPage, str | None]:
-    """Return the pages' URLs, None for those whose requests are not kept; one call a block."""
-    by_block = defaultdict(list)
-    for page in pages:
-        by_block[page.window, page.block].append(page)
-    urls: dict[FailedPage, str | None] = {}
-    for (window, block), part in by_block.items():
-        fields = [page.claim.field for page in part]
-        stored = stored_claims(server, server.filter(window), block, fields)
-        for page, url in zip(part, map(url_of, stored), strict=True):
-            urls[page] = url and without_credentials(url)
-    return urls
-
-
-FAILED = Subcommand(
-    "list pages that failed, why, and when they are tried again (pending lists all claims, also "
-    "those that workers have now)",
-    _add_failed_options,
-    _failed,
-)
+def _with_urls(found: Mapping[str, Stored], pages: Sequence[Document]) -> Iterator[Document]:
+    """Yield pages with their URLs, unless their requests are not kept; one call a block."""
+    remaining = iter(pages)
+    while part := list(islice(remaining, PAGE)):
+        by_block = defaultdict[tuple[str, int], list[Document]](list)
+        for page in part:
+            by_block[page["name"], page["block"]].append(page)
+        for (window, block), those in by_block.items():
+            requests = found[window].stored_claims(block, [page["field"] for page in those])
+            for page, url in zip(those, map(url_of, requests), strict=True):
+                page["url"] = url and without_credentials(url)
+        yield from part
 
 
 # -- gone --
 
 
-def _add_gone_options(parser: argparse.ArgumentParser) -> None:
-    add_filter_options(parser)
-    parser.add_argument(
+@subcommand(
+    "list pages that were not found, or failed for good, for two windows (crawls with BLOOM_LEDGER "
+    "note them)",
+    *FILTER,
+    option(
         "--all",
         dest="all_missing",
         action="store_true",
         help="list those that were missing in one window only, too",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--forget",
         action="store_true",
         help="delete all notes, also of pages that were missing in one window only; pages that are "
         "gone are not in the ledger any more, and are fetched when they are linked",
-    )
-    _add_limit(parser, "missing longest")
-
-
-def _gone(session: CommandSession) -> ExitCode:
+    ),
+    _limit_option("missing longest"),
+)
+def gone(session: CommandSession) -> ExitCode:
     """List the pages that are gone."""
     limit, opts = _limit(session), session.opts
     with session.connect() as server:
-        blocks = session.stored_blocks(server)
-        filters = {window: server.filter(window) for window in blocks}
-        noted = [
-            (page, _gone_document(page, window, block))
-            for window, bloom in filters.items()
-            for block in range(blocks[window])
-            for page in bloom.run(partial(ledger_protocol.missing, block=block, count=PAGE))
-        ]
-        gone = sum(page.is_gone for page, _ in noted)
-        listed = [document for page, document in noted if opts.all_missing or page.is_gone]
+        found = [*session.stored(server).values()]
+        noted = [one for stored in found for one in _missing_pages(stored)]
+        count = sum(is_gone for is_gone, _ in noted)
+        listed = [document for is_gone, document in noted if opts.all_missing or is_gone]
         listed.sort(key=lambda document: (document["first"], document["name"], document["field"]))
         if opts.forget:
-            for bloom in filters.values():
-                bloom.run(ledger_protocol.forget_missing)
-        if opts.json:
-            head = {"address": server.address, "gone": gone, "missing": len(noted)}
-            print_json_list({**head, "forgotten": bool(opts.forget)}, "pages", listed[:limit])
-            return ExitCode.FINE
-        if listed:
-            columns = {"windows": "windows", "first": "since (UTC)", "last": "last (UTC)"}
-            _print_pages(listed[:limit], columns, several=len(filters) > 1)
-        not_shown = len(listed) - len(listed[:limit])
-        print(f"{_keys(server, filters)}: {_total(session, gone, len(noted), not_shown)}")
+            for stored in found:
+                stored.bloom.run(ledger_protocol.forget_missing)
+
+        def summary(shown: int) -> str:
+            total = _total(session, count, len(noted), len(listed) - shown)
+            return f"{_keys(found)}: {total}"
+
+        columns = _columns(
+            Column("windows", lambda row: f"{row['windows']:,}"),
+            Column("since (UTC)", _time("first"), is_left=True),
+            Column("last (UTC)", _time("last"), is_left=True),
+            several=len(found) > 1,
+        )
+        head: dict[str, Any] = {"address": server.address, "gone": count, "missing": len(noted)}
+        head["forgotten"] = bool(opts.forget)
+        session.report_list(head, "pages", listed[:limit], columns, summary)
     return ExitCode.FINE
 
 
-def _gone_document(page: MissingPage, window: str, block: int) -> Document:
-    return with_dates(
-        {
-            "url": without_credentials(page.url),
-            "name": window,
-            "first": page.first,
-            "last": page.last,
-            "windows": page.times,
-            "reason": page.reason,
-            "block": block,
-            "field": page.field,
-        }
-    )
+def _missing_pages(stored: Stored) -> Iterator[tuple[bool, Document]]:
+    """Yield the pages that were missing, and whether they are gone."""
+    for block in range(stored.snapshot.header.blocks):
+        missing = partial(ledger_protocol.missing, block=block, count=PAGE)
+        for page in stored.bloom.run(missing):
+            document = {
+                "url": without_credentials(page.url),
+                "name": stored.window,
+                "first": page.first,
+                "last": page.last,
+                "windows": page.times,
+                "reason": page.reason,
+                "block": block,
+                "field": page.field,
+            }
+            yield page.is_gone, with_dates(document)
 
 
 def _total(session: CommandSession, gone: int, noted: int, not_shown: int) -> str:
@@ -390,11 +327,3 @@ def _total(session: CommandSession, gone: int, noted: int, not_shown: int) -> st
     if not noted and not session.settings.ledger:
         text += "; crawls note them with BLOOM_LEDGER = True"
     return text
-
-
-GONE = Subcommand(
-    "list pages that were not found, or failed for good, for two windows (crawls with BLOOM_LEDGER "
-    "note them)",
-    _add_gone_options,
-    _gone,
-)

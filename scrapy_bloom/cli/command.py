@@ -10,7 +10,8 @@ import os
 import shutil
 import sys
 import textwrap
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from scrapy.addons import AddonManager
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
@@ -19,24 +20,21 @@ from scrapy.utils.log import configure_logging
 
 from scrapy_bloom import __version__
 from scrapy_bloom.bloom.errors import BloomError, in_words
-from scrapy_bloom.cli import (
-    acl,
-    change,
-    check,
-    claims,
-    doctor,
-    files,
-    info,
-    list_,
-    metrics,
-    migrate,
-    plan,
-    recrawl,
-    report,
-    settings,
-    watch,
-)
-from scrapy_bloom.cli.session import CommandSession, ExitCode, NothingThereError, complain
+from scrapy_bloom.cli.acl import acl
+from scrapy_bloom.cli.change import clear, delete, rotate, settings
+from scrapy_bloom.cli.check import check
+from scrapy_bloom.cli.claims import failed, gone, pending
+from scrapy_bloom.cli.doctor import doctor
+from scrapy_bloom.cli.files import export, import_
+from scrapy_bloom.cli.info import info, list_
+from scrapy_bloom.cli.migrate import migrate
+from scrapy_bloom.cli.monitor import metrics, watch
+from scrapy_bloom.cli.output import complain
+from scrapy_bloom.cli.plan import PLAN_OPTIONS, plan
+from scrapy_bloom.cli.recrawl import recrawl
+from scrapy_bloom.cli.report import report
+from scrapy_bloom.cli.server import NothingThereError
+from scrapy_bloom.cli.session import CommandSession, ExitCode, Subcommand
 from scrapy_bloom.settings import WORDS
 
 logger = logging.getLogger(__name__)
@@ -48,54 +46,19 @@ EXIT_CODES = (
     "the output has closed it."
 )
 
-
-class HasSubcommand(Protocol):
-    """A module with a subcommand, or a ``Subcommand`` of one that has several."""
-
-    HELP: str
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options."""
-
-    def run(self, session: CommandSession) -> ExitCode:
-        """Run it; may raise any error of the package."""
-
-
-#: Subcommands, in the order of the help: groups, what those of a group do, and its modules.
-GROUPS: dict[str, tuple[str, dict[str, HasSubcommand]]] = {
+#: Groups of subcommands, in the order of the help: what those of a group do, and they.
+GROUPS: dict[str, tuple[str, Sequence[Subcommand]]] = {
     "look": (
         "show something; change nothing",
-        {
-            "plan": plan,
-            "info": info,
-            "metrics": metrics,
-            "report": report,
-            "watch": watch,
-            "check": check,
-            "pending": claims.PENDING,
-            "failed": claims.FAILED,
-            "gone": claims.GONE,
-            "list": list_,
-            "doctor": doctor,
-            "acl": acl,
-        },
+        (plan, info, metrics, report, watch, check, pending, failed, gone, list_, doctor, acl),
     ),
-    "change": (
-        "change or delete a filter",
-        {
-            "recrawl": recrawl,
-            "settings": settings,
-            "rotate": change.ROTATE,
-            "clear": change.CLEAR,
-            "delete": change.DELETE,
-        },
-    ),
+    "change": ("change or delete a filter", (recrawl, settings, rotate, clear, delete)),
     "move": (
         "move what is remembered into a filter, or a filter into a file and back",
-        {"migrate": migrate, "export": files.EXPORT, "import": files.IMPORT},
+        (migrate, export, import_),
     ),
 }
-SUBCOMMANDS = {name: module for _, members in GROUPS.values() for name, module in members.items()}
+SUBCOMMANDS = {one.name: one for _, members in GROUPS.values() for one in members}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
@@ -132,15 +95,15 @@ class BloomCommand(ScrapyCommand):
             prog="scrapy bloom",
             dest="command",
         )
-        for name, module in SUBCOMMANDS.items():
+        for name, one in SUBCOMMANDS.items():
             subcommand = commands.add_parser(
                 name,
-                description=f"{module.HELP[0].upper()}{module.HELP[1:]}.",
+                description=f"{one.help[0].upper()}{one.help[1:]}.",
                 epilog=EXIT_CODES,
                 formatter_class=formatter,
             )
-            subcommand.set_defaults(run=module.run)
-            module.add_options(subcommand)
+            subcommand.set_defaults(run=one.run)
+            one.add_options(subcommand)
             subcommand.add_argument("--json", action="store_true", help="print one JSON document")
             subcommand.add_argument(
                 "--spider", metavar="NAME", help="by default the project's only one"
@@ -154,7 +117,7 @@ class BloomCommand(ScrapyCommand):
         if opts.command is None:
             raise UsageError
         super().process_options(args, opts)
-        given = {f"BLOOM_{name.upper()}": getattr(opts, name, None) for name in plan.PLAN_OPTIONS}
+        given = {f"BLOOM_{name.upper()}": getattr(opts, name, None) for name in PLAN_OPTIONS}
         given["BLOOM_KEY"] = getattr(opts, "key", None)
         given = {name: value for name, value in given.items() if value is not None}
         # Settings with a window in runs are refused without a run. Only migrate creates a filter.
@@ -209,6 +172,6 @@ def _grouped(width: int) -> str:
     lines: list[str] = []
     for group, (meaning, members) in GROUPS.items():
         lines += entry(group, meaning, 2)
-        for name, module in members.items():
-            lines += entry(name, module.HELP, 4)
+        for one in members:
+            lines += entry(one.name, one.help, 4)
     return "\n".join(lines)

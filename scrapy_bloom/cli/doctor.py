@@ -1,11 +1,10 @@
 """``scrapy bloom doctor``: what is wrong with a project and its server. Changes nothing."""
 
-import argparse
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Collection, Iterator, Sequence
+import timeit
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,35 +12,44 @@ from pathlib import Path
 import redis
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
+from scrapy.utils.python import global_object_name
 
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, in_words
 from scrapy_bloom.bloom.model.forecast import load
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
+from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.protocol import ledger_protocol, rights
-from scrapy_bloom.bloom.protocol.info import describe
-from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
+from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.cli import render
-from scrapy_bloom.cli.doctor_project import (
+from scrapy_bloom.cli import output
+from scrapy_bloom.cli.change import compare, options_of
+from scrapy_bloom.cli.doctor_checks import (
     OF_PROJECT,
+    OF_SERVER,
     Check,
     Project,
     Result,
+    ServerFacts,
     Unknown,
     check,
     of_error,
 )
-from scrapy_bloom.cli.doctor_server import OF_PLACE, OF_SERVER, Place, ServerFacts
-from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, fingerprinter_of, name_of
-from scrapy_bloom.cli.settings import compare, options_of
+from scrapy_bloom.cli.output import size
+from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.session import (
+    CommandSession,
+    ExitCode,
+    fingerprinter_of,
+    name_of,
+    subcommand,
+)
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
 from scrapy_bloom.crawl.filters import data_directory
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings, own_names, parse_setting
 
-HELP = "say what is wrong with a project and its server; changes nothing"
 #: Settings without which it is not known which server, or which filter, is meant.
 NAMES_OF_SERVER = {"BLOOM_REDIS_URL", "BLOOM_REDIS_PARAMS", "BLOOM_KEY"}
 #: What stands before a check, by its state.
@@ -50,22 +58,24 @@ MARKS = {"fine": "ok", "problem": "PROBLEM", "unknown": "?"}
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 #: Directories that a restart of the machine empties.
 TEMPORARY = ("/tmp", "/dev/shm", "/run")  # noqa: S108 - it is about these
+#: Sizes of the filters that files take, while the embedded server writes them again.
+ON_DISK = 2
 #: PINGs, of which the fastest counts.
 PINGS = 3
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options but those of all subcommands."""
-
-
-def run(session: CommandSession) -> ExitCode:
+@subcommand("say what is wrong with a project and its server; changes nothing")
+def doctor(session: CommandSession) -> ExitCode:
     """Print what was checked, and what is wrong.
 
     Raises:
         ConfigurationError: the options name no spider of the project.
     """
     known, found = dict[str, ServerFacts | BloomError](), dict[Check, list[str]]()
-    for crawler in _crawlers(session):
+    # Of the chosen spider, or all; outside a project, of none in particular.
+    spiders = [session.crawler.spidercls] if session.opts.spider else session.all_spiders
+    crawlers = [*map(session.crawler_of, spiders)]
+    for crawler in crawlers:
         for one in _examine(known, crawler, is_in_project=bool(session.spiders)):
             names = found.setdefault(one, [])
             if name_of(crawler) not in names:
@@ -75,17 +85,19 @@ def run(session: CommandSession) -> ExitCode:
         "problems": problems,
         "checks": [one.document() | {"spiders": names} for one, names in found.items()],
     }
-    lines = [_line(one, _who(names, session)) for one, names in found.items()]
-    summary = f"{problems} problems found" if problems != 1 else "1 problem found"
-    session.report(document, "\n".join([*lines, "", summary if problems else "No problem found"]))
+    everybody = len({*map(name_of, crawlers)})
+    lines = [_line(one, names, everybody) for one, names in found.items()]
+    summary = f"{plural(problems, 'problem')} found" if problems else "No problem found"
+    session.report(document, "\n".join([*lines, "", summary]))
     return ExitCode.of(not problems)
 
 
-def _crawlers(session: CommandSession) -> list[Crawler]:
-    """Return crawlers of the chosen spider, or all; outside a project, of none in particular."""
-    if session.opts.spider is not None:
-        return [session.crawler]
-    return [*map(session.crawler_of, session.all_spiders)]
+def _line(one: Check, spiders: Sequence[str], everybody: int) -> str:
+    who = f" (spider {', '.join(spiders)})" if len(spiders) < everybody else ""
+    head = f"{MARKS[one.state]:8}{one.name}{who}: "
+    if isinstance(one.result, Finding):
+        return output.finding(one.result, head)
+    return output.wrapped(head + one.result)
 
 
 def _examine(
@@ -100,26 +112,25 @@ def _examine(
         is_in_project: whether there is a project.
     """
     settings, wrong, errors = read_settings(crawler.settings, name_of(crawler))
-    for error in errors:
-        yield Check("settings", of_error(error))
-    if not errors:
-        yield Check("settings", "all BLOOM_ settings are valid")
+    for result in map(of_error, errors) if errors else ["all BLOOM_ settings are valid"]:
+        yield Check("settings", result)
     yield from check(OF_PROJECT, Project(crawler, settings, is_in_project))
     if wrong & NAMES_OF_SERVER:
         yield Check("server", Unknown("not checked: settings that name it are wrong"))
         return
-    need = 0
-    try:
-        need = _need(settings, {})
-    except BloomError as error:
-        yield Check("settings", of_error(_in_words(error)))
-    place = place_of(settings.redis_url, need)
-    if place is not None:
-        yield from check(OF_PLACE, place)
-    if place is not None and not place.is_there:
+    need = _need(settings, {})
+    if isinstance(need, BloomError):
+        yield Check("settings", of_error(need))
+    directory = directory_of(settings.redis_url)
+    if directory is not None:
+        yield from check_place(directory, 0 if isinstance(need, BloomError) else need)
+    if directory is not None and not directory.exists() and os.name == "posix":
         yield Check("server", _binary())
     else:
         yield from _check_server(known, crawler, settings)
+
+
+# -- settings --
 
 
 def read_settings(
@@ -156,57 +167,58 @@ def _only(scrapy_settings: BaseSettings, names: Collection[str]) -> BaseSettings
     return copy
 
 
-def _who(names: Sequence[str], session: CommandSession) -> str:
-    """Return the spiders of a check, if it is not one of all spiders."""
-    if len(names) == len(_crawlers_names(session)):
-        return ""
-    return f" (spider {', '.join(names)})"
+# -- the place of an embedded server --
 
 
-def _crawlers_names(session: CommandSession) -> Sequence[str]:
-    return [session.opts.spider] if session.opts.spider else session.spiders or ["spider"]
-
-
-def _line(one: Check, who: str) -> str:
-    head = f"{MARKS[one.state]:8}{one.name}{who}: "
-    if isinstance(one.result, Finding):
-        return render.finding(one.result, head)
-    return render.wrapped(head + one.result)
-
-
-def place_of(url: str | None, need: int) -> Place | None:
-    """Look at the directory of an address for so many bytes; None if it is no embedded server's."""
+def directory_of(url: str | None) -> Path | None:
+    """Return the directory of an address; None if it is no embedded server's."""
     if url is None or not url.startswith("embedded:") or url.startswith("embedded://"):
         return None
     directory = Path(url.removeprefix("embedded:") or data_directory("bloom"))
-    directory = directory.expanduser().resolve()
+    return directory.expanduser().resolve()
+
+
+def check_place(directory: Path, need: int) -> Iterator[Check]:
+    """Yield what is to be said of an embedded server's directory, for so many bytes of filters."""
     parents = [directory, *directory.parents]
-    existing = next(path for path in parents if path.exists())
+    free = shutil.disk_usage(next(path for path in parents if path.exists())).free
     temporary = [Path(path).resolve() for path in (*TEMPORARY, tempfile.gettempdir())]
     # A volume is mounted somewhere below the root.
     is_mounted = any(os.path.ismount(path) for path in parents[:-1])
-    return Place(
-        directory,
-        directory.exists(),
-        shutil.disk_usage(existing).free,
-        any(path in parents for path in temporary),
-        any(map(os.path.exists, CONTAINER_FILES)) and not is_mounted,
-        need,
-    )
+    is_in_container = any(map(os.path.exists, CONTAINER_FILES)) and not is_mounted
+    if not is_in_container and not any(path in parents for path in temporary):
+        yield Check("place", f"{directory}, {size(free)} free")
+    else:
+        when = "the container is removed" if is_in_container else "the machine restarts"
+        remedy = 'Set BLOOM_REDIS_URL = "embedded:/a/lasting/directory"'
+        problem = Finding(
+            f"embedded: keeps its data in {directory}, which is lost when {when}",
+            "the filter is lost with all that is pending, and everything is crawled again",
+            f"{remedy} on a volume" if is_in_container else remedy,
+        )
+        yield Check("place", problem)
+    if free < ON_DISK * need:
+        problem = Finding(
+            f"{size(free)} are free on the disk of {directory}, and the filters take up to "
+            f"{size(ON_DISK * need)} there at full capacity",
+            "a server with a full disk refuses to record",
+            "Free the disk, or use a directory on another one",
+        )
+        yield Check("disk", problem)
 
 
 def _binary() -> Result:
     """Return whether there is an embedded server to start."""
-    try:
-        from scrapy_bloom.bloom.client.embedded import binary  # noqa: PLC0415 - needs POSIX
+    from scrapy_bloom.bloom.client.embedded import binary  # noqa: PLC0415 - needs POSIX
 
+    try:
         binary()
-    except ImportError:
-        text = '`url` = "embedded:" works on Linux and macOS only: use redis://host:port'
-        return of_error(BloomError(text))
     except BloomError as error:
         return of_error(error)
     return "embedded: is not there yet, the first crawl starts it"
+
+
+# -- the server and its filters --
 
 
 def _check_server(
@@ -217,7 +229,7 @@ def _check_server(
     try:
         if isinstance(facts, BloomError):
             raise facts
-        with closing(Server(settings, crawler.settings, "")) as server:
+        with closing(Server(settings, crawler.settings)) as server:
             facts = known[address] = facts or _read(server, settings)
             yield from _check_filters(crawler, settings, server, facts)
     except BloomError as error:
@@ -239,24 +251,10 @@ def _read(server: Server, settings: BloomSettings) -> ServerFacts:
         StorageError: it does not answer.
     """
     driver = Driver(server.client, server.address, settings.timeout, WORDS)
-    seconds = min(_ping(server) for _ in range(PINGS))
-    return ServerFacts(
-        address=server.address,
-        seconds=seconds,
-        is_cluster=isinstance(server.client, redis.RedisCluster),
-        server=driver.infos("server"),
-        memory=driver.infos("memory"),
-        persistence=driver.infos("persistence"),
-        replication=driver.infos("replication"),
-        save=driver.options("save"),
-    )
-
-
-def _ping(server: Server) -> float:
-    """Return the seconds until a server answers. Raises as ``Server.ping`` does."""
-    begin = time.perf_counter()
-    server.ping()
-    return time.perf_counter() - begin
+    seconds = min(timeit.repeat(server.ping, number=1, repeat=PINGS))
+    is_cluster = isinstance(server.client, redis.RedisCluster)
+    nodes, save = driver.infos("default"), driver.options("save")
+    return ServerFacts(server.address, seconds, is_cluster, nodes, save)
 
 
 def _check_filters(
@@ -265,35 +263,24 @@ def _check_filters(
     """Yield the checks of a server that answers, and of its filters."""
     windows = [] if facts.is_old else [*server.filters.by_window]
     looks = {window: _look(server, window) for window in windows}
-    snapshots = {window: one for window, one in looks.items() if isinstance(one, Snapshot)}
-    stored = [next(iter(one.rings.values())).config.schedule for one in snapshots.values()]
-    has_window = any([*stored, settings.schedule, settings.windows.others])
-    need = None
-    if not facts.is_old:
-        try:
-            need = _need(settings, snapshots)
-        except BloomError as error:
-            yield Check("settings", of_error(_in_words(error)))
+    found = {window: one for window, one in looks.items() if isinstance(one, Stored)}
+    schedules = [settings.schedule, *(stored.config.schedule for stored in found.values())]
+    need = None if facts.is_old else _need(settings, found)
+    if isinstance(need, BloomError):
+        yield Check("settings", of_error(need))
+        need = None
+    has_window = any([*schedules, settings.windows.others])
     facts = replace(facts, has_window=has_window, replicas=settings.wait_replicas, need=need)
     yield from check(OF_SERVER, facts)
     if facts.is_old:
         return
     yield Check("rights", _rights(server, has_ledger=settings.ledger))
-    ours = _fingerprinter(crawler)
     for window, look in looks.items():
-        name = f"filter {server.key(window)}"
-        if isinstance(look, Snapshot):
-            findings = [*filter(None, _findings(settings, server, window, look, ours))]
-            count = describe("", look).count
-            fine = f"{count:,} URLs, stored with the settings of the project"
-            yield from [Check(name, finding) for finding in findings] or [Check(name, fine)]
-        elif look is not None:
-            yield Check(name, of_error(look))
-        else:
-            yield Check(name, "is not there yet, the first crawl creates it")
+        for result in _results(crawler, settings, look):
+            yield Check(f"filter {server.key(window)}", result)
 
 
-def _look(server: Server, window: str) -> Snapshot | BloomError | None:
+def _look(server: Server, window: str) -> Stored | BloomError | None:
     """Return what is stored, or why it cannot be read."""
     try:
         return server.look(window)
@@ -301,10 +288,54 @@ def _look(server: Server, window: str) -> Snapshot | BloomError | None:
         return error
 
 
-def _rights(server: Server, *, has_ledger: bool) -> Result:
+def _results(
+    crawler: Crawler, settings: BloomSettings, look: Stored | BloomError | None
+) -> Iterable[Result]:
+    """Return what is wrong with a filter, or that it is fine."""
+    if look is None:
+        return ["is not there yet, the first crawl creates it"]
+    if isinstance(look, BloomError):
+        return [of_error(look)]
+    fine = f"{look.info.count:,} URLs, stored with the settings of the project"
+    return [*filter(None, _findings(crawler, settings, look))] or [fine]
+
+
+def _findings(
+    crawler: Crawler, settings: BloomSettings, stored: Stored
+) -> Iterator[Finding | None]:
+    """Yield what is wrong with a filter that can be read."""
+    yield compare(options_of(settings, stored.window), stored)
+    ours = _fingerprinter(crawler)
+    if ours:
+        yield advice.on_fingerprinter(stored.snapshot.header.fingerprinter, ours)
+    yield advice.on_capacity(stored.info)
+    if stored.info.lost_blocks:
+        yield Finding(
+            f"{stored.info.lost_blocks} of {stored.info.blocks} blocks are gone",
+            "their URLs are crawled again",
+            "Find out what has evicted, flushed or deleted them; the next crawl makes new ones",
+        )
+    if not settings.makes_claims:
+        yield advice.on_claims_ignored(stored.info.claims)
+
+
+def _fingerprinter(crawler: Crawler) -> str:
     try:
-        bloom = server.filter(DEFAULT)
-        bloom.run(_test_rights)
+        return global_object_name(type(fingerprinter_of(crawler)))
+    except Exception:  # of a class of the project's: another check says so
+        return ""
+
+
+def _rights(server: Server, *, has_ledger: bool) -> Result:
+    def test_open(session: FilterSession) -> Operation[None]:
+        replies = yield rights.test_open(session.keys, DEFAULT_BLOCKS)
+        error = rights.missing(replies)
+        if error is not None:
+            raise error
+
+    bloom = server.filter(server.key(DEFAULT))
+    try:
+        bloom.run(test_open)
         if has_ledger:
             bloom.run(ledger_protocol.check_rights)
     except BloomError as error:
@@ -312,66 +343,19 @@ def _rights(server: Server, *, has_ledger: bool) -> Result:
     return "the user may do what a crawl needs"
 
 
-def _test_rights(session: FilterSession) -> Operation[None]:
-    replies = yield rights.test_open(session.keys, DEFAULT_BLOCKS)
-    error = rights.missing(replies)
-    if error is not None:
-        raise error
-
-
-def _findings(
-    settings: BloomSettings, server: Server, window: str, snapshot: Snapshot, ours: str
-) -> Iterator[Finding | None]:
-    """Yield what is wrong with a filter.
-
-    Args:
-        settings: ours.
-        server: has it.
-        window: its window.
-        snapshot: what is stored.
-        ours: import path of the project's fingerprinter; "" if it cannot be used.
-    """
-    info = describe(server.key(window), snapshot)
-    yield compare(options_of(settings, window), server.key(window), snapshot)
-    if ours:
-        yield advice.on_fingerprinter(snapshot.header.fingerprinter, ours)
-    yield advice.on_capacity(info)
-    lost = snapshot.header.blocks - len(snapshot.rings)
-    if lost:
-        yield Finding(
-            f"{lost} of {info.blocks} blocks are gone",
-            "their URLs are crawled again",
-            "Find out what has evicted, flushed or deleted them; the next crawl makes new ones",
-        )
-    if not settings.makes_claims:
-        yield advice.on_claims_ignored(info.claims)
-
-
-def _need(settings: BloomSettings, snapshots: dict[str, Snapshot]) -> int:
+def _need(settings: BloomSettings, found: Mapping[str, Stored]) -> int | BloomError:
     """Return the bytes that all filters take at full capacity, beyond what they take now.
 
-    Raises:
-        ConfigurationError: a filter is impossible.
+    An error if a filter is impossible.
     """
     need = 0
-    for window in (DEFAULT, *settings.windows.others):
-        wanted, snapshot = options_of(settings, window), snapshots.get(window)
-        if snapshot is None:
-            header, config, taken = wanted.new_header(), wanted.config(DEFAULTS), 0
-        else:
-            header, ring = snapshot.header, next(iter(snapshot.rings.values()))
-            config, taken = wanted.config(ring.config), describe("", snapshot).memory
-        need += max(0, load(header, config, config.capacity).memory - taken)
-    return need
-
-
-def _fingerprinter(crawler: Crawler) -> str:
     try:
-        kind = type(fingerprinter_of(crawler))
-    except Exception:  # of a class of the project's: another check says so
-        return ""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _in_words(error: BloomError) -> BloomError:
-    return type(error)(in_words(str(error), WORDS))
+        for window in (DEFAULT, *settings.windows.others):
+            wanted, stored = options_of(settings, window), found.get(window)
+            header = stored.snapshot.header if stored is not None else wanted.new_header()
+            config = wanted.config(DEFAULTS if stored is None else stored.config)
+            taken = 0 if stored is None else stored.info.memory
+            need += max(0, load(header, config, config.capacity).memory - taken)
+    except BloomError as error:
+        return type(error)(in_words(str(error), WORDS))
+    return need

@@ -1,6 +1,5 @@
 """``scrapy bloom export`` and ``import``: a filter to a file, and back; whole or not at all."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -17,43 +16,21 @@ from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.units import plural
-from scrapy_bloom.cli.render import progress
-from scrapy_bloom.cli.session import (
-    CommandSession,
-    ExitCode,
-    Server,
-    Subcommand,
-    add_filter_options,
-    complain,
-    with_dates,
-)
+from scrapy_bloom.cli.output import complain, progress, with_dates
+from scrapy_bloom.cli.server import Server
+from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 
 #: The file name that stands for the standard output or input.
 STREAM = "-"
 
 
-def _add_export_options(parser: argparse.ArgumentParser) -> None:
-    _add_options(parser, "file to write; - is the standard output")
-    parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
-
-
-def _add_import_options(parser: argparse.ArgumentParser) -> None:
-    _add_options(parser, "file to read; - is the standard input")
-    parser.add_argument(
-        "--max-memory",
-        dest="file_memory",
-        metavar="BYTES",
-        default=MAX_MEMORY_BYTES,
-        help="bytes that the filter may take on the server (by default 4 GiB)",
-    )
-
-
-def _add_options(parser: argparse.ArgumentParser, meaning: str) -> None:
-    add_filter_options(parser)
-    parser.add_argument("file", metavar="FILE", help=meaning)
-
-
-def _export(session: CommandSession) -> ExitCode:
+@subcommand(
+    "save a filter to a file, also while it is in use",
+    *FILTER,
+    option("file", metavar="FILE", help="file to write; - is the standard output"),
+    option("--force", action="store_true", help="overwrite the file if it is there"),
+)
+def export(session: CommandSession) -> ExitCode:
     """Write a filter to a file, also while it is in use."""
     opts = session.opts
     if opts.file == STREAM and (opts.json or sys.stdout.isatty()):
@@ -62,13 +39,13 @@ def _export(session: CommandSession) -> ExitCode:
     if opts.file != STREAM and not opts.force and Path(opts.file).is_file():
         raise ConfigurationError(f"the file {opts.file!r} is there already: --force overwrites it")
     with session.connect() as server:
-        server.read(session.window)
+        bloom = server.read(session.window).bloom
         with (
             writing(sys.stdout.buffer if opts.file == STREAM else opts.file) as file,
             progress("bytes of bitmaps saved") as show,
         ):
             writer = ArchiveWriter(file)
-            saved = server.filter(session.window).run(lambda view: save(view.keys, writer, show))
+            saved = bloom.run(lambda view: save(view.keys, writer, show))
             if opts.file == STREAM:
                 file.flush()
         if saved.lost:
@@ -81,16 +58,28 @@ def _export(session: CommandSession) -> ExitCode:
     return ExitCode.FINE
 
 
-def _import(session: CommandSession) -> ExitCode:
+@subcommand(
+    "load a filter from a file",
+    *FILTER,
+    option("file", metavar="FILE", help="file to read; - is the standard input"),
+    option(
+        "--max-memory",
+        dest="file_memory",
+        metavar="BYTES",
+        default=MAX_MEMORY_BYTES,
+        help="bytes that the filter may take on the server (by default 4 GiB)",
+    ),
+)
+def import_(session: CommandSession) -> ExitCode:
     """Load a filter from a file."""
     opts, name = session.opts, session.window
     limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY_BYTES
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = ArchiveReader(file, limit)
         with session.connect() as server:
-            bloom, keys = server.filter(name), Keys(server.key(name))
+            bloom = server.filter(server.key(name))
             with progress("bytes of bitmaps loaded") as show:
-                saved = bloom.run_together(load(keys, reader, show))
+                saved = bloom.run_together(load(Keys(bloom.key), reader, show))
             _report(session, server, saved, f"loaded from {opts.file}")
     return ExitCode.FINE
 
@@ -111,9 +100,3 @@ def _report(session: CommandSession, server: Server, saved: Saved, text: str) ->
     }
     text = f"{plural(saved.count, 'URL')} {text}"
     session.report(with_dates(document), f"{key} on {server.address}: {text}")
-
-
-EXPORT = Subcommand(
-    "save a filter to a file, also while it is in use", _add_export_options, _export
-)
-IMPORT = Subcommand("load a filter from a file", _add_import_options, _import)

@@ -1,144 +1,108 @@
-"""``scrapy bloom info``: what filters hold. Changes nothing."""
+"""``scrapy bloom info`` and ``list``: what filters hold, and which there are. Change nothing."""
 
-import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
+import redis
+
+from scrapy_bloom.bloom.client.driver import reading
+from scrapy_bloom.bloom.errors import BloomError, explain, showable
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 from scrapy_bloom.bloom.model.units import plural
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, describe
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
 from scrapy_bloom.bloom.protocol.measure import MAX_PROBES, Measurement
-from scrapy_bloom.bloom.protocol.ring_store import Snapshot
+from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
 from scrapy_bloom.bloom.validators import whole_number
-from scrapy_bloom.cli import render
-from scrapy_bloom.cli.render import (
+from scrapy_bloom.cli import output
+from scrapy_bloom.cli.change import compare, options_of
+from scrapy_bloom.cli.output import (
     Column,
+    Document,
     discards,
     minute,
     places,
     size,
     table,
+    to_json,
     two_digits,
     under,
     window_and_period,
+    with_dates,
 )
-from scrapy_bloom.cli.session import (
-    CommandSession,
-    ExitCode,
-    Server,
-    add_filter_options,
-    to_json,
+from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
+from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.settings import WORDS
+
+#: Names of headers and rings, and a few others.
+PATTERN = "{*:*}:[hr]*"
+_NAME = re.compile(rb"\{(.+):[0-9]{1,5}\}:(?:header|ring)", re.DOTALL)
+#: Keys that the server walks in one step.
+STEP = 1_000
+#: What a user needs to find filters by the names of their keys.
+RIGHTS = f"what scrapy bloom acl --for {CRAWL},{LIST} prints"
+MEASURE = option(
+    "--measure",
+    nargs="?",
+    const="100000",
+    metavar="N",
+    help="say how likely a new URL is hidden now, by N random fingerprints (default 100,000)",
 )
-from scrapy_bloom.cli.settings import compare, options_of
-
-HELP = "show what filters hold; changes nothing"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_filter_options(parser)
-    add_measure_option(parser)
+# -- info --
 
 
-def add_measure_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option ``--measure``."""
-    parser.add_argument(
-        "--measure",
-        nargs="?",
-        const="100000",
-        metavar="N",
-        help="say how likely a new URL is hidden now, by N random fingerprints (default 100,000)",
-    )
-
-
-def run(session: CommandSession) -> ExitCode:
+@subcommand(
+    "show what filters hold, where a URL and each version of it count as one; changes nothing",
+    *FILTER,
+    MEASURE,
+)
+def info(session: CommandSession) -> ExitCode:
     """Print what the chosen filters hold.
 
     Raises:
         StorageError: the server did not answer, or a filter cannot be read.
     """
-    documents, texts = [], []
+    found = list[tuple[Document, str]]()
     with session.connect() as server:
-        for found in gather(session, server):
-            document: dict[str, Any] = {
-                "name": found.window,
-                "key": found.key,
-                "exists": found.info is not None,
-            }
-            text = f"{found.key} on {server.address} (window {found.window!r}): "
-            text += "there is no such filter"
-            if found.info is not None:
-                more, text = _describe(session, server, found, found.info)
-                document |= more
-            documents.append(document)
-            texts.append(text)
-        session.report({"address": server.address, "filters": documents}, "\n\n".join(texts))
-    return ExitCode.of(any(document["exists"] for document in documents))
+        for name, stored in session.chosen(server):
+            document: Document = {"name": name, "key": server.key(name), "exists": bool(stored)}
+            where = f"{server.key(name)} on {server.address} (window {name!r})"
+            more, text = _describe(session, stored) if stored is not None else ({}, "")
+            found.append((document | more, text or f"{where}: there is no such filter"))
+        session.report_filters(server, found)
+    return ExitCode.of(any(document["exists"] for document, _ in found))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A filter as it was read.
-
-    Args:
-        window: its window's name.
-        key: its key.
-        snapshot: what is stored; None if there is no such filter.
-        info: what it holds; None if there is no such filter.
-    """
-
-    window: str
-    key: str
-    snapshot: Snapshot | None = None
-    info: FilterInfo | None = None
-
-
-def gather(session: CommandSession, server: Server) -> Iterator[Found]:
-    """Yield each chosen filter.
-
-    Raises:
-        StorageError: the server did not answer, or a filter cannot be read.
-    """
-    windows = [session.window] if session.is_chosen else session.windows
-    for name in windows:
-        key, snapshot = server.key(name), server.look(name)
-        if snapshot is None:
-            yield Found(name, key)
-        else:
-            lost = snapshot.header.blocks - len(snapshot.rings)
-            yield Found(name, key, snapshot, describe(key, snapshot, lost))
-
-
-def measure(session: CommandSession, server: Server, name: str) -> Measurement | None:
-    """Measure the error rate of a window's filter; None if ``--measure`` is not given."""
+def measure(session: CommandSession, stored: Stored) -> Measurement | None:
+    """Measure the error rate of a filter; None if ``--measure`` is not given."""
     if session.opts.measure is None:
         return None
     meaning = "fingerprints to test"
     probes = whole_number("--measure", session.opts.measure, 1, MAX_PROBES, meaning)
-    return server.filter(name).measure(probes)
+    return stored.bloom.measure(probes)
 
 
-def _describe(
-    session: CommandSession, server: Server, found: Found, info: FilterInfo
-) -> tuple[dict[str, Any], str]:
+def _describe(session: CommandSession, stored: Stored) -> tuple[Document, str]:
     """Return what a filter holds, as JSON and as text."""
-    document: dict[str, Any] = to_json(info)
-    measured = measure(session, server, found.window)
+    document: Document = to_json(stored.info)
+    measured = measure(session, stored)
     if measured is not None:
         document["measured"] = to_json(measured)
-    text = _as_text(found.window, server.address, info, measured)
-    differs = None
+    text = _as_text(stored, measured)
     # The windows of a filter that --key names are not known.
-    if found.snapshot and found.window in session.windows:
-        options = options_of(session.settings, found.window)
-        differs = compare(options, found.key, found.snapshot)
+    is_known = stored.window in session.windows
+    differs = compare(options_of(session.settings, stored.window), stored) if is_known else None
     document["differs"] = asdict(differs) if differs else None
-    return document, f"{text}\n\n{render.finding(differs)}" if differs else text
+    return document, f"{text}\n\n{output.finding(differs)}" if differs else text
 
 
-def _as_text(name: str, address: str, info: FilterInfo, measured: Measurement | None) -> str:
+def _as_text(stored: Stored, measured: Measurement | None) -> str:
     """Return what a filter is and holds."""
+    info = stored.info
     rate, room = f"{two_digits(info.estimated_error_rate)} now", _room(info)
     if info.has_configured_sizes:
         rate += f", {two_digits(info.error_rate)} at most asked for"
@@ -164,8 +128,8 @@ def _as_text(name: str, address: str, info: FilterInfo, measured: Measurement | 
         facts["discards"] = discards(info, "now")
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
-    heading = f"{info.key} on {address} (window {name!r})"
-    return "\n".join((under(heading, facts), "", table(_generations(info), info.generations)))
+    heading = f"{stored.where} (window {stored.window!r})"
+    return "\n".join((under(heading, facts), "", *table(generations(info), info.generations)))
 
 
 def _measured(m: Measurement) -> str:
@@ -176,16 +140,21 @@ def _measured(m: Measurement) -> str:
     )
 
 
-def _generations(info: FilterInfo) -> Sequence[Column[GenerationInfo]]:
+def generations(info: FilterInfo) -> Sequence[Column[GenerationInfo]]:
+    """Return the columns of a table of generations."""
     return (
-        Column("opened (UTC)", lambda one: minute(one.opened)),
-        Column("closes", lambda one: _ends(info, one)[0]),
-        Column("forgotten", lambda one: _ends(info, one)[1]),
-        Column("URLs", lambda one: f"{one.count:,}"),
-        Column("fill", lambda one: f"{one.fill_ratio:.1%}"),
-        Column("rate now", lambda one: two_digits(one.estimated_error_rate)),
-        Column("layers", lambda one: str(one.layers)),
-        Column("memory", lambda one: size(one.memory)),
+        Column("opened (UTC)", lambda one: minute(one.opened), field="opened"),
+        Column("closes", lambda one: _ends(info, one)[0], field="closes"),
+        Column("forgotten", lambda one: _ends(info, one)[1], field="forgotten"),
+        Column("URLs", lambda one: f"{one.count:,}", field="count"),
+        Column("fill", lambda one: f"{one.fill_ratio:.1%}", field="fill_ratio"),
+        Column(
+            "rate now",
+            lambda one: two_digits(one.estimated_error_rate),
+            field="estimated_error_rate",
+        ),
+        Column("layers", lambda one: str(one.layers), field="layers"),
+        Column("memory", lambda one: size(one.memory), field="memory"),
     )
 
 
@@ -220,3 +189,90 @@ def _new_sizes(info: FilterInfo) -> str:
         f"{info.capacity:,} URLs a generation, an error rate of {info.error_rate:g}: from the next "
         f"{since}"
     )
+
+
+# -- list --
+
+
+@subcommand("list all filters on the server, of all projects; changes nothing")
+def list_(session: CommandSession) -> ExitCode:
+    """Print a line about each filter.
+
+    Raises:
+        ConfigurationError: settings are wrong.
+        StorageError: the server did not answer, or the user may not see the names of all keys.
+    """
+    with session.connect() as server:
+        names, others = names_in(_walk(server))
+        found = [one for name in names if (one := _listed(server, name))]
+    skipped = others + len(names) - len(found)
+    lines = [f"{plural(len(found), 'filter')} on {server.address}"]
+    if found:
+        lines += ["", *table(LISTED, found)]
+    if skipped:
+        lines += ["", f"{skipped:,} with keys like a filter's are none, or cannot be read: skipped"]
+    document = {"address": server.address, "filters": found, "skipped": skipped}
+    session.report(document, "\n".join(lines))
+    return ExitCode.FINE
+
+
+def names_in(keys: Iterable[bytes]) -> tuple[list[str], int]:
+    """Return the filters that names of keys are of, and how many names look alike and are not."""
+    names, others = set[str](), set[bytes]()
+    for key in keys:
+        match = _NAME.fullmatch(key)
+        if match is None:
+            continue
+        try:
+            names.add(Keys(match[1].decode()).prefix)
+        except (ValueError, BloomError):
+            others.add(match[1])
+    return sorted(names), len(others)
+
+
+def _walk(server: Server) -> Iterator[bytes]:
+    """Yield names of keys, of a cluster those of all primaries; some may come twice."""
+    try:
+        with reading():
+            for key in server.client.scan_iter(match=PATTERN, count=STEP):
+                yield key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
+    except (redis.RedisError, OSError) as error:
+        raise explain(error, server.address, {**WORDS, "rights": RIGHTS}) from showable(error)
+
+
+def _listed(server: Server, name: str) -> Document | None:
+    """Read a filter; None for keys that only look like one's, or that cannot be read."""
+    try:
+        stored = server.look_at(name)
+        if stored is None:
+            return None
+        found = workers.parse_all(stored.workers.entries).values()
+    except BloomError:
+        server.ping()  # is it the server that fails?
+        return None
+    last = max((worker.until for worker in found), default=0)
+    document: Document = to_json(stored.info)
+    document |= with_dates({"closes": stored.info.generations[0].closes})
+    return document | {"workers": {"alive": stored.alive} | with_dates({"until": last})}
+
+
+def _rotation(row: Document) -> str:
+    return minute(row["closes"]) or ("never" if row["window"] is None else "by runs")
+
+
+def _worker(row: Document) -> str:
+    alive, until = row["workers"]["alive"], row["workers"]["until"]
+    return f"{alive:,} alive" if alive else minute(until) or "-"
+
+
+LISTED: Sequence[Column[Document]] = (
+    Column("window", lambda row: row["window"] or "never"),
+    Column("generations", lambda row: str(len(row["generations"]))),
+    Column("capacity", lambda row: f"{row['capacity']:,}"),
+    Column("URLs", lambda row: f"{row['count']:,}"),
+    Column("fill", lambda row: f"{row['generations'][0]['fill_ratio']:.1%}"),
+    Column("memory", lambda row: size(row["memory"])),
+    Column("rotates (UTC)", _rotation),
+    Column("last worker", _worker),
+    Column("key", lambda row: row["key"], is_left=True),
+)

@@ -17,12 +17,12 @@ from typing import IO, Any
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
-from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.cli.check import Identifier
-from scrapy_bloom.cli.render import progress
-from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options, complain
+from scrapy_bloom.cli.output import complain, progress
+from scrapy_bloom.cli.server import Server
+from scrapy_bloom.cli.session import CHANGE, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 from scrapy_bloom.migrate import (
     BATCH,
@@ -35,7 +35,6 @@ from scrapy_bloom.migrate import (
     open_file,
 )
 
-HELP = "record what other dupefilters have seen"
 #: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY is set.
 SET_KEY = "%(spider)s:dupefilter"
 OURS = "scrapy_bloom.ScrapyRedisFingerprinter"
@@ -54,26 +53,25 @@ class Target:
     """
 
     def __init__(self, server: Server, windows: Iterable[str]) -> None:
+        names, made = sorted(windows), server.filters.by_window
         self._address = server.address
-        names = sorted(windows)
-        self._stored = {window: found for window in names if (found := server.look(window))}
+        self._stored = {name: stored for name in names if (stored := server.look(name))}
+        for name in names:
+            if name not in self._stored and name not in made:
+                raise server.absent(name)
+        #: Those that do not exist are made by the project's settings.
+        self._blooms = {
+            name: self._stored[name].bloom if name in self._stored else made[name] for name in names
+        }
         #: Windows whose filters exist.
         self._existing = set(self._stored)
-        self._blooms: dict[str, BloomFilter] = {}
-        for window in names:
-            if window in self._stored:
-                self._blooms[window] = server.filter(window)
-            elif window in server.filters.by_window:
-                self._blooms[window] = server.filters.by_window[window]
-            else:
-                raise server.absent(window)
         self.keys = [bloom.key for bloom in self._blooms.values()]
         self.name = f"{', '.join(map(repr, self.keys))} on {server.address}"
 
     def warn(self, identifier: Identifier, entries: int) -> None:
         """Warn of filters that do not suit the fingerprinter, or so many entries."""
-        for snapshot in self._stored.values():
-            identifier.warn_of(snapshot)
+        for stored in self._stored.values():
+            identifier.warn_of(stored)
         (bloom, *others) = self._blooms.values()
         capacity = bloom.session.wanted.config(DEFAULTS).capacity
         if not others and not self._stored and entries > capacity:
@@ -117,41 +115,39 @@ class Target:
         )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_change_options(parser)
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument(
-        "--from-set",
-        nargs="?",
-        const="",
-        metavar="KEY",
-        help="the SET that scrapy-redis keeps fingerprints in (by default the spider's)",
-    )
-    group.add_argument(
-        "--from-seen", metavar="PATH", help="Scrapy's requests.seen, or the JOBDIR that it is in"
-    )
-    group.add_argument(
-        "--from-urls", metavar="FILE", help="URLs, one a line; - reads them from stdin"
-    )
-    parser.add_argument(
+@subcommand(
+    "record what other dupefilters have seen",
+    *CHANGE,
+    [
+        option(
+            "--from-set",
+            nargs="?",
+            const="",
+            metavar="KEY",
+            help="the SET that scrapy-redis keeps fingerprints in (by default the spider's)",
+        ),
+        option(
+            "--from-seen",
+            metavar="PATH",
+            help="Scrapy's requests.seen, or the JOBDIR that it is in",
+        ),
+        option("--from-urls", metavar="FILE", help="URLs, one a line; - reads them from stdin"),
+    ],
+    option(
         "--from-server",
         metavar="URL",
         help="server of the SET (by default that of scrapy-redis's settings)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--any-fingerprinter",
         action="store_true",
         help="import a SET although REQUEST_FINGERPRINTER_CLASS is not scrapy-redis's",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only read, count and look up")
-    parser.add_argument("--rate", metavar="N", help="entries per second at most")
-    parser.add_argument(
-        "--no-verify", action="store_true", help="do not look up all entries at the end"
-    )
-
-
-def run(session: CommandSession) -> ExitCode:
+    ),
+    option("--dry-run", action="store_true", help="only read, count and look up"),
+    option("--rate", metavar="N", help="entries per second at most"),
+    option("--no-verify", action="store_true", help="do not look up all entries at the end"),
+)
+def migrate(session: CommandSession) -> ExitCode:
     """Record the source's entries, or only count them.
 
     Raises:

@@ -11,21 +11,21 @@ from scrapy_bloom.bloom.model.header import WRITE_NEWEST
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.bloom.validators import MAX_CAPACITY, whole_number
-from scrapy_bloom.cli.render import (
+from scrapy_bloom.cli.output import (
     Column,
     discards,
     expected,
     places,
     size,
     table,
+    to_json,
     two_digits,
     under,
     window_and_period,
 )
-from scrapy_bloom.cli.session import CommandSession, ExitCode, to_json
+from scrapy_bloom.cli.session import CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.settings import FILTER_SETTINGS, LIBRARY_ONLY, WORDS
 
-HELP = "say what a filter would take; needs no server"
 #: Bytes that the ledger takes for a page, and for one whose request is not packed yet, about:
 #: measured in decision 050.
 LEDGER_BYTES, ENTRY_BYTES = 30, 300
@@ -37,20 +37,16 @@ PLAN_OPTIONS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument(
-        "--urls", metavar="N", help="URLs that the site has in all; says which capacity to set"
-    )
-    parser.add_argument(
-        "--new-a-month", metavar="N", help="URLs that come every month (with --urls)"
-    )
-    others = {name: OPTIONS[name].help for name in LIBRARY_ONLY}
-    for name, text in (PLAN_OPTIONS | others).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
-
-
-def run(session: CommandSession) -> ExitCode:
+@subcommand(
+    "say what a filter would take; needs no server",
+    option("--urls", metavar="N", help="URLs that the site has in all; says which capacity to set"),
+    option("--new-a-month", metavar="N", help="URLs that come every month (with --urls)"),
+    *(
+        option(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+        for name, text in {**PLAN_OPTIONS, **{n: OPTIONS[n].help for n in LIBRARY_ONLY}}.items()
+    ),
+)
+def plan(session: CommandSession) -> ExitCode:
     """Print the plan.
 
     Raises:
@@ -124,7 +120,7 @@ def as_text(f: Forecast) -> str:
     if f.counting:
         facts["discards"] = discards(f.loads[0], "at capacity")
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
-    return "\n".join((under(heading, facts), "", table(LOADS, f.loads)))
+    return "\n".join((under(heading, facts), "", *table(LOADS, f.loads)))
 
 
 def _site_as_text(site: Site, forecast: Forecast) -> str:

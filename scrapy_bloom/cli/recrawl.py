@@ -1,82 +1,66 @@
 """``scrapy bloom recrawl``: leaves URLs for the next crawl, as a worker that is gone would."""
 
-import argparse
-from collections.abc import Mapping, Sequence
-from enum import Enum
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from scrapy import Spider
+from scrapy import Request, Spider
+from scrapy.link import Link
+from scrapy.spiders import CrawlSpider
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.verdicts import Verdict
-from scrapy_bloom.cli import render
 from scrapy_bloom.cli.check import Identifier
-from scrapy_bloom.cli.recrawl_targets import (
-    RecrawlTarget,
-    TargetReader,
-    pending_targets,
-    read_targets,
-)
-from scrapy_bloom.cli.session import (
-    CommandSession,
-    ExitCode,
-    Server,
-    add_filter_options,
-    complain,
-    print_json_list,
-)
-from scrapy_bloom.cli.stored_claims import printable, without_credentials
+from scrapy_bloom.cli.output import Column, Document, complain, printable, progress
+from scrapy_bloom.cli.server import Stored, url_of, without_credentials
+from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl.claims import request_codec, workers
-from scrapy_bloom.settings import CRAWLED
+from scrapy_bloom.crawl.claims.tracker import META, key_of, set_claims
+from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.migrate import open_file, parse_line
+from scrapy_bloom.settings import CRAWLED, RUN
 
-HELP = "let the next crawl, or one that runs, crawl URLs again, whether or not they are seen"
 #: URLs that are left in one round.
 BATCH = 1_000
+#: Wrong lines that are shown.
+MAX_NAMED = 20
 #: Stands in the claims in the place of a nonce.
 NONCE = "recrawl"
+#: What becomes of a URL, as JSON has it: the next crawl crawls it; it had failed, and the next
+#: crawl tries its request again; a worker has it or has left it, so that it is crawled in any case.
+LEFT, DUE, CLAIMED = "left", "due", "claimed"
+STATES = {LEFT: "will be crawled", DUE: "failed, is due", CLAIMED: "claimed already"}
+COLUMNS: Sequence[Column[Document]] = (
+    Column("", lambda row: STATES[row["state"]], is_left=True),
+    Column("", lambda row: printable(row["url"]), is_left=True),
+)
 
 
-class State(Enum):
-    """What becomes of a URL; the value is its name in JSON."""
-
-    #: The next crawl crawls it.
-    LEFT = "left"
-    #: It had failed, and the next crawl tries its request again.
-    DUE = "due"
-    #: A worker has it, or has left it: it is crawled in any case.
-    CLAIMED = "claimed"
-
-
-#: How a URL's line begins.
-WORDS = {
-    State.LEFT: "will be crawled",
-    State.DUE: "failed, is due",
-    State.CLAIMED: "claimed already",
-}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_filter_options(parser)
-    parser.add_argument("urls", nargs="*", metavar="URL")
-    parser.add_argument("--file", metavar="FILE", help="URLs, one a line; - is the standard input")
-    parser.add_argument("--failed", action="store_true", help="all pages that failed, now")
-    parser.add_argument(
+@subcommand(
+    "let the next crawl, or one that runs, crawl URLs again, whether or not they are seen",
+    *FILTER,
+    option("urls", nargs="*", metavar="URL"),
+    option("--file", metavar="FILE", help="URLs, one a line; - is the standard input"),
+    option("--failed", action="store_true", help="all pages that failed, now"),
+    option(
         "--callback",
         metavar="NAME",
         help="method of the spider that gets the pages. By default, a page that failed goes where "
         "it would have gone, and others to the spider's parse; in a CrawlSpider, where a link to "
         "them goes by the first rule that matches",
-    )
-
-
-def run(session: CommandSession) -> ExitCode:
+    ),
+)
+def recrawl(session: CommandSession) -> ExitCode:
     """Leave URLs for the next crawl.
 
     Raises:
@@ -97,23 +81,37 @@ def run(session: CommandSession) -> ExitCode:
         return ExitCode.NO
     reader.warn_of_rules(targets)
     with session.connect() as server:
-        blocks = session.stored_blocks(server)
-        windows = {*blocks, *(target.key[0] for target in targets)}
-        filters = {name: _filter(server, identifier, name) for name in sorted(windows)}
+        filters = session.stored(server)
+        for target in targets:
+            if target.key[0] not in filters:
+                raise server.absent(target.key[0])
+        for stored in filters.values():
+            identifier.warn_of(stored)
         items = {target.item for target in targets}
-        pending = [*pending_targets(server, filters, blocks, reader, items, failed=opts.failed)]
+        pending = [*pending_targets(reader, filters.values(), items, failed=opts.failed)]
         found = {target.item for target in pending}
         new = (target for target in targets if target.item not in found)
         targets = [*{target.key: target for target in chain(pending, new)}.values()]
-        states = _Leaver(session, reader, filters).leave_all(targets)
-        _report(session, server, spider, [(target, states[target]) for target in targets])
+        states = _Leaver(session, spider.name).leave(filters, targets)
+        where = f"{server.key(session.window)} on {server.address}"
+        counts = {state: [*states.values()].count(state) for state in STATES}
+        head = {"address": server.address, "spider": spider.name} | counts
+        rows = (
+            {"url": without_credentials(one.url), "name": one.key[0], "state": states[one]}
+            for one in targets
+        )
+        text = f"{where}: {_summary(spider.name, counts)}"
+        session.report_list(head, "urls", rows, COLUMNS, lambda _: text)
     return ExitCode.FINE
 
 
-def _filter(server: Server, identifier: Identifier, window: str) -> BloomFilter:
-    """Return a window's filter, which must exist; warn of another fingerprinter."""
-    identifier.warn_of(server.read(window))
-    return server.filter(window)
+def _summary(spider: str, counts: Mapping[str, int]) -> str:
+    urls = plural(counts[LEFT] + counts[DUE], "URL is", "URLs are")
+    text = f"{urls} left for the next crawl of {spider!r}, or one that runs now"
+    if counts[CLAIMED]:
+        text += f"; {counts[CLAIMED]:,} are claimed already: a worker crawls them now, or they wait"
+        text += " for the next crawl"
+    return text
 
 
 # -- the spider --
@@ -151,32 +149,202 @@ def _callback(spider: Spider, name: str | None) -> Any:
         raise ConfigurationError(f"--callback: {error} {cls.name!r}") from None
 
 
+# -- the URLs --
+
+
+@dataclass(frozen=True, slots=True)
+class RecrawlTarget:
+    """A URL to crawl again.
+
+    Args:
+        url: the URL.
+        key: its window and fingerprint.
+        item: its fingerprint; not that of its version, or of a key of its own.
+        request: its request as it is stored.
+        is_pending: whether it has a claim.
+    """
+
+    url: str
+    key: Key
+    item: bytes
+    request: str
+    is_pending: bool = False
+
+
+class TargetReader:
+    """Reads URLs, and makes their requests.
+
+    Args:
+        spider: the spider, which is not initialized: only its class counts.
+        callback: its method that gets the pages; None for the default.
+        identifier: finds windows and fingerprints.
+    """
+
+    def __init__(self, spider: Spider, callback: Any, identifier: Identifier) -> None:
+        self.spider, self._callback, self._identifier = spider, callback, identifier
+
+    def read(self, url: str) -> RecrawlTarget:
+        """Return a target.
+
+        Raises:
+            ConfigurationError: the URL cannot be crawled, or no claim can stand for it.
+        """
+        name = shown(without_credentials(url))
+        if not _is_of_a_page(url):
+            raise ConfigurationError(
+                f"{name} is no URL of a page: give it in full, as https://example.com/page"
+            )
+        window, item = self._identifier.identify(url)
+        if window == RUN:
+            raise ConfigurationError(
+                f"{name} has the window {RUN!r} by BLOOM_RECRAWL_RULES: each run crawls it when it "
+                "is found, and none remembers it"
+            )
+        request = self._new_request(url)
+        # A redirect of it has it as well: else it would end at a page that is seen.
+        request.dont_filter = True
+        set_claims(request, {(window, item): 0})
+        try:
+            text = request_codec.dump(request, self.spider)
+        except request_codec.NotKeepableError as error:
+            raise ConfigurationError(f"{name} cannot be stored: {error}") from None
+        return RecrawlTarget(url, (window, item), item, text)
+
+    def _new_request(self, url: str) -> Request:
+        """Return a request with the callback that is asked for, or that a link to it would have."""
+        number = None if self._callback else self._rule_of(url)
+        if number is None:
+            return Request(url, callback=self._callback)
+        spider: Any = self.spider
+        request: Request = spider._build_request(number, Link(url))  # noqa: SLF001 - no other way
+        return request
+
+    def _rule_of(self, url: str) -> int | None:
+        """Return the number of the first rule of a CrawlSpider that matches a URL; or None."""
+        rules = self.spider.rules if isinstance(self.spider, CrawlSpider) else ()
+        matches = (n for n, rule in enumerate(rules) if rule.link_extractor.matches(url))
+        return next(matches, None)
+
+    def warn_of_rules(self, targets: Iterable[RecrawlTarget]) -> None:
+        """Say that pages of a CrawlSpider yield no items, if no callback gets them."""
+        if self._callback is not None or not isinstance(self.spider, CrawlSpider):
+            return
+        if count := sum(self._rule_of(target.url) is None for target in targets):
+            complain(
+                f"no rule of spider {self.spider.name!r} matches {count:,} of the URLs: only their "
+                "links are followed, unless --callback says which method gets the pages"
+            )
+
+    def read_claim(
+        self, window: str, name: str, stored: bytes | None, items: Collection[bytes] | None
+    ) -> RecrawlTarget | None:
+        """Return a claim's target; None if it is of none of the items, or cannot be crawled."""
+        url = url_of(stored)
+        if url is None or not (items is None or self._identifier.identify(url)[1] in items):
+            return None
+        try:
+            text = (stored or b"").decode().split(" ", 4)[4]
+            request = request_codec.load(text, self.spider)
+            item = self._identifier.item(request)
+            keys = map(key_of, request.meta[META])
+            key = next(key for key in keys if key[0] == window and field_of(key[1]) == name)
+            request = request.replace(
+                callback=self._callback, errback=None, cb_kwargs={}, dont_filter=True
+            )
+            text = request_codec.dump(request, self.spider)
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
+            return None
+        is_wanted = items is None or item in items
+        return RecrawlTarget(url, key, item, text, is_pending=True) if is_wanted else None
+
+
+def _is_of_a_page(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def read_targets(
+    reader: TargetReader, urls: Iterable[str], file: str | None
+) -> tuple[list[RecrawlTarget], int]:
+    """Return the targets, each once, and how many URLs are wrong; complain about these."""
+    found, wrong = dict[Key, RecrawlTarget](), list[str]()
+    given = (("", url.encode("utf-8", "surrogateescape")) for url in urls)
+    for where, line in chain(given, _lines(file)):
+        try:
+            if url := parse_line(line):
+                target = reader.read(url)
+                found.setdefault(target.key, target)
+        except ConfigurationError as error:
+            wrong.append(f"{where}{error}")
+    for text in wrong[:MAX_NAMED]:
+        complain(text)
+    return [*found.values()], len(wrong)
+
+
+def _lines(file: str | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines of a file, each after its number; ``-`` is the standard input."""
+    if file is not None:
+        is_stdin = file == "-"
+        with (
+            nullcontext(sys.stdin.buffer) if is_stdin else open_file(Path(file), "--file") as stream
+        ):
+            for number, line in enumerate(stream, 1):
+                yield f"line {number:,}: ", line
+
+
+def pending_targets(
+    reader: TargetReader, filters: Iterable[Stored], items: Collection[bytes], *, failed: bool
+) -> Iterator[RecrawlTarget]:
+    """Yield the spider's claims of items under any key or version, or of all pages that failed."""
+    without = 0
+    for stored in filters:
+        for block, page in stored.claims():
+            own = [one for one in page.claims if workers.is_of(one.owner, reader.spider.name)]
+            texts = stored.stored_claims(block, [claim.field for claim in own])
+            for claim, text in zip(own, texts, strict=True):
+                is_any = failed and claim.was_tried
+                wanted = None if is_any else items
+                target = reader.read_claim(stored.window, claim.field, text, wanted)
+                if target is not None:
+                    yield target
+                without += is_any and target is None
+    if without:
+        complain(
+            f"{without:,} pages failed and have no request any more: they are crawled when they "
+            "are linked again, or by their URLs"
+        )
+
+
 # -- leaving them --
 
 
 class _Leaver:
     """Leaves URLs in their filters."""
 
-    def __init__(
-        self, session: CommandSession, reader: TargetReader, filters: Mapping[str, BloomFilter]
-    ) -> None:
-        self._owner = workers.failed_id(reader.spider.name)
+    def __init__(self, session: CommandSession, spider: str) -> None:
+        self._owner = workers.failed_id(spider)
         self._memory = session.settings.pending_memory
         self._replaces = session.opts.callback is not None
-        self._reader, self._filters = reader, filters
 
-    def leave_all(self, targets: Sequence[RecrawlTarget]) -> dict[RecrawlTarget, State]:
+    def leave(
+        self, filters: Mapping[str, Stored], targets: Sequence[RecrawlTarget]
+    ) -> dict[RecrawlTarget, str]:
         """Leave targets, batch by batch; return their states.
 
         Raises:
             BloomError: the server did not answer, or has no room; the first batches are left.
         """
-        states: dict[RecrawlTarget, State] = {}
+        states: dict[RecrawlTarget, str] = {}
         try:
-            with render.progress("leaving URLs") as show:
-                for start in range(0, len(targets), BATCH):
-                    states |= self._leave(targets[start : start + BATCH])
-                    show(len(states), len(targets))
+            with progress("leaving URLs") as show:
+                for window, stored in filters.items():
+                    part = [target for target in targets if target.key[0] == window]
+                    for start in range(0, len(part), BATCH):
+                        states |= self._leave_in(stored.bloom, part[start : start + BATCH])
+                        show(len(states), len(targets))
         except BloomError:
             complain(
                 f"{len(states):,} of {len(targets):,} URLs are done, and some of the next ones "
@@ -185,30 +353,23 @@ class _Leaver:
             raise
         return states
 
-    def _leave(self, targets: Sequence[RecrawlTarget]) -> dict[RecrawlTarget, State]:
-        states: dict[RecrawlTarget, State] = {}
-        for window, bloom in self._filters.items():
-            if part := [target for target in targets if target.key[0] == window]:
-                states |= self._leave_in(bloom, part)
-        return states
-
     def _leave_in(
         self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]
-    ) -> dict[RecrawlTarget, State]:
-        states, free = dict[RecrawlTarget, State](), list[RecrawlTarget]()
+    ) -> dict[RecrawlTarget, str]:
+        states, free = dict[RecrawlTarget, str](), list[RecrawlTarget]()
         items = [target.key[1] for target in targets]
         make_due = partial(claim_protocol.make_due, items=items, owner=self._owner, nonce=NONCE)
         due = bloom.run(make_due)
         for target, item in zip(targets, items, strict=True):
             verdict = due[field_of(item)]
-            states[target] = State.DUE if verdict is Verdict.MINE else State.CLAIMED
+            states[target] = DUE if verdict is Verdict.MINE else CLAIMED
             # Not one whose claim a crawl has ended since.
-            has_none = verdict is Verdict.SEEN and target.pending is None
+            has_none = verdict is Verdict.SEEN and not target.is_pending
             if has_none or (verdict is Verdict.MINE and self._replaces):
                 free.append(target)
         for target, verdict in zip(free, self._claim(bloom, free), strict=True):
             # Another verdict: a worker has claimed it since.
-            states[target] = State.LEFT if verdict is Verdict.NEW else State.CLAIMED
+            states[target] = LEFT if verdict is Verdict.NEW else CLAIMED
         return states
 
     def _claim(self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]) -> list[Verdict]:
@@ -216,18 +377,9 @@ class _Leaver:
         if not targets:
             return []
         items = [target.key[1] for target in targets]
-        requests = [self._reader.request(target) for target in targets]
-        verdicts = bloom.run(
-            partial(
-                claim_protocol.claim,
-                items=items,
-                requests=requests,
-                owner=self._owner,
-                nonce=NONCE,
-                memory=self._memory,
-                tested=False,
-            )
-        )
+        requests = [target.request for target in targets]
+        claim = partial(claim_protocol.claim, items=items, requests=requests, owner=self._owner)
+        verdicts = bloom.run(partial(claim, nonce=NONCE, memory=self._memory, tested=False))
         unkept = [item for item, one in zip(items, verdicts, strict=True) if one is Verdict.UNKEPT]
         if unkept:
             bloom.run(partial(claim_protocol.release, items=unkept, owner=self._owner))
@@ -236,31 +388,3 @@ class _Leaver:
                 "BLOOM_PENDING_MEMORY, or give fewer URLs until a crawl has crawled these"
             )
         return verdicts
-
-
-def _report(
-    session: CommandSession,
-    server: Server,
-    spider: Spider,
-    states: Sequence[tuple[RecrawlTarget, State]],
-) -> None:
-    counts = {state: sum(one is state for _, one in states) for state in State}
-    documents = (
-        {"url": without_credentials(target.url), "name": target.key[0], "state": state.value}
-        for target, state in states
-    )
-    if session.opts.json:
-        head: dict[str, Any] = {"address": server.address, "spider": spider.name}
-        head |= {state.value: count for state, count in counts.items()}
-        print_json_list(head, "urls", documents)
-        return
-    for document in documents:
-        print(f"{WORDS[State(document['state'])]:15}  {printable(document['url'])}")
-    urls = plural(counts[State.LEFT] + counts[State.DUE], "URL is", "URLs are")
-    text = f"{urls} left for the next crawl of {spider.name!r}, or one that runs now"
-    if counts[State.CLAIMED]:
-        text += (
-            f"; {counts[State.CLAIMED]:,} are claimed already: a worker crawls them now, or they "
-            "wait for the next crawl"
-        )
-    print(f"{server.key(session.window)} on {server.address}: {text}")

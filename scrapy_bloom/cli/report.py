@@ -1,38 +1,107 @@
-"""``scrapy bloom report``: what filters hold, as an HTML page. Changes nothing on the server."""
+"""``scrapy bloom report``: what filters hold, as one self-contained HTML page.
 
-import argparse
+It changes nothing on the server. All texts are escaped: names of keys, windows and hosts may be
+anything. Numbers stand in ``<data>`` elements, whose ``value`` is the number that
+``scrapy bloom info --json`` has.
+"""
+
+import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
 from pathlib import Path
+from string import Template
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol import worker_protocol
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
+from scrapy_bloom.bloom.protocol.measure import Measurement
 from scrapy_bloom.cli.files import STREAM
-from scrapy_bloom.cli.html_page import ClaimTally, Panel, WorkerRow, page
-from scrapy_bloom.cli.info import add_measure_option, gather, measure
-from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_filter_options
-from scrapy_bloom.cli.stored_claims import scan_claims
+from scrapy_bloom.cli.info import MEASURE, generations, measure
+from scrapy_bloom.cli.output import Column, Row, minute, size
+from scrapy_bloom.cli.server import Stored
+from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Worker
 
-HELP = "write what filters hold to an HTML page; changes nothing on the server"
+#: A time beyond which a forecast is not worth a date, in seconds: 100 years.
+FAR = 100 * 366 * 86_400
+
+_FILES = resources.files("scrapy_bloom.cli")
+_STYLE = _FILES.joinpath("report.css").read_text("utf-8")
+_, *_NAMED = re.split(r"<!-- (\w+) -->\n", _FILES.joinpath("report.html").read_text("utf-8"))
+#: The parts of report.html, by the name in the comment before each.
+_PARTS = {name: Template(text) for name, text in zip(_NAMED[::2], _NAMED[1::2], strict=True)}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_filter_options(parser)
-    add_measure_option(parser)
-    parser.add_argument(
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as the page shows it.
+
+    Args:
+        name: its host and process.
+        spider: name of its spider, or the tag in its id.
+        state: "alive", "dead" or "stopped".
+        worker_claims: URLs that it has claimed.
+    """
+
+    name: str
+    spider: str
+    state: str
+    worker_claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTally:
+    """The claims of a filter, counted.
+
+    Args:
+        failed: URLs that failed, and wait until they are due.
+        due: failed URLs that are due by now.
+        next_due: when the next failed URL is due, as Unix time; 0 for none.
+        elsewhere: claims of shared queues, and of workers that are not registered.
+        workers: all workers.
+    """
+
+    failed: int = 0
+    due: int = 0
+    next_due: int = 0
+    elsewhere: int = 0
+    workers: Sequence[WorkerRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """What the page shows of a window's filter.
+
+    Args:
+        name: of the window.
+        key: key prefix of the filter.
+        info: None if there is no such filter.
+        measured: None if nothing was measured.
+        claims: its claims, counted.
+    """
+
+    name: str
+    key: str
+    info: FilterInfo | None = None
+    measured: Measurement | None = None
+    claims: ClaimTally = ClaimTally()
+
+
+@subcommand(
+    "write what filters hold to an HTML page; changes nothing on the server",
+    *FILTER,
+    MEASURE,
+    option(
         "--html",
         metavar="FILE",
         required=True,
         help="file to write, or to write again; - is the standard output",
-    )
-
-
-def run(session: CommandSession) -> ExitCode:
+    ),
+)
+def report(session: CommandSession) -> ExitCode:
     """Write the page of the chosen filters.
 
     Raises:
@@ -43,76 +112,254 @@ def run(session: CommandSession) -> ExitCode:
     if file == STREAM and session.opts.json:
         raise ConfigurationError("--html - and --json both use the standard output: name a file")
     with session.connect() as server:
-        for found in gather(session, server):
-            name, key, info = found.window, found.key, found.info
-            if info is None:
-                panels.append(Panel(name, key))
-                continue
-            claims = _tally(session, server.filter(name), info.blocks)
-            panels.append(Panel(name, key, info, measure(session, server, name), claims))
-        _write(session, server, file, page(server.address, panels))
+        for name, stored in session.chosen(server):
+            panel = Panel(name, server.key(name))
+            if stored is not None:
+                claims, measured = _tally(session, stored), measure(session, stored)
+                panel = Panel(name, stored.key, stored.info, measured, claims)
+            panels.append(panel)
+        # Keys may hold bytes that are no text.
+        html = page(server.address, panels).encode(errors="backslashreplace")
+        if file == STREAM:
+            sys.stdout.write(html.decode())
+        else:
+            _write(file, html)
+            text = f"{file}: the filters on {server.address}, {len(html):,} bytes"
+            document = {"address": server.address, "file": file, "bytes": len(html)}
+            session.report(document, text)
     return ExitCode.of(any(panel.info is not None for panel in panels))
 
 
-def _write(session: CommandSession, server: Server, file: str, html: str) -> None:
-    # Keys may hold bytes that are no text.
-    encoded = html.encode(errors="backslashreplace")
-    if file == STREAM:
-        sys.stdout.write(encoded.decode())
-        return
+def _write(file: str, html: bytes) -> None:
     try:
-        Path(file).write_bytes(encoded)
+        Path(file).write_bytes(html)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(
             f"--html {file!r} cannot be written: {reason}; name a file in a directory that you may "
             "write to"
         ) from error
-    text = f"{file}: the filters on {server.address}, {len(encoded):,} bytes"
-    session.report({"address": server.address, "file": file, "bytes": len(encoded)}, text)
 
 
-def _tally(session: CommandSession, bloom: BloomFilter, blocks: int) -> ClaimTally:
+def _tally(session: CommandSession, stored: Stored) -> ClaimTally:
     """Count the claims of a filter, by owner."""
-    entries = bloom.run(worker_protocol.read_workers)
+    now, known = stored.workers.now, workers.parse_all(stored.workers.entries)
     owned, due_times = Counter[str](), list[int]()
-    for _, part in scan_claims(bloom, blocks):
+    for _, part in stored.claims():
         for claim in part.claims:
             if claim.failed:
-                due_times.append(claim.due(entries.now, session.settings.retry_after))
+                due_times.append(claim.due(now, session.settings.retry_after))
             else:
                 owned[claim.owner] += 1
-    return tally(owned, due_times, entries.now, workers.parse_all(entries.entries), session.spiders)
-
-
-def tally(
-    owned: Counter[str],
-    due_times: Sequence[int],
-    now: int,
-    found: Mapping[str, Worker],
-    spiders: Sequence[str],
-) -> ClaimTally:
-    """Return claims counted as the page shows them. Pure."""
-    names = {workers.tag(name): name for name in spiders}
+    names = {workers.tag(name): name for name in session.spiders}
     rows = [
         WorkerRow(
             f"{worker.process.host}:{worker.process.pid}",
             names.get(worker.id[1:9], worker.id[1:9]),
-            _state(worker, now),
+            "stopped" if not worker.until else "alive" if worker.until > now else "dead",
             owned[worker.id],
         )
-        for worker in found.values()
+        for worker in known.values()
     ]
     return ClaimTally(
         failed=len(due_times),
         due=sum(time <= now for time in due_times),
         next_due=min((time for time in due_times if time > now), default=0),
-        elsewhere=sum(count for owner, count in owned.items() if owner not in found),
+        elsewhere=sum(count for owner, count in owned.items() if owner not in known),
         workers=sorted(rows, key=lambda row: (row.spider, row.name)),
     )
 
 
-def _state(worker: Worker, now: int) -> str:
-    if not worker.until:
-        return "stopped"
-    return "alive" if worker.until > now else "dead"
+# -- the page: pure --
+
+
+def page(address: str, panels: Sequence[Panel]) -> str:
+    """Return the page."""
+    now = max((panel.info.now for panel in panels if panel.info), default=0)
+    read = f" &middot; read {minute(now)} UTC" if now else ""
+    panels_html = "".join(map(_panel, panels))
+    return _fill("page", address=escape(address), read=read, style=_STYLE, panels=panels_html)
+
+
+def fits_until(info: FilterInfo) -> int | None:
+    """Return when the newest generation is full, if URLs keep coming as they have so far.
+
+    Returns:
+        A Unix time; the present if it is full already; None if that is not known, or far away.
+    """
+    newest = info.generations[0]
+    left, age = newest.capacity - newest.count, info.now - newest.opened
+    if left <= 0:
+        return info.now
+    if not newest.count or age <= 0:
+        return None
+    seconds = left * age // newest.count
+    return info.now + seconds if seconds < FAR else None
+
+
+def _fill(part: str, **values: str) -> str:
+    """Return a part of report.html with values, which are HTML."""
+    return _PARTS[part].substitute(values)
+
+
+def _panel(panel: Panel) -> str:
+    info = panel.info
+    content = _fill("missing")
+    if info is not None:
+        table = _table("generations", generations(info), info.generations)
+        tables = _fill("generations", table=table) + _workers(panel.claims)
+        content = _tiles(panel, info) + _time_line(info) + tables
+    return _fill("panel", name=escape(panel.name), key=escape(panel.key), content=content)
+
+
+def _tiles(panel: Panel, info: FilterInfo) -> str:
+    newest, claims = info.generations[0], panel.claims
+    failed = f"{_data('failed', claims.failed)} failed, {_data('due', claims.due)} due now"
+    if claims.next_due:
+        failed += f"; next due {minute(claims.next_due)} UTC"
+    tiles = [
+        _tile("URLs", _data("count", info.count), f"made for {info.capacity:,} a generation"),
+        _tile(
+            "Fill of the newest generation",
+            _data("fill_ratio", newest.fill_ratio, f"{newest.fill_ratio:.1%}"),
+            _fill("bar", width=f"{100 * min(1.0, newest.fill_ratio):.2f}"),
+        ),
+        _tile(
+            "Predicted error rate",
+            _rate("estimated_error_rate", info.estimated_error_rate),
+            f"{_rate('error_rate', info.error_rate)} asked for, "
+            f"{_rate('error_bound', info.error_bound)} when full",
+        ),
+        _tile("Fits until", *_forecast(info)),
+        _tile("Next rotation", *_rotation(info)),
+        _tile("Claims", _data("claims", info.claims), failed),
+        _tile(
+            "Memory",
+            _data("memory", info.memory, size(info.memory)),
+            f"in {info.blocks:,} blocks",
+        ),
+    ]
+    if panel.measured is not None:
+        tiles.insert(3, _measured(panel.measured))
+    if info.lost_blocks:
+        lost = _data("lost_blocks", info.lost_blocks)
+        tiles.append(_tile("Lost blocks", lost, "evicted or deleted", "bad"))
+    return _fill("tiles", tiles="".join(tiles))
+
+
+def _tile(name: str, value: str, note: str, kind: str = "") -> str:
+    return _fill("tile", name=name, value=value, note=note, kind=kind)
+
+
+def _forecast(info: FilterInfo) -> tuple[str, str]:
+    """Return until when the newest generation has room, and what happens then."""
+    until, closes = fits_until(info), info.generations[0].closes
+    if until is None:
+        return "no end in sight", "at the rate of URLs so far"
+    if closes and until > closes:
+        return _time("fits_until", closes), "has room until it rotates"
+    if info.growth:
+        limit = "" if info.max_memory is None else f" up to {size(info.max_memory)}"
+        return _time("fits_until", until), f"then it grows{limit}, at the same error rate"
+    then = "stops recording" if info.window is None else "forgets the oldest URLs early"
+    return _time("fits_until", until), f"then it {then}: growth is off"
+
+
+def _measured(m: Measurement) -> str:
+    low, high = _rate("low", m.low), _rate("high", m.high)
+    seen = f"{_data('seen', m.seen)} of {_data('probes', m.probes)} probes; 95%: {low} to {high}"
+    return _tile("Measured error rate", _rate("rate", m.rate), seen)
+
+
+def _rotation(info: FilterInfo) -> tuple[str, str]:
+    """Return when the filter rotates, and what it forgets next."""
+    newest, oldest = info.generations[0], info.generations[-1]
+    if info.window is None:
+        return "never", "no URL is forgotten"
+    window = f"window {escape(info.window)}"
+    if not newest.closes:
+        return "with the next run", window
+    note = f"{window}; the oldest URLs go {minute(oldest.forgotten)}"
+    return _time("rotation", newest.closes), note
+
+
+def _time_line(info: FilterInfo) -> str:
+    """Return a row per generation: from when it was opened until it is forgotten."""
+    start = min(generation.opened for generation in info.generations)
+    ends = [time for g in info.generations for time in (g.closes, g.forgotten)]
+    end = max(info.now, *ends)
+    # The bars of generations without an end go on beyond the present.
+    end += max(1, (end - start) // (20 if any(ends) else 3))
+    scale = 1000 / (end - start)
+    now = (info.now - start) * scale
+    # A generation collects URLs until the next newer one is opened, early or by a run.
+    newer = [0, *(generation.opened for generation in info.generations)]
+    rows = "".join(
+        _time_row(g, next_opened or g.closes, start, scale, now)
+        for g, next_opened in zip(info.generations, newer, strict=False)
+    )
+    side = "left" if now > 850 else "right" if now < 150 else "middle"
+    return _fill("line", rows=rows, side=side, place=f"{now / 10:.2f}", now=minute(info.now))
+
+
+def _time_row(g: GenerationInfo, closes: int, start: int, scale: float, now: float) -> str:
+    left = (g.opened - start) * scale
+    right = (g.forgotten - start) * scale if g.forgotten else 1000.0
+    closed = min(right, (closes - start) * scale) if closes else right
+    return _fill(
+        "generation",
+        day=minute(g.opened)[:10],
+        opened=minute(g.opened),
+        forgotten=minute(g.forgotten) or "no date",
+        left=f"{left:.1f}",
+        kept=f"{max(2.0, right - left):.1f}",
+        open=f"{max(2.0, closed - left):.1f}",
+        now=f"{now:.1f}",
+        fill=f"{g.fill_ratio:.1%}",
+    )
+
+
+def _workers(claims: ClaimTally) -> str:
+    table = _fill("unregistered")
+    if claims.workers:
+        table = _table("workers", WORKERS, claims.workers)
+    if claims.elsewhere:
+        table += _fill("elsewhere", claims=_data("elsewhere", claims.elsewhere))
+    return _fill("workers", table=table)
+
+
+def _table(name: str, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
+    """Return a table; on narrow screens each row becomes a card."""
+
+    def heading(column: Column[Row]) -> str:
+        return column.heading[0].upper() + column.heading[1:]
+
+    def cell(column: Column[Row], row: Row) -> str:
+        text = escape(column.text(row))
+        number = column.field and _data(column.field, getattr(row, column.field), text)
+        return _fill("cell", column=heading(column), text=text, cell=number or text)
+
+    head = "".join(_fill("heading", column=heading(column)) for column in columns)
+    lines = ("".join(cell(column, row) for column in columns) for row in rows)
+    body = "".join(_fill("row", cells=cells) for cells in lines)
+    return _fill("table", name=name, head=head, body=body)
+
+
+def _data(name: str, value: float, text: str = "") -> str:
+    return _fill("data", name=name, value=repr(value), text=text or f"{value:,}")
+
+
+def _rate(name: str, value: float) -> str:
+    return _data(name, value, f"{value:.2g}")
+
+
+def _time(name: str, time: int) -> str:
+    return _data(name, time, minute(time) or "&ndash;")
+
+
+WORKERS: Sequence[Column[WorkerRow]] = (
+    Column("worker", lambda one: one.name),
+    Column("spider", lambda one: one.spider),
+    Column("state", lambda one: one.state),
+    Column("claims", lambda one: f"{one.worker_claims:,}", field="worker_claims"),
+)

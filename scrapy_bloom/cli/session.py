@@ -1,40 +1,27 @@
-"""Shared by the subcommands: the project, its server, and the forms of output."""
+"""One call of a subcommand, and what subcommands are made of."""
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_bloom.bloom.client.driver import reading
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain, showable
-from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.schedule import MAX_TIME
-from scrapy_bloom.bloom.options import KEEP
-from scrapy_bloom.bloom.protocol.ring_store import Snapshot
-from scrapy_bloom.crawl.filters import connect_filters
-from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.cli.output import Column, Document, json_list, table
+from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.settings import DEFAULT, BloomSettings
 
-#: Fields that are Unix times: JSON also has each of them as text.
-TIMES = frozenset(
-    (
-        *("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now"),
-        *("first", "last", "recorded_after"),
-    )
-)
-#: Properties that JSON has in addition to the fields.
-PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
+#: An option of a subcommand: what argparse's ``add_argument`` takes.
+Option = tuple[tuple[str, ...], dict[str, Any]]
 
 
 class ExitCode(IntEnum):
@@ -56,80 +43,57 @@ class ExitCode(IntEnum):
         return cls.FINE if is_fine else cls.NO
 
 
-class NothingThereError(BloomError):
-    """There is no such filter."""
+# -- subcommands --
 
 
-class Server:
-    """The server of a project's filters.
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A subcommand.
 
     Args:
-        settings: name the server and the filters.
-        scrapy_settings: may name the server as scrapy-redis does.
-        fingerprinter: import path of the class that makes the fingerprints of new filters.
+        help: a line for the help.
+        options: its own; of a list, exactly one has to be given.
+        run: runs it; may raise any error of the package.
     """
 
-    def __init__(
-        self, settings: BloomSettings, scrapy_settings: Settings, fingerprinter: str
-    ) -> None:
-        self._prefix = settings.key
-        #: The project's filters; those that do not exist are made by its settings.
-        self.filters = connect_filters(
-            settings, scrapy_settings, on_difference=KEEP, fingerprinter=fingerprinter
-        )
-        self.client = self.filters.connection.client
-        self.address = self.filters.connection.label
+    help: str
+    options: Sequence[Option | list[Option]]
+    run: Callable[["CommandSession"], "ExitCode"]
 
-    def key(self, window: str) -> str:
-        """Return the key of a window's filter."""
-        return self._prefix if window == DEFAULT else f"{self._prefix}:{window}"
+    @property
+    def name(self) -> str:
+        """The name of its function."""
+        return self.run.__name__.strip("_")
 
-    def filter(self, window: str) -> BloomFilter:
-        """Return a window's filter as it is stored, without the project's settings."""
-        return BloomFilter(self.client, self.key(window), label=self.address, words=WORDS)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options to a parser."""
+        for one in self.options:
+            is_list = isinstance(one, list)
+            group = parser.add_mutually_exclusive_group(required=True) if is_list else parser
+            for names, how in one if isinstance(one, list) else [one]:
+                group.add_argument(*names, **how)
 
-    def look(self, window: str) -> Snapshot | None:
-        """Read a window's filter without changing it; None if there is nothing."""
-        snapshot = self.filter(window).look()
-        # A header outlives its blocks.
-        return snapshot if snapshot is not None and snapshot.rings else None
 
-    def read(self, window: str) -> Snapshot:
-        """Read a window's filter, which must exist.
+def option(*names: str, **how: Any) -> Option:
+    """Return an option, by the arguments of argparse's ``add_argument``."""
+    return names, how
 
-        Raises:
-            NothingThereError: the filter does not exist.
-        """
-        snapshot = self.look(window)
-        if snapshot is None:
-            raise self.absent(window)
-        return snapshot
 
-    def absent(self, window: str) -> NothingThereError:
-        """Return the error for a filter that does not exist."""
-        return NothingThereError(
-            f"there is no filter {self.key(window)!r} on {self.address}: nothing has been crawled "
-            "with it yet, all of it has expired, or it is on another server or under another key "
-            "(--key)"
-        )
+def subcommand(
+    text: str, *options: Option | list[Option]
+) -> Callable[[Callable[["CommandSession"], "ExitCode"]], Subcommand]:
+    """Make a subcommand of the function that runs it, with a line of help and options."""
+    return lambda run: Subcommand(text, options, run)
 
-    def ping(self) -> None:
-        """Make sure that the server answers.
 
-        Raises:
-            StorageError: it does not.
-        """
-        try:
-            with reading():
-                self.client.ping()
-        except redis.exceptions.NoPermissionError:
-            pass  # a refusal is an answer
-        except (redis.RedisError, OSError) as error:
-            raise explain(error, self.address, WORDS) from showable(error)
+KEY = option("--key", help="the filter's key (by default BLOOM_KEY)")
+WINDOW = option("--window", metavar="NAME", help="the filter of a rule's window, such as 1-day")
+#: Options that choose a filter, and those of a subcommand that changes it.
+FILTER = KEY, WINDOW
+CHANGE = *FILTER, option("-y", "--yes", action="store_true", help="do it without asking")
 
-    def close(self) -> None:
-        """Close the connection."""
-        self.filters.close()
+
+# -- a call of one --
 
 
 class CommandSession:
@@ -188,13 +152,6 @@ class CommandSession:
         """Return a connection to the server, which is closed at the end."""
         return closing(Server(self.settings, self.crawler.settings, fingerprinter))
 
-    def connect_any(self) -> AbstractContextManager[Server]:
-        """Return a connection to the server of the project, whatever the spider."""
-        opts, is_one = self.opts, len(self.spiders) == 1
-        crawler = self.crawler if opts.spider or is_one else self.crawler_of(Spider)
-        settings = BloomSettings.from_scrapy(crawler.settings, name_of(crawler))
-        return closing(Server(settings, crawler.settings, ""))
-
     @property
     def window(self) -> str:
         """The window that the options name.
@@ -222,17 +179,26 @@ class CommandSession:
         """Whether the options name one filter, instead of all that the project has."""
         return self.opts.window is not None or self.opts.key is not None
 
-    def stored_blocks(self, server: Server) -> dict[str, int]:
-        """Return how many blocks each filter has that the options choose and that is there.
+    def chosen(self, server: Server) -> Iterator[tuple[str, Stored | None]]:
+        """Yield the windows that the options choose, each with its filter; None if there is none.
+
+        Raises:
+            StorageError: the server did not answer, or a filter cannot be read.
+        """
+        for name in [self.window] if self.is_chosen else self.windows:
+            yield name, server.look(name)
+
+    def stored(self, server: Server) -> dict[str, Stored]:
+        """Return the filters that the options choose and that are there, by window.
 
         Raises:
             NothingThereError: none is there.
         """
-        names = [self.window] if self.is_chosen else self.windows
-        blocks = {name: found.header.blocks for name in names if (found := server.look(name))}
-        if not blocks:
-            raise server.absent(names[0])
-        return blocks
+        chosen = dict(self.chosen(server))
+        found = {name: stored for name, stored in chosen.items() if stored is not None}
+        if not found:
+            raise server.absent(next(iter(chosen)))
+        return found
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes`` answers.
@@ -253,51 +219,41 @@ class CommandSession:
         """Print a result: the document with ``--json``, else the text."""
         print(json.dumps(document, indent=2) if self.opts.json else text)
 
+    def report_filters(self, server: Server, filters: Iterable[tuple[Document, str]]) -> None:
+        """Print filters, each by its document or its text."""
+        documents, texts = zip(*filters, strict=True)
+        self.report({"address": server.address, "filters": documents}, "\n\n".join(texts))
 
-def print_json_list(
-    head: Mapping[str, Any], name: str, members: Iterable[Mapping[str, Any]]
-) -> None:
-    """Print a JSON document that ends with a list, which may be too long for the memory."""
-    print(f"{json.dumps(head)[:-1]}, {json.dumps(name)}: [", end="")
-    separator = "\n"
-    for member in members:
-        print(f"{separator}  {json.dumps(member)}", end="")
-        separator = ",\n"
-    print("\n]}")
+    def report_list(
+        self,
+        head: Mapping[str, Any],
+        name: str,
+        rows: Iterable[Document],
+        columns: Sequence[Column[Document]],
+        summary: Callable[[int], str],
+    ) -> None:
+        """Print rows as they come: with ``--json`` as a list of a document, else as a table.
 
+        Args:
+            head: what else the document has.
+            name: of the list in the document.
+            rows: the members of the list.
+            columns: of the table.
+            summary: returns what stands below a table of so many rows; called at its end.
+        """
+        count = 0
 
-def to_json(value: Any) -> Any:
-    """Return a dataclass as a JSON object of its fields, times also as ``<field>_utc``."""
-    if isinstance(value, tuple):
-        return [to_json(member) for member in value]
-    if not is_dataclass(value):
-        return value
-    document = with_dates(
-        {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
-    )
-    return document | {name: getattr(value, name) for name in PROPERTIES if hasattr(value, name)}
+        def counted() -> Iterator[Document]:
+            nonlocal count
+            for row in rows:
+                yield row
+                count += 1
 
-
-def with_dates(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with each Unix time also as ``<field>_utc``."""
-    found: dict[str, Any] = {}
-    for name, value in document.items():
-        found[name] = value
-        if name in TIMES:
-            found[f"{name}_utc"] = iso(value)
-    return found
-
-
-def iso(time: int) -> str | None:
-    """Return a Unix time in UTC in the form of ISO 8601; None for 0, and beyond the calendar."""
-    if time > MAX_TIME:
-        return None  # damaged: anybody may have written it
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}" if time else None
-
-
-def complain(text: str) -> None:
-    """Print one line to the standard error."""
-    print(f"scrapy bloom: {' '.join(text.split())}", file=sys.stderr)
+        is_json = self.opts.json
+        for line in json_list(head, name, rows) if is_json else table(columns, counted()):
+            print(line)
+        if not is_json:
+            print(summary(count))
 
 
 def name_of(crawler: Crawler) -> str:
@@ -308,35 +264,6 @@ def name_of(crawler: Crawler) -> str:
 def fingerprinter_of(crawler: Crawler) -> Any:
     """Return the fingerprinter of a crawler that never crawls, and has none."""
     return build_from_crawler(load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
-
-
-@dataclass
-class Subcommand:
-    """A subcommand of a module that has several; a module of one has these names itself.
-
-    Args:
-        HELP: a line for the help.
-        add_options: adds its options.
-        run: runs it; may raise any error of the package.
-    """
-
-    HELP: str
-    add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[CommandSession], ExitCode]
-
-
-def add_filter_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose a filter."""
-    parser.add_argument("--key", help="the filter's key (by default BLOOM_KEY)")
-    parser.add_argument(
-        "--window", metavar="NAME", help="the filter of a rule's window, such as 1-day"
-    )
-
-
-def add_change_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a subcommand that changes a filter."""
-    add_filter_options(parser)
-    parser.add_argument("-y", "--yes", action="store_true", help="do it without asking")
 
 
 def _choose_spider(
@@ -353,7 +280,7 @@ def _choose_spider(
         return spider
     template = project.get("BLOOM_KEY")
     is_shared = isinstance(template, str) and template.strip() and "%(spider)s" not in template
-    if is_shared or opts.command == "plan":
+    if is_shared or opts.command in ("plan", "list"):
         return Spider
     raise ConfigurationError(
         "each spider has a filter of its own (its key is NAME:bloom, unless BLOOM_KEY is set): "

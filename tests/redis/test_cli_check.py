@@ -13,8 +13,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli import check
-from scrapy_bloom.cli.render import minute
-from scrapy_bloom.cli.session import iso
 from scrapy_bloom.fingerprinter import versioned
 
 
@@ -64,21 +62,6 @@ def test_check_says_when_urls_are_new_again(shop: Call, client: redis.Redis) -> 
     assert answer["until"] == bloom.info().generations[0].forgotten
     assert answer["until_utc"].endswith("-01T00:00:00Z")
     assert f"{answer['until_utc'][:10]} 00:00" in shop("check", URLS[0]).out
-
-
-def test_check_says_when_a_url_was_recorded_at_the_earliest(
-    shop: Call, client: redis.Redis
-) -> None:
-    """A filter knows in which generation a URL is, and no more."""
-    bloom = BloomFilter(client, KEY, window="3 months")
-    bloom.open()
-    opened = bloom.info().generations[0].opened
-    time.sleep(1.1)
-    bloom.extend(fingerprints(URLS[:1]))
-    (answer,) = shop("check", URLS[0], "--json").json["answers"]
-    assert "since" not in answer
-    assert (answer["recorded_after"], answer["recorded_after_utc"]) == (opened, iso(opened))
-    assert f"{minute(opened)} or later  " in shop("check", URLS[0]).out
 
 
 def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
@@ -171,24 +154,6 @@ def test_check_skips_lines_that_are_no_urls(
     assert done.code == 1
     assert "\r" not in done.out + done.err
     assert "3 of 6 are seen" in done.out
-
-
-def test_a_ring_changes_between_lookups(client: redis.Redis) -> None:
-    bloom = BloomFilter(client, KEY, window="3 months", blocks=2)
-    items = fingerprints(URLS)
-    bloom.extend(items[:10])
-    other = BloomFilter(client, KEY)
-    assert [info.seen for info in other.find_all(items)] == [True] * 10 + [False] * 10
-    bloom.rotate()
-    bloom.extend(items[8:12])
-    found = other.find_all(items * 300)
-    assert found == [bloom.find(item) for item in items] * 300
-    bloom.clear()
-    assert not any(info.seen for info in other.find_all(items))
-    # One round trip, unless something has changed.
-    before = other.round_trips
-    other.find_all(items)
-    assert other.round_trips == before + 1
 
 
 def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> None:

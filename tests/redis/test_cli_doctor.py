@@ -15,8 +15,9 @@ from support.rights import PASSWORD, USER, user_of
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.doctor_project import Check, check, judge
-from scrapy_bloom.cli.doctor_server import OF_PLACE, OF_SERVER, Place, ServerFacts
+from scrapy_bloom.cli import doctor as doctor_module
+from scrapy_bloom.cli.doctor import check_place
+from scrapy_bloom.cli.doctor_checks import OF_SERVER, Check, ServerFacts, check, judge
 from scrapy_bloom.crawl.advice import Finding
 
 OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
@@ -213,15 +214,6 @@ def test_outside_a_project(call: Call, server: Server) -> None:
         ({"BLOOM_REMEMBER": "scheduled", "JOBDIR": "j"}, "queue", "the queue in JOBDIR is lost"),
         ({"HTTPCACHE_ENABLED": True}, "HTTP cache", "never expires"),
         (
-            {
-                "HTTPCACHE_ENABLED": True,
-                "HTTPCACHE_EXPIRATION_SECS": 29 * 86_400,
-                "BLOOM_RECRAWL_AFTER": "2 months",
-            },
-            "HTTP cache",
-            "Set HTTPCACHE_EXPIRATION_SECS to 2419200 at most",
-        ),
-        (
             {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
             "reactor",
             "runs no asyncio loop",
@@ -331,25 +323,26 @@ def test_of_an_embedded_server(doctor: Call, data_dir: Path, own_tmp: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("place", "texts"),
+    ("directory", "container", "need", "text"),
     [
-        (Place(Path("/data"), True, 1 << 40, False, False, 1 << 20), []),
-        (Place(Path("/data"), True, 1 << 40, True, False, 1 << 20), ["when the machine restarts"]),
+        ("/", [], 0, ""),
+        ("/tmp", [], 0, "when the machine restarts"),
+        ("/", ["/"], 0, "when the container is removed"),
         (
-            Place(Path("/data"), True, 1 << 40, False, True, 1 << 20),
-            ["when the container is removed"],
-        ),
-        (
-            Place(Path("/data"), True, 1 << 20, False, False, 1 << 20),
-            ["1.0 MiB are free on the disk"],
+            "/",
+            [],
+            1 << 60,
+            " are free on the disk of /, and the filters take up to",
         ),
     ],
 )
-def test_where_embedded_data_is(place: Place, texts: list[str]) -> None:
-    found = [*map(problem_of, check(OF_PLACE, place))]
-    found = [problem for problem in found if problem]
-    assert len(found) == len(texts)
-    assert all(text in problem for text, problem in zip(texts, found, strict=True))
+def test_where_embedded_data_is(
+    monkeypatch: pytest.MonkeyPatch, directory: str, container: list[str], need: int, text: str
+) -> None:
+    monkeypatch.setattr(doctor_module, "CONTAINER_FILES", container)
+    found = [*filter(None, map(problem_of, check_place(Path(directory), need)))]
+    assert len(found) == bool(text)
+    assert text in "".join(found)
 
 
 def problem_of(one: Check) -> str:
@@ -360,8 +353,7 @@ def checks(**server: Any) -> dict[str, Check]:
     """Return the checks of a server, of whose INFO these are the fields; ``need`` is ours."""
     need = server.pop("need", 0)
     server = {"redis_version": "7.2.0", "redis_mode": "standalone", **server}
-    nodes = 4 * ([server],)
-    facts = ServerFacts("redis://x", 0.001, False, *nodes, ["60 1"], has_window=True, need=need)
+    facts = ServerFacts("redis://x", 0.001, False, [server], ["60 1"], has_window=True, need=need)
     return {one.name: one for one in check(OF_SERVER, facts)}
 
 

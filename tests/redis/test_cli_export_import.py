@@ -112,17 +112,6 @@ def test_a_key_in_use_is_refused(shop: Call, client: redis.Redis, file: Path) ->
     assert shop("import", str(file)).code == 0
 
 
-def test_a_damaged_file_is_refused_with_the_reason(
-    shop: Call, client: redis.Redis, file: Path
-) -> None:
-    before = everything(client)
-    file.write_bytes(file.read_bytes()[:-20])
-    done = shop("import", str(file), "--key", "else")
-    assert (done.code, done.out) == (2, "")
-    assert f"{file} cannot be loaded: at byte " in done.err
-    assert everything(client) == before
-
-
 def test_more_memory_than_allowed_is_refused(shop: Call, client: redis.Redis, file: Path) -> None:
     client.flushall()
     done = shop("import", str(file), "--max-memory", "1000")

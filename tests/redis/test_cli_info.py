@@ -135,14 +135,6 @@ def test_info_measures(shop: Call, client: redis.Redis) -> None:
     assert "measured" not in shop("info", "--json").json["filters"][0]
 
 
-@pytest.mark.parametrize("probes", ["0", "-1", "many", "1.5"])
-def test_what_is_measured_is_a_number(shop: Call, client: redis.Redis, probes: str) -> None:
-    BloomFilter(client, KEY).open()
-    done = shop("info", f"--measure={probes}")
-    assert (done.code, done.out) == (2, "")
-    assert "--measure is fingerprints to test, a whole number from 1" in done.err
-
-
 def test_without_a_filter_nothing_is_measured(shop: Call, client: redis.Redis) -> None:
     assert shop("info", "--measure").code == 1
     assert client.dbsize() == 0

@@ -2,23 +2,18 @@
 
 import io
 import sys
-from functools import partial
 
 import pytest
 import redis
-from support.cli import KEY, URLS, Call, everything, fingerprints
+from support.cli import ELSEWHERE, KEY, URLS, Call, claim, everything, fail, fingerprints, register
 from support.prometheus import Values, parse
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
-from scrapy_bloom.cli.metrics import GAUGES, living
-from scrapy_bloom.cli.stored_claims import PAGE
+from scrapy_bloom.cli.monitor import GAUGES
+from scrapy_bloom.cli.server import PAGE, living
 from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Process, Worker
-
-ELSEWHERE = Process("host-1", 4711, "another boot", 1)
+from scrapy_bloom.crawl.claims.workers import Worker
 
 
 def of(values: Values, key: str = KEY, window: str = "default") -> dict[str, float]:
@@ -32,29 +27,12 @@ def worker(life: int) -> Worker:
     return Worker(workers.worker_id("shop"), life, 10.0, ELSEWHERE)
 
 
-def register(bloom: BloomFilter, life: int) -> None:
-    """Make a worker that is good for ``life`` seconds, or has stopped (0)."""
-    beat = partial(worker_protocol.heartbeat, member=worker(0).member, life=life)
-    bloom.run(beat)
-
-
-def claim(bloom: BloomFilter, count: int, *, fail: bool = False) -> None:
-    owner = workers.worker_id("shop")
-    items = [f"{fail} {number}".encode() for number in range(count)]
-    bloom.run(
-        partial(claim_protocol.claim, items=items, requests=[""] * count, owner=owner, nonce="n")
-    )
-    if fail:
-        failure = RetryPolicy(f"-{workers.tag('shop')}", 600, 5)
-        bloom.run(lambda session: claim_protocol.release(session, items, owner, failure))
-
-
 @pytest.mark.each_server
 def test_the_gauges_are_those_of_info_and_nothing_changes(shop: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", blocks=4)
     bloom.extend(fingerprints(URLS))
-    claim(bloom, 3)
-    claim(bloom, PAGE + 40, fail=True)
+    claim(bloom, workers.worker_id("shop"), ["a", "b", "c"], "")
+    fail(bloom, [f"{number}" for number in range(PAGE + 40)], request="")
     for life in (20, 20, 0):
         register(bloom, life)
     before = everything(client)

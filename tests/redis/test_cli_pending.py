@@ -1,29 +1,22 @@
 """``scrapy bloom pending``: what it lists of claims, and which it ends."""
 
-import io
 import re
-import sys
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from scrapy import Request
-from support.cli import KEY, Call, Done, Own, Shop, everything
+from support.cli import KEY, Call, Done, Own, Shop, claim, everything, fail, register
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl.claims import workers
 from scrapy_bloom.crawl.claims.request_codec import dump
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl.claims.workers import Process
 
-ELSEWHERE = Process("host-1", 4711, "another boot", 1)
-HEARTBEAT = 10.0
 URL = "https://example.com/"
 REQUEST = dump(Request(URL, meta={"key": "a value"}), None)
 TAG = workers.tag("shop")
@@ -37,51 +30,9 @@ def bloom(client: redis.Redis) -> BloomFilter:
     return bloom
 
 
-def claim(
-    bloom: BloomFilter, owner: str, items: Sequence[str], request: str = REQUEST
-) -> list[bytes]:
-    """Claim items for an owner."""
-    encoded = [item.encode() for item in items]
-    requests = [request] * len(items)
-    verdicts = bloom.run(
-        lambda session: claim_protocol.claim(session, encoded, requests, owner, "nonce")
-    )
-    assert "".join(verdicts) == "1" * len(items)
-    return encoded
-
-
-def fail(bloom: BloomFilter, items: Sequence[str], seconds: int, request: str = REQUEST) -> None:
-    """Claim items, and have them fail."""
-    owner = workers.worker_id("shop")
-    encoded = claim(bloom, owner, items, request)
-    failure = RetryPolicy(FAILED, seconds, 5)
-    bloom.run(lambda session: claim_protocol.release(session, encoded, owner, failure))
-
-
-def register(
-    bloom: BloomFilter,
-    life: int = 21,
-    *,
-    owner: str = "",
-    process: Process = ELSEWHERE,
-    queue: str = "",
-) -> str:
-    """Make a worker that is good for ``life`` seconds; return its id."""
-    worker = Worker(owner or workers.worker_id("shop"), 0, HEARTBEAT, process, queue)
-    bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=life))
-    return worker.id
-
-
 def owners(client: redis.Redis) -> Counter[str]:
     claims = [value for key in client.keys("*:claims") for value in client.hvals(key)]
     return Counter(claim.decode().split(" ")[0] for claim in claims)
-
-
-def terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    """Make the standard input a terminal on which that is typed."""
-    stdin = io.StringIO(answer)
-    monkeypatch.setattr(stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", stdin)
 
 
 @pytest.fixture
@@ -94,9 +45,9 @@ def every(bloom: BloomFilter, client: redis.Redis) -> dict[str, str]:
         "strange": "x",
     }
     for name, owner in found.items():
-        claim(bloom, owner, [f"{name} {number}" for number in range(2)])
-    fail(bloom, ["due 1", "due 2"], 0)
-    fail(bloom, ["later"], 600)
+        claim(bloom, owner, [f"{name} {number}" for number in range(2)], REQUEST)
+    fail(bloom, ["due 1", "due 2"], 0, REQUEST)
+    fail(bloom, ["later"], 600, REQUEST)
     return found
 
 
@@ -184,16 +135,6 @@ def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> Non
         assert listed(done) == count
 
 
-def test_many_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
-    dead, alive = register(bloom, life=-5), register(bloom)
-    claim(bloom, dead, [f"dead {number}" for number in range(2_000)])
-    claim(bloom, alive, [f"alive {number}" for number in range(1_000)])
-    assert listed(shop("pending", "--json")) == 3_000
-    assert shop("pending", "--release", "--owner", dead, "-y").code == 0
-    assert owners(client) == {alive: 1_000}
-    assert bloom.info().claims == 1_000
-
-
 # -- damage --
 
 
@@ -245,22 +186,6 @@ def test_absurd_hosts(shop: Call, bloom: BloomFilter, host: str) -> None:
     assert shop("pending", "--json").json["claims"][0]["worker"] == f"{host}:1"
 
 
-@pytest.mark.parametrize("description", ["", "{}", "[" * 1900, b"\xff"])
-def test_damaged_workers(
-    shop: Call, bloom: BloomFilter, client: redis.Redis, description: str | bytes
-) -> None:
-    owner = register(bloom)
-    claim(bloom, owner, ["a"])
-    text = description if isinstance(description, bytes) else description.encode()
-    members = [owner.encode() + b" " + text, b"\x1b[31m " + text, text]
-    client.delete(f"{{{KEY}:0}}:heartbeats")
-    client.zadd(f"{{{KEY}:0}}:heartbeats", dict.fromkeys(members, 10**12))
-    (one,) = shop("pending", "--json").json["claims"]
-    assert (one["owner"], one["worker"], one["spider"]) == (owner, "", "shop")
-    done = shop("pending")
-    assert (done.code, "\x1b" in done.out) == (0, False)
-
-
 def test_claims_of_a_lost_block(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
     claim(bloom, register(bloom), [str(number) for number in range(30)])
     client.delete(f"{{{KEY}:1}}:ring")
@@ -303,27 +228,6 @@ def test_wrong_options(
 
 
 # -- release --
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
-def test_confirmation(
-    *,
-    shop: Call,
-    every: dict[str, str],
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    code: int,
-) -> None:
-    before = everything(client)
-    terminal(monkeypatch, answer)
-    done = shop("pending", "--release", "--owner", "shop")
-    assert done.code == code
-    assert done.err.startswith("Release 9 claims of shop:bloom on ")
-    assert done.err.endswith(
-        "; their pages are crawled only if a crawl finds the URLs again? [y/N] "
-    )
-    assert (everything(client) == before) == bool(code)
 
 
 def test_released_urls_are_new(

@@ -51,10 +51,6 @@ def test_plan_takes_the_projects_settings_and_options_override_them(shop: Call) 
     assert shop("plan", "--recrawl-after", "never", "--json", **project).json["window"] is None
 
 
-def test_plan_of_windows_in_runs_needs_no_run(call: Call) -> None:
-    assert call("plan", "--recrawl-after", "3 runs", "--json").json["recrawl"] == "3 runs later"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,22 +1,16 @@
 """``scrapy bloom report``: its page has the numbers of ``scrapy bloom info --json``."""
 
 from collections import Counter
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from scrapy import Request
-from support.cli import KEY, SECRET, URLS, Call, everything, fingerprints
+from support.cli import KEY, SECRET, URLS, Call, claim, everything, fail, fingerprints, register
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.request_codec import dump
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl.claims.workers import Process
 
 HOSTILE = '<script>alert("1")</script>&\'x'
 
@@ -79,21 +73,11 @@ def test_measured_rate_is_shown(shop: Call, client: redis.Redis) -> None:
 def test_claims_and_workers_are_counted(shop: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, blocks=3)
     bloom.open()
-    place = Process(f"host{HOSTILE}", 4711, "another boot", 1)
-    worker = Worker(workers.worker_id("shop"), 0, 10.0, place, "")
-    bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=21))
-    request = dump(Request(URLS[0]), None)
-
-    def claim(owner: str, *items: bytes) -> None:
-        requests = [request] * len(items)
-        bloom.run(lambda s: claim_protocol.claim(s, items, requests, owner, "nonce"))
-
-    claim(worker.id, b"1", b"2", b"3")
-    claim("x", b"4")
-    claim(worker.id, b"5", b"6")
-    for item, seconds in ((b"5", 0), (b"6", 600)):
-        policy = RetryPolicy(f"-{workers.tag('shop')}", seconds, 5)
-        bloom.run(partial(claim_protocol.release, items=[item], owner=worker.id, failure=policy))
+    worker = register(bloom, process=Process(f"host{HOSTILE}", 4711, "another boot", 1))
+    claim(bloom, worker, ["1", "2", "3"], "")
+    claim(bloom, "x", ["4"], "")
+    fail(bloom, ["5"], 0, "")
+    fail(bloom, ["6"], 600, "")
     page = report(shop)
     names = ("claims", "failed", "due", "worker_claims", "elsewhere")
     assert [page.numbers[name] for name in names] == [[6], [2], [1], [3], [1]]

@@ -18,7 +18,7 @@ from support.paths import PROJECT
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.watch import Look, Watched, rates
+from scrapy_bloom.cli.monitor import _rate
 
 
 @contextmanager
@@ -105,8 +105,14 @@ def test_on_a_terminal_it_stays_in_one_place(server: Server, client: redis.Redis
 
 
 def test_rates_are_of_filters_that_were_there_before() -> None:
-    before = Look(10.0, [Watched("default", "a", 100), Watched("x", "b")])
-    look = Look(12.0, [Watched("default", "a", 150), Watched("x", "b", 5), Watched("y", "c")])
-    assert rates(look, before) == {"a": 25.0}
-    assert rates(look, Look(0.0)) == {}
-    assert rates(before, before) == {}
+    before: dict[str, tuple[float, int]] = {}
+
+    def rates(at: float, **urls: int | None) -> list[float | None]:
+        filters: list[dict[str, Any]] = [{"key": key, "urls": n} for key, n in urls.items()]
+        _rate(filters, at, before)
+        return [one.get("urls_a_second") for one in filters]
+
+    assert rates(10.0, a=100, b=None) == [None, None]
+    assert rates(12.0, a=150, b=5, c=7) == [25.0, None, None]
+    assert rates(14.0, a=None, b=5) == [None, 0.0]
+    assert rates(14.0, a=150, b=9) == [None, None]

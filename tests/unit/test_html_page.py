@@ -8,7 +8,7 @@ import pytest
 import support.infos
 
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
-from scrapy_bloom.cli.html_page import ClaimTally, Panel, WorkerRow, fits_until, page
+from scrapy_bloom.cli.report import ClaimTally, Panel, WorkerRow, fits_until, page
 
 DAY = 86_400
 OPENED = 1_790_000_000

@@ -11,7 +11,7 @@ from scrapy.utils.test import get_crawler
 from support.paths import ROOT
 from support.prometheus import Values, parse
 
-from scrapy_bloom.cli import metrics as filter_metrics
+from scrapy_bloom.cli import monitor as filter_metrics
 from scrapy_bloom.crawl.metrics import MetricsServer, at, families, family
 from scrapy_bloom.crawl.stats import STATS, Kind, Stats
 from scrapy_bloom.settings import DEFAULT

@@ -46,7 +46,7 @@ def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def page() -> str:
     """Return the page."""
-    rows = [(f"[`{name}`](#{name})", module.HELP) for name, module in SUBCOMMANDS.items()]
+    rows = [(f"[`{name}`](#{name})", one.help) for name, one in SUBCOMMANDS.items()]
     sections = [_section(name, parser) for name, parser in parsers().items()]
     overview = table(("subcommand", "what it does"), rows)
     exit_codes = table(("exit code", "meaning"), _exit_codes())
@@ -66,7 +66,7 @@ def _section(name: str, parser: argparse.ArgumentParser) -> str:
     positional = [action for action in actions if not action.option_strings]
     usage = " ".join(["scrapy bloom", name, "[options]", *map(_usage, positional)])
     options = table(("option", "what it is"), _rows(actions))
-    return f"## `{name}`\n\n{sentence(SUBCOMMANDS[name].HELP)}\n\n{block(usage)}\n\n{options}"
+    return f"## `{name}`\n\n{sentence(SUBCOMMANDS[name].help)}\n\n{block(usage)}\n\n{options}"
 
 
 def _usage(action: argparse.Action) -> str:

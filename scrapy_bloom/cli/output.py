@@ -1,15 +1,21 @@
-"""How subcommands show things: tables, names with values, lines, times and sizes, progress."""
+"""How subcommands show things: JSON, tables, names with values, times and sizes, progress.
 
+What is listed is a JSON document a row, and a table is a view of such rows: `Column`.
+"""
+
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from itertools import chain, islice
+from typing import Any, Generic, TypeVar
 
 from scrapy_bloom.bloom.model.forecast import Load
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
-from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo
+from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.crawl.advice import Finding
 from scrapy_bloom.crawl.summary import day
 
@@ -19,52 +25,106 @@ try:
 except ImportError:  # pip install "scrapy-bloom[cli]"
     rich = None  # type: ignore[assignment]
 
-#: Characters of a time, and of one "or later".
-TIME, _SINCE = len("2027-01-31 12:34:56"), len("2027-01-31 12:34:56 or later")
+#: Fields that are Unix times: JSON also has each of them as text.
+TIMES = frozenset(
+    (
+        *("opened", "closes", "forgotten", "since", "until", "due", "claimed", "saved", "now"),
+        *("first", "last", "recorded_after"),
+    )
+)
+#: Properties that JSON has in addition to the fields.
+PROPERTIES = ("fill_ratio", "bits_per_url", "rate", "low", "high")
+#: Rows of a table that say how wide its columns are.
+MEASURED_ROWS = 256
 #: Characters of a line of prose.
 WIDTH = 100
 
 Row = TypeVar("Row")
+#: What JSON has of a row.
+Document = dict[str, Any]
+
+
+# -- JSON --
+
+
+def to_json(value: Any) -> Any:
+    """Return a dataclass as a JSON object of its fields, times also as ``<field>_utc``."""
+    if isinstance(value, tuple):
+        return [to_json(member) for member in value]
+    if not is_dataclass(value):
+        return value
+    document = with_dates(
+        {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    )
+    return document | {name: getattr(value, name) for name in PROPERTIES if hasattr(value, name)}
+
+
+def with_dates(document: Mapping[str, Any]) -> Document:
+    """Return a JSON object with each Unix time also as ``<field>_utc``."""
+    found: Document = {}
+    for name, value in document.items():
+        found[name] = value
+        if name in TIMES:
+            found[f"{name}_utc"] = iso(value)
+    return found
+
+
+def iso(time: int) -> str | None:
+    """Return a Unix time in UTC in the form of ISO 8601; None for 0, and beyond the calendar."""
+    if time > MAX_TIME:
+        return None  # damaged: anybody may have written it
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}" if time else None
+
+
+def json_list(head: Mapping[str, Any], name: str, rows: Iterable[Document]) -> Iterator[str]:
+    """Yield the lines of a JSON document that ends with a list, which may be very long."""
+    yield f"{json.dumps(head)[:-1]}, {json.dumps(name)}: ["
+    before = ""
+    for row in rows:
+        if before:
+            yield f"{before},"
+        before = f"  {json.dumps(row)}"
+    yield from [before] * bool(before)
+    yield "]}"
+
+
+# -- tables --
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table, and a member of its rows in JSON.
+    """A column of a table.
 
     Args:
-        heading: stands above it; "" if the table does not show it.
-        text: returns what the table shows for a row.
-        name: of the member; "" if JSON does not have it.
-        value: returns the member.
-        is_left: whether it is aligned to the left, as the last column is that may be long.
+        heading: stands above it.
+        text: returns what the table shows of a row.
+        is_left: whether it is aligned to the left.
+        field: name of the row's number that it shows, for the HTML page; "" for a text.
     """
 
     heading: str
     text: Callable[[Row], str] = str
-    name: str = ""
-    value: Callable[[Row], object] = str
     is_left: bool = False
+    field: str = ""
 
 
-def table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
-    """Return rows as text."""
-    shown = [column for column in columns if column.heading]
-    lines = [[column.heading for column in shown]]
-    lines += [[column.text(row) for column in shown] for row in rows]
-    widths = [
-        0 if column.is_left else max(map(len, cells))
-        for column, cells in zip(shown, zip(*lines, strict=True), strict=True)
-    ]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        for line in lines
-    )
+def table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the lines of a table, none without rows. There may be very many rows."""
+    lines = ([column.text(row) for column in columns] for row in rows)
+    first = list(islice(lines, MEASURED_ROWS))
+    headings = [column.heading for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(headings, *first, strict=True)]
+    has_heading = bool(first) and any(headings)
+    for line in chain([headings] * has_heading, first, lines):
+        cells = [
+            cell.ljust(width) if column.is_left else cell.rjust(width)
+            for column, cell, width in zip(columns, line, widths, strict=True)
+        ]
+        # What comes last may be long.
+        yield "  ".join(cells).rstrip()
 
 
-def documents(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> list[dict[str, object]]:
-    """Return rows for JSON."""
-    named = [column for column in columns if column.name]
-    return [{column.name: column.value(row) for column in named} for row in rows]
+# -- text --
 
 
 def finding(finding: Finding, head: str = "") -> str:
@@ -90,24 +150,6 @@ def wrapped(text: str, indent: int = 0) -> str:
     )
 
 
-def item_line(item: str, info: ItemInfo) -> str:
-    """Return a line about an item, which comes last because it may be long."""
-    verdict, since, until = "new", "", ""
-    if info.seen:
-        verdict, since = "seen", f"{minute(info.recorded_after)} or later"
-        until = minute(info.until) or ("never" if info.window is None else "in a later run")
-    return f"{verdict:7}  {since:{_SINCE}}  {until:{TIME}}  {item}"
-
-
-def claim_line(state: str, item: str, *, since: int = 0, due: int = 0) -> str:
-    """Return a line about an item that is claimed, or has failed and is due again some time."""
-    return f"{state:7}  {minute(since):{_SINCE}}  {minute(due):{TIME}}  {item}"
-
-
-#: The columns of ``item_line`` and ``claim_line``.
-ITEM_HEADING = f"{'':7}  {'since (UTC)':{_SINCE}}  new again, or next try (UTC)"
-
-
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], object]]:
     """Show a progress bar on the standard error, if that is a terminal and rich is installed.
@@ -121,6 +163,16 @@ def progress(title: str) -> Iterator[Callable[[int, int], object]]:
     with rich.progress.Progress(console=console, transient=True) as bar:
         task = bar.add_task(title)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def complain(text: str) -> None:
+    """Print one line to the standard error."""
+    print(f"scrapy bloom: {' '.join(text.split())}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes: a terminal would obey control characters in it."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def minute(time: int) -> str:
