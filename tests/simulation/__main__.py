@@ -29,7 +29,8 @@ servers: list[FrozenServer] = []
 
 def begin() -> None:
     """Start a server for this process."""
-    logging.disable(logging.CRITICAL)  # the product's own: outages, and what is taken over
+    logging.disable(logging.WARNING)  # the product's own: outages, and what is taken over
+    logging.lastResort = None
     # Of kills that end a Deferred's callback.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     server = FrozenServer(next(iter(SERVERS.values())), *IN_ORDER)

@@ -123,7 +123,7 @@ class _Run:
             self._crawl_until_quiet()
             self._check(" after the window", expected)
             self._check_once(" after the window")
-        return self._found
+        return self._world.found + self._found
 
     # -- crawls --
 
@@ -152,7 +152,7 @@ class _Run:
         if self._crawls and world.strikes("kill"):
             world.rng.choice(self._crawls).kill()
         if self._crawls and world.strikes("stop"):
-            world.rng.choice(self._crawls).must_stop = True
+            world.rng.choice(self._crawls).stop()
         if world.faults.forget and world.rng.random() < 0.05:
             world.replicate()
         if world.strikes("forget"):
