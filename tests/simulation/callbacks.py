@@ -18,7 +18,7 @@ Note = Callable[[Any], Any]
 
 
 def call(
-    world: World, site: Site, response: Response, note: Note
+    world: World, site: Site, response: Response, callback: Callable[..., Any], note: Note
 ) -> Iterable[Any] | AsyncIterator[Any]:
     """Return what a page's callback returns.
 
@@ -26,9 +26,10 @@ def call(
         world: chooses the callback's form.
         site: knows what it yields.
         response: the page.
+        callback: of the requests that it yields.
         note: is called with each output when it is yielded, and returns it.
     """
-    outputs: list[Any] = [*site.parse(response, None)]
+    outputs: list[Any] = [*site.parse(response, callback)]
     if site.has_item(response):
         outputs.insert(world.rng.randint(0, len(outputs)), {"url": response.url})
     if site.stumbles(response):

@@ -66,7 +66,7 @@ class AsyncSimulatedClient(redis.asyncio.Redis):
         super().__init__()
         self.world, self.name = world, name
 
-    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """There is nothing to close."""
 
     async def initialize(self) -> "AsyncSimulatedClient":

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from scrapy import Request, Spider, signals
+from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.http import Response
 from scrapy.utils.request import request_from_dict
@@ -69,7 +69,9 @@ class Scheduler:
         if not self._queue:
             return None
         request = self._queue.pop(self._world.rng.randrange(len(self._queue)))
-        return request_from_dict(request, spider=self._crawler.spider) if self._is_shared else request
+        return (
+            request_from_dict(request, spider=self._crawler.spider) if self._is_shared else request
+        )
 
 
 class Downloader:
@@ -108,7 +110,8 @@ class Scraper:
 
     async def _scrape(self, response: Response, request: Request) -> None:
         yielded = list[Any]()
-        outputs = call(self._world, self._site, response, self._note(yielded))
+        callback, note = self._engine.spider.parse, self._note(yielded)
+        outputs = call(self._world, self._site, response, callback, note)
         await self.handle_spider_output_async(outputs, request, response)
         lost = [output for output in yielded if self.open.pop(id(output), None) is not None]
         if lost:
@@ -128,7 +131,7 @@ class Scraper:
     async def handle_spider_output_async(
         self,
         result: Iterable[Any] | AsyncIterator[Any],
-        request: Request,  # noqa: ARG002 - as Scrapy's
+        request: Request,
         response: Response,
     ) -> None:
         """Process outputs: the product replaces this, and passes on a list."""
@@ -149,9 +152,7 @@ class Scraper:
             self._site.store(response.url)
         except ConnectionError:
             self._world.log(f"{self._name}: the pipeline raises for {short(response.url)}")
-            self._engine.send(
-                signals.item_error, item=output, response=response, failure=Failure()
-            )
+            self._engine.send(signals.item_error, item=output, response=response, failure=Failure())
 
 
 class Engine:
@@ -172,6 +173,7 @@ class Engine:
         world: World,
         site: Site,
         name: str,
+        *,
         spider: int,
         shared_queue: list[dict[str, Any]] | None,
     ) -> None:
@@ -206,7 +208,7 @@ class Engine:
         self._is_paused = False
         self._wake()
 
-    async def close_spider_async(self, *, reason: str) -> None:  # noqa: ARG002 - as Scrapy's
+    async def close_spider_async(self, *, reason: str) -> None:
         """End what is under way, and close."""
         self.stop()
 
@@ -235,7 +237,9 @@ class Engine:
         else:
             self.send(signals.spider_opened)
             url = self._site.starts[self._number]
-            self.crawl(Request(url, dont_filter=True, meta={"is_start_request": True}))
+            self.crawl(
+                Request(url, self.spider.parse, dont_filter=True, meta={"is_start_request": True})
+            )
             await self._crawl()
         world.log(f"{name}: closes")
         if (closing := self._slot.scheduler.close()) is not None:

@@ -6,7 +6,8 @@ timer, it lets other tasks of the world go on; between two of its turns, it does
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,6 +29,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     Args:
         world: the world.
     """
+
+    _ready: deque[Any]
+    _scheduled: list[Any]
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -74,7 +78,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # -- its end --
 
-    def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> Any:
+    def create_task(self, coro: Any, **options: Any) -> Any:
         """Make a task; none any more when the process is over."""
         if self._is_dropping:
             coro.close()
@@ -95,7 +99,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         with _running(self):
             for task in self._made:
                 if not task.done():
-                    task._log_destroy_pending = False
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
                     # Now: the garbage collector would do it at any time.
                     with suppress(BaseException):
                         task.get_coro().close()
@@ -105,7 +109,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.close()
 
     def _call_soon(self, *what: Any) -> Any:
-        handle = super()._call_soon(*what)
+        handle = super()._call_soon(*what)  # type: ignore[misc]
         if self._is_dropping:
             self._ready.clear()
         return handle
@@ -134,7 +138,7 @@ def _always() -> bool:
 
 def _is_of_task(handle: asyncio.Handle) -> bool:
     """Whether a handle begins a task, or goes on with it."""
-    callback = handle._callback
+    callback = handle._callback  # type: ignore[attr-defined]
     if type(callback).__name__ == "TaskStepMethWrapper":
         return True
     return isinstance(getattr(callback, "__self__", None), asyncio.Task)

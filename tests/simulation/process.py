@@ -36,6 +36,7 @@ from simulation.client import (
     talk,
 )
 from simulation.engine import Engine
+from simulation.known import watched
 from simulation.loop import SimulatedLoop
 from simulation.site import Site
 from simulation.threads import simulated_threads
@@ -72,6 +73,7 @@ class Crawl:
     Attributes:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
+        forgotten_claims: fields of those that it does not end, by a fault that is known.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Crawl:
         self._world, self._site, self.name, self.spider = world, site, name, spider
         self._settings, self._shared_queue = settings, shared_queue
         self.must_stop, self.owner = False, ""
+        self.forgotten_claims = set[str]()
         self._engine: Engine | None = None
         self._task = world.spawn(name, self._main, self)
 
@@ -111,7 +114,12 @@ class Crawl:
         self._task.loop = loop = SimulatedLoop(self._world)
         crawler = self._crawler()
         crawler.engine = self._engine = Engine(
-            crawler, self._world, self._site, self.name, self.spider, self._shared_queue
+            crawler,
+            self._world,
+            self._site,
+            self.name,
+            spider=self.spider,
+            shared_queue=self._shared_queue,
         )
         if self.must_stop:
             return
@@ -202,6 +210,7 @@ def simulated(world: World) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(simulated_threads(world))
+            stack.enter_context(watched(world))
             for patch in patches:
                 stack.enter_context(mock.patch.object(*patch))
             random.seed(world.rng.random())

@@ -144,7 +144,7 @@ class Site:
             raise ConnectionError("database is down")
         self.stored.add(url)
 
-    def parse(self, response: Response, callback: Callable[..., Any] | None) -> list[Request]:
+    def parse(self, response: Response, callback: Callable[..., Any]) -> list[Request]:
         """Return the requests that a page yields."""
         if response.status != 200:
             return []

@@ -38,7 +38,7 @@ class SimulatedLock:
     def __init__(self, world: World) -> None:
         self._world, self._is_held = world, False
 
-    def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - as of a lock
+    def acquire(self, blocking: bool = True) -> bool:
         if self._is_held and blocking:
             self._world.wait(float("inf"), lambda: not self._is_held)
         is_free = not self._is_held

@@ -43,6 +43,8 @@ return found
 """
 #: How a script begins: with its name.
 NAMES = re.compile(r"^-- (\w+): ", re.MULTILINE)
+#: Seconds by which the server's clock may be late: to move it takes several commands.
+CLOCK_SECONDS = 0.2
 #: Steps after which a run counts as endless.
 MAX_STEPS = 20_000
 
@@ -56,7 +58,7 @@ class EndlessError(AssertionError):
     """A run does not end."""
 
 
-class KilledError(greenlet.GreenletExit, SystemExit):
+class KilledError(greenlet.GreenletExit, SystemExit):  # type: ignore[misc]
     """Ends a task of a process that was killed; asyncio passes on what is a ``SystemExit``."""
 
 
@@ -225,7 +227,7 @@ class World:
         is_network: bool = False,
     ) -> Task:
         """Begin a task of a process: it runs when it is chosen."""
-        run = greenlet.greenlet(target)
+        run = greenlet.greenlet(target, self._main)
         task = Task(name, run, process, is_network, is_ready=lambda: True)
         self._tasks.append(task)
         return task
@@ -326,6 +328,9 @@ class World:
             self._current = None
             if task.run.dead:
                 self._tasks.remove(task)
+                if task.loop is not None:
+                    # The process is over, and its threads, which are daemons.
+                    self.end([t for t in self._tasks if t.process is task.process])
 
     def _pass_time(self) -> None:
         if not self._tasks:
@@ -403,7 +408,7 @@ class World:
             self._carry_out(*entry[1:])
 
     def _carry_out(self, commands: Sequence[Words], node: int) -> list[Any]:
-        if self._clock != self.now:
+        if self.now - self._clock >= CLOCK_SECONDS:
             self._clock = self.now
             self._server.freeze_at(self._begin + self.now, self._shown)
         return [self._execute(words, node) for words in commands]
