@@ -188,8 +188,7 @@ class _Run:
         """Crawl until a crawl has found nothing left to do."""
         world = self._world
         world.faults = Faults()
-        world.run(lambda: not any(crawl.is_running for crawl in self._crawls))
-        self._note_ended()
+        world.run(lambda: not self._crawls, self._note_ended)
         if self._kind.spiders > 1:
             self._world.log("ONLY SPIDER 0 RUNS")
             for _ in range(LAST_CRAWLS):
