@@ -33,8 +33,7 @@ def call(
     if site.has_item(response):
         outputs.insert(world.rng.randint(0, len(outputs)), {"url": response.url})
     if site.stumbles(response):
-        outputs.insert(world.rng.randint(0, len(outputs)), ValueError("no price"))
-        return _Stumbling(outputs, note)
+        return _Stumbling(outputs, world.rng.randint(0, len(outputs)), note)
     form = world.rng.choice((_yield_all, _yield_all, _wait_and_yield, _wait_in_time))
     return form(world, outputs, note)
 
@@ -74,16 +73,19 @@ def _block(world: World) -> None:
 
 
 class _Stumbling:
-    """Raises once, and goes on, as an iterator of a middleware's may."""
+    """Raises before one of its outputs, and goes on, as an iterator of a middleware's may."""
 
-    def __init__(self, outputs: Iterable[Any], note: Note) -> None:
-        self._outputs, self._note = iter(outputs), note
+    def __init__(self, outputs: list[Any], before: int, note: Note) -> None:
+        for output in outputs:
+            note(output)  # now: those after the exception count, too
+        self._left = [*outputs[:before], None, *outputs[before:]]
 
     def __iter__(self) -> "_Stumbling":
         return self
 
     def __next__(self) -> Any:
-        output = next(self._outputs)
-        if isinstance(output, ValueError):
-            raise output
-        return self._note(output)
+        if not self._left:
+            raise StopIteration
+        if (output := self._left.pop(0)) is None:
+            raise ValueError("there is no price")
+        return output

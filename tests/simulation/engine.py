@@ -21,6 +21,8 @@ from simulation.world import World
 
 #: Requests under way at a time, and items of a page.
 CONCURRENCY, CONCURRENT_ITEMS = 4, 2
+#: Seconds after which a callback's task is cancelled.
+CANCELLED_AFTER = (0.0, 0.001, 0.01, 0.3)
 #: Seconds that a download takes, an item's pipeline, and that pass between two looks for work.
 DOWNLOADS, PIPELINES, IDLE_SECONDS = (0.1, 0.2, 0.2, 0.5), (0.0, 0.0, 0.1, 1.0), 5.0
 
@@ -102,7 +104,20 @@ class Scraper:
 
     def enqueue_scrape(self, result: Response, request: Request) -> Deferred[None]:
         """Run a page's callback, and process what it yields."""
-        return Deferred.fromFuture(asyncio.ensure_future(self._scrape(result, request)))
+        scraped, scraping = Deferred[None](), asyncio.ensure_future(self._scrape(result, request))
+
+        def end(_: object) -> None:
+            if scraping.cancelled():  # Scrapy does not notice either: the page is never finished
+                self._world.log(f"{self._name}: {short(request.url)} is CANCELLED")
+                self._engine.done(request)
+            else:
+                scraped.callback(scraping.result())
+
+        scraping.add_done_callback(end)
+        if self._world.strikes("cancel"):
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._world.rng.choice(CANCELLED_AFTER), scraping.cancel)
+        return scraped
 
     def handle_spider_error(self, failure: Failure, request: Request, _: Response) -> None:
         """Note that a callback has raised."""
@@ -186,7 +201,7 @@ class Engine:
             nextcall=SimpleNamespace(schedule=self._wake),
             close_if_idle=True,
         )
-        self._under_way = set[asyncio.Task[None]]()
+        self._under_way = set[Request]()
         self._woken: asyncio.Future[None] | None = None
         self._is_stopping = self._is_paused = False
 
@@ -256,9 +271,8 @@ class Engine:
                 request = scheduler.next_request()
                 if request is None:
                     break
-                handling = loop.create_task(self._handle(request))
-                self._under_way.add(handling)
-                handling.add_done_callback(self._handled)
+                self._under_way.add(request)
+                loop.create_task(self._handle(request))
             if not self._under_way and (self._is_stopping or self._may_close()):
                 return
             self._woken = loop.create_future()
@@ -274,15 +288,16 @@ class Engine:
         return not (is_refused or self._under_way or len(self._slot.scheduler))
 
     async def _handle(self, request: Request) -> None:
-        loop = asyncio.get_running_loop()
-        result = await self.downloader.fetch(request).asFuture(loop)
+        result = await self.downloader.fetch(request).asFuture(asyncio.get_running_loop())
         if isinstance(result, Request):
             self.crawl(result)
+            self.done(request)
         else:
-            await self.scraper.enqueue_scrape(result, request).asFuture(loop)
+            self.scraper.enqueue_scrape(result, request).addCallback(lambda _: self.done(request))
 
-    def _handled(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+    def done(self, request: Request) -> None:
+        """Note that a request is no longer under way."""
+        self._under_way.discard(request)
         self._wake()
 
     def _dropped(self, request: Request) -> None:

@@ -63,7 +63,7 @@ class Kind:
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
-_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003, "block": 0.01}
+_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003, "block": 0.01, "cancel": 0.02}
 _OFTEN_KILLED = Faults(**{**_FAULTS, "kill": 0.03})
 _ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}

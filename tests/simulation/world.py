@@ -102,6 +102,7 @@ class Faults:
         stall: a task that could go on waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
         block: a callback blocks its process for minutes, heartbeats and all.
+        cancel: a page's task is cancelled, with its callback or a lookup of its links.
         down: at any step, a node of a cluster fails for some time; it may be replaced by a replica
             that lags behind.
     """
@@ -117,6 +118,7 @@ class Faults:
     stall: float = 0.0
     jump: float = 0.0
     block: float = 0.0
+    cancel: float = 0.0
     down: float = 0.0
 
 
