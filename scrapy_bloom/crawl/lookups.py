@@ -8,13 +8,16 @@ from contextlib import suppress
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.runtime import Runtime, has_asyncio
 from scrapy_bloom.settings import WORDS
+
+#: Verdicts that the page which yielded the request first gets another one in the place of.
+DEPEND_ON_PAGE = UNKEPT_ELSEWHERE | {Verdict.OTHERS_UNKEPT}
 
 
 class LookupBatcher:
@@ -142,8 +145,8 @@ class LookupBatcher:
         """
         repeats, self._repeats = self._repeats, []
         for repeat in repeats:
-            is_others = self.in_flight[repeat.key].verdict is Verdict.OTHERS_UNKEPT
-            (self._waiting if is_others else self._repeats).append(repeat)
+            depends = self.in_flight[repeat.key].verdict in DEPEND_ON_PAGE
+            (self._waiting if depends else self._repeats).append(repeat)
 
     def _by_window(self, lookups: Sequence[Lookup]) -> Iterator[tuple[str, list[Lookup]]]:
         """Yield the lookups of each window that use its filter, when it is their turn."""
