@@ -121,9 +121,8 @@ class Crawl:
             spider=self.spider,
             shared_queue=self._shared_queue,
         )
-        if self.must_stop:
-            return
-        loop.run_until_complete(self._engine.run())
+        if not self.must_stop:
+            loop.run_until_complete(self._engine.run())
         loop.drop()
 
     def _crawler(self) -> Any:
