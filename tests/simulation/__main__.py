@@ -30,7 +30,7 @@ servers: list[FrozenServer] = []
 
 def begin() -> None:
     """Start a server for this process."""
-    logging.disable(logging.WARNING)  # the product's own: outages, and what is taken over
+    logging.disable(logging.INFO)  # what nobody looks at takes time
     logging.lastResort = None
     # Of kills that end a Deferred's callback.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)

@@ -347,6 +347,7 @@ MUTANTS = (
         "crawl/loop_writer.py",
         "            self._is_stopped = True  #",
         "            queue.take(len(queue))\n            self._is_stopped = True  #",
+        "lossy",
     ),
     Mutant(
         "pages are confirmed before their links are claimed",

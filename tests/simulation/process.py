@@ -48,6 +48,8 @@ TIMEOUT = 2.0
 MAX_ATTEMPTS = 20
 #: Steps of a time-out that does not block: each costs two turns of the loop.
 TIMEOUT_STEPS = 8
+#: Tag of the log line of a crawl that could not write all.
+UNWRITTEN = "[bloom-unwritten]"
 #: What workers do that are many: they take turns, and seldom read which workers there are.
 CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
@@ -73,6 +75,7 @@ class Crawl:
     Attributes:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
+        has_unwritten: whether it has logged that it could not write all.
         forgotten_claims: fields of those that it does not end, by a fault that is known.
     """
 
@@ -88,7 +91,7 @@ class Crawl:
     ) -> None:
         self._world, self._site, self.name, self.spider = world, site, name, spider
         self._settings, self._shared_queue = settings, shared_queue
-        self.must_stop, self.owner = False, ""
+        self.must_stop, self.owner, self.has_unwritten = False, "", False
         self.forgotten_claims = set[str]()
         self._engine: Engine | None = None
         self._task = world.spawn(name, self._main, self)
@@ -147,15 +150,19 @@ class Crawl:
         )
 
 
-class _Faults(logging.Handler):
-    """Notes exceptions that the product, or what calls it, logs, and that are none of its own."""
+class _Log(logging.Handler):
+    """Notes what a process says that it could not write, and exceptions that are not its own."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__(logging.WARNING)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
+        if UNWRITTEN in str(record.msg):
+            self._world.process.has_unwritten = True
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if record.levelno < logging.ERROR:
+            return
         if error is not None and not isinstance(error, BloomError):
             self._world.found.append(f"it logs: {record.getMessage()}: {error!r}"[:200])
 
@@ -204,8 +211,8 @@ def simulated(world: World) -> Iterator[None]:
     ]
     if world.rng.random() < 0.5:
         patches += [(pace, name, value) for name, value in CROWD.items()]
-    faults, hooks = _Faults(world), sys.get_asyncgen_hooks()
-    logging.getLogger().addHandler(faults)
+    log, hooks = _Log(world), sys.get_asyncgen_hooks()
+    logging.getLogger().addHandler(log)
     try:
         with ExitStack() as stack:
             stack.enter_context(simulated_threads(world))
@@ -216,5 +223,5 @@ def simulated(world: World) -> Iterator[None]:
             yield
             world.close()
     finally:
-        logging.getLogger().removeHandler(faults)
+        logging.getLogger().removeHandler(log)
         sys.set_asyncgen_hooks(*hooks)

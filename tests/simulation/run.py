@@ -181,7 +181,9 @@ class _Run:
                 url = self._site.fields[name.decode()]
                 self._left_behind[url] += 1
                 is_known = name.decode() in crawl.forgotten_claims
-                if not (crawl.must_stop or self._kind.repeats or is_known):
+                has_written = self._kind.writes_all and not crawl.has_unwritten
+                may_leave = self._kind.repeats and not has_written
+                if not (crawl.must_stop or may_leave or is_known):
                     self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
 
     def _crawl_without_faults(self) -> None:
