@@ -98,7 +98,7 @@ class Crawl:
 
     @property
     def is_running(self) -> bool:
-        """Whether any part of it runs."""
+        """Whether any part of it runs, or anything that it has sent is under way."""
         return self._world.runs(self)
 
     def kill(self) -> None:

@@ -290,8 +290,8 @@ class World:
         self.wait(seconds)
 
     def runs(self, process: Any) -> bool:
-        """Whether any part of a process runs."""
-        return any(task.process is process and not task.is_network for task in self._tasks)
+        """Whether any part of a process runs, or anything that it has sent is under way."""
+        return any(task.process is process for task in self._tasks)
 
     def is_running(self, task: Task) -> bool:
         """Whether a task has neither ended nor been dropped."""
