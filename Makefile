@@ -59,7 +59,7 @@ chaos: $(VENV)/dev
 
 # For example SIMULATE="--kind faults --first 914 --runs 1"; --note adds runs that fail to tests/simulation/failing.txt
 simulate: $(VENV)/dev
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(or $(SIMULATE),--runs 1112)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(or $(SIMULATE),--runs 400)
 
 # For example MUTANTS="--only claim --runs 50"
 mutants: $(VENV)/dev

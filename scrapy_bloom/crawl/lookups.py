@@ -8,13 +8,16 @@ from contextlib import suppress
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, Verdict
+from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.runtime import Runtime, has_asyncio
 from scrapy_bloom.settings import WORDS
+
+#: Verdicts that the page which yielded the request first gets another one in the place of.
+DEPEND_ON_PAGE = UNKEPT_ELSEWHERE | {Verdict.OTHERS_UNKEPT}
 
 
 class LookupBatcher:
@@ -83,6 +86,7 @@ class LookupBatcher:
             # Lookups that are not under way are not sent: no caller would schedule the requests.
             withdrawn = set(map(id, lookups))
             self._waiting = [one for one in self._waiting if id(one) not in withdrawn]
+            self._repeats = [one for one in self._repeats if id(one) not in withdrawn]
             raise
 
     def _look_up_blocking(self, lookups: Sequence[Lookup]) -> None:
@@ -111,6 +115,7 @@ class LookupBatcher:
                 except StorageError as error:
                     verdicts = self._partial(error, same)
                 self._answer(session, same, verdicts, sent)
+            self._ask_again()
         except Exception:
             # This round may have claimed URLs: the next one would find them "seen".
             lookups += self._waiting
@@ -132,6 +137,16 @@ class LookupBatcher:
         if is_in_flight:
             self._repeats.append(lookup)
         return is_in_flight
+
+    def _ask_again(self) -> None:
+        """Let the next round answer a page that may be the one that has to yield a request again.
+
+        The answer that has come is another page's.
+        """
+        repeats, self._repeats = self._repeats, []
+        for repeat in repeats:
+            depends = self.in_flight[repeat.key].verdict in DEPEND_ON_PAGE
+            (self._waiting if depends else self._repeats).append(repeat)
 
     def _by_window(self, lookups: Sequence[Lookup]) -> Iterator[tuple[str, list[Lookup]]]:
         """Yield the lookups of each window that use its filter, when it is their turn."""

@@ -1,6 +1,7 @@
 """Simulates runs on all cores: ``PYTHONHASHSEED=0 python -m simulation --help``, from ``tests``."""
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -29,9 +30,11 @@ servers: list[FrozenServer] = []
 
 def begin() -> None:
     """Start a server for this process."""
-    logging.disable(logging.CRITICAL)  # the product's own: outages, and what is taken over
+    logging.disable(logging.INFO)  # what nobody looks at takes time
+    logging.lastResort = None
     # Of kills that end a Deferred's callback.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    gc.freeze()  # what is imported is there to stay
     server = FrozenServer(next(iter(SERVERS.values())), *IN_ORDER)
     servers.append(server)
     util.Finalize(None, server.stop, exitpriority=1)
@@ -93,6 +96,8 @@ def main() -> int:
                     note(name, result.seed, result.violations)
                 if (result.violations and not options.brief) or options.trace:
                     say([*result.trace, f"{name} {result.seed}: {result.violations}"])
+                elif result.violations:
+                    say([f"{name} {result.seed}: {result.violations[0]}"])
             faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))
             say([f"{name}: {len(seeds)} runs from seed {first}; {faults or 'no faults'}"])
         pool.close()

@@ -1,16 +1,23 @@
-"""A Redis client, events and threads in a simulated world."""
+"""Redis clients in a simulated world, that block and that do not."""
 
-from collections.abc import Callable
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import redis
+import redis.asyncio
 
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.client.routes import Replies, Wave
-from simulation.world import Task, World
+from scrapy_bloom.bloom.client.routes import Address, Command, Replies, Wave
+from simulation.world import World
 
 exchange_really = Driver._exchange
+#: Of a cluster: its nodes have numbers, which are their ports.
+NODES = SimpleNamespace(
+    startup_nodes={"first": SimpleNamespace(host="node", port=0)},
+    remap_host_port=lambda host, port: (host, port),
+)
 
 
 class SimulatedClient(redis.Redis):
@@ -24,18 +31,17 @@ class SimulatedClient(redis.Redis):
 
     def __init__(self, world: World, name: str, timeout: float) -> None:
         super().__init__(connection_pool=world.client.connection_pool)
-        self._world, self._name, self._timeout = world, name, timeout
+        self.world, self.name, self.timeout = world, name, timeout
 
     def exchange(self, wave: Wave) -> Replies:
         """Send a wave, node by node; return the replies, with errors in their places."""
         replies = {}
         for address, commands in wave.batches.items():
-            batch: list[Any] = [(command.words, {}) for command in commands]
-            try:
-                sent = self._world.send(self._name, batch, self._timeout, address.port)
-                replies[address] = sent
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                replies[address] = [error] * len(commands)
+            words = [command.words for command in commands]
+            replies[address], error = self.world.send(self.name, words, address.port)
+            if isinstance(error, redis.TimeoutError):
+                self.world.wait(self.timeout)
+            replies[address] += [error] * (len(commands) - len(replies[address]))
         return replies
 
     def close(self) -> None:
@@ -43,12 +49,35 @@ class SimulatedClient(redis.Redis):
 
 
 class SimulatedCluster(SimulatedClient):
-    """A client for a cluster: its nodes have numbers, which are their ports."""
+    """A client for a cluster."""
 
-    nodes_manager = SimpleNamespace(
-        startup_nodes={"first": SimpleNamespace(host="node", port=0)},
-        remap_host_port=lambda host, port: (host, port),
-    )
+    nodes_manager = NODES
+
+
+class AsyncSimulatedClient(redis.asyncio.Redis):
+    """Sends commands through the world, and does not block.
+
+    Args:
+        world: the world.
+        name: of the process.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__()
+        self.world, self.name = world, name
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """There is nothing to close."""
+
+    async def initialize(self) -> "AsyncSimulatedClient":
+        """There is nothing to connect."""
+        return self
+
+
+class AsyncSimulatedCluster(AsyncSimulatedClient):
+    """A client for a cluster that does not block."""
+
+    nodes_manager = NODES
 
 
 def exchange(driver: Driver, wave: Wave) -> Replies:
@@ -57,35 +86,36 @@ def exchange(driver: Driver, wave: Wave) -> Replies:
         return exchange_really(driver, wave)  # the oracle's
     driver.round_trips += 1
     if wave.pause:
-        driver.client._world.wait(wave.pause)
+        driver.client.world.wait(wave.pause)
     return driver.client.exchange(wave)
 
 
-class SimulatedEvent:
-    """``threading.Event`` in the world's time."""
+async def talk(
+    driver: AsyncDriver, address: Address, commands: list[Command], replies: list[Any]
+) -> None:
+    """Send a node's batch through the world, in the place of ``AsyncDriver._talk``.
 
-    def __init__(self, world: World) -> None:
-        self._world, self._is_set = world, False
+    A task of the world is the way to the server and back. It is there if the caller is cancelled,
+    or its process killed: what is under way may still be carried out. Of two batches, any may be
+    the first, because each has a connection of its own.
+    """
+    client: AsyncSimulatedClient = driver._client
+    world, loop = client.world, asyncio.get_running_loop()
+    done = loop.create_future()
 
-    def is_set(self) -> bool:
-        return self._is_set
+    def send() -> None:
+        words = [command.words for command in commands]
+        received, error = world.send(client.name, words, address.port)
+        if done.done() or loop.is_closed():
+            return
+        replies.extend(received)
+        if not isinstance(error, redis.TimeoutError):  # else the driver gives up at some time
+            replies.extend([error] * (len(commands) - len(replies)))
+            done.set_result(None)
 
-    def set(self) -> None:
-        self._is_set = True
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def wait(self, timeout: float = float("inf")) -> bool:
-        return self._is_set or self._world.wait(timeout, self.is_set)
-
-
-class SimulatedThread:
-    """``threading.Thread``, as a task of the world's."""
-
-    def __init__(self, world: World, name: str, target: Callable[[], None]) -> None:
-        self._world = world
-        self.task: Task = world.spawn(name, target)
-
-    def join(self, timeout: float) -> None:
-        self._world.wait(timeout, lambda: not self._world.is_running(self.task))
+    world.spawn(f"{client.name}'s batch", send, world.process, is_network=True)
+    try:
+        await done
+    except asyncio.CancelledError:
+        driver._silent = address
+        raise

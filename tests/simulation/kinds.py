@@ -34,6 +34,8 @@ class Kind:
         shared_queue: whether the processes share a queue that survives them.
         passes: whether, at the end, all URLs are forgotten and crawled once more.
         repeats: whether any page may be crawled again; else those that a process left.
+        writes_all: whether a process that ends by itself leaves no claim, although pages may be
+            crawled again, unless it says that it could not write all.
         items: share of the pages that have an item; below 1, the others are read in each run, and
             at the end each of them links a page that is new.
         unlinks: whether, when all URLs are forgotten at the end, no page has a link any more.
@@ -53,6 +55,7 @@ class Kind:
     shared_queue: bool = False
     passes: bool = False
     repeats: bool = True
+    writes_all: bool = False
     items: float = 1.0
     unlinks: bool = False
     nodes: int = 1
@@ -63,7 +66,7 @@ class Kind:
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
-_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
+_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003, "block": 0.01, "cancel": 0.02}
 _OFTEN_KILLED = Faults(**{**_FAULTS, "kill": 0.03})
 _ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
@@ -78,6 +81,7 @@ KINDS = {
         shared_queue=True,
     ),
     "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
+    "lossy": Kind(Faults(lost_request=0.02, lost_reply=0.02, partial=0.01), writes_all=True),
     "faults": Kind(Faults(**_FAULTS)),
     "forgetful": Kind(Faults(**_FAULTS, forget=0.002), choices={"BLOOM_WAIT_REPLICAS": [0, 1]}),
     "evicted": Kind(Faults(**_FAULTS, evict=0.004)),

@@ -335,6 +335,78 @@ MUTANTS = (
         "redis.call('LTRIM', KEYS[1], 1, 0)",
         "ledger",
     ),
+    Mutant(
+        "the writer drops a job",
+        "crawl/loop_writer.py",
+        "        queue = self._flushing.queue\n",
+        "        queue = self._flushing.queue\n        queue.take(len(queue) > 1)\n",
+        "calm",
+    ),
+    Mutant(
+        "a round of writes that fails is not repeated",
+        "crawl/loop_writer.py",
+        "            self._is_stopped = True  #",
+        "            queue.take(len(queue))\n            self._is_stopped = True  #",
+        "lossy",
+    ),
+    Mutant(
+        "pages are confirmed before their links are claimed",
+        "crawl/jobs.py",
+        "        # By number: the other",
+        "        confirm = JobKind.CONFIRM\n"
+        "        self._jobs = deque(sorted(self._jobs, key=lambda job: job.kind is not confirm))\n"
+        "        # By number: the other",
+    ),
+    Mutant(
+        "two rounds of lookups are under way at a time",
+        "crawl/lookups.py",
+        "                if self._round is None:\n                    self._round = asyncio",
+        "                if True:\n                    self._round = asyncio",
+        "calm",
+    ),
+    Mutant(
+        "verdicts of lookups are given to other pages",
+        "crawl/lookups.py",
+        "zip(lookups, verdicts, strict=True):\n            if verdict is",
+        "zip(lookups, verdicts[::-1], strict=True):\n            if verdict is",
+        "calm",
+    ),
+    Mutant(
+        "a page gets the answer to another page about a request that is not stored",
+        "crawl/lookups.py",
+        "            self._ask_again()\n",
+        "",
+        "pipelines",
+    ),
+    Mutant(
+        "a page is recorded whose lookup was cancelled",
+        "crawl/outputs.py",
+        "                    await self._deduplicator.decide_many(lookups)\n",
+        "                    try:\n"
+        "                        await self._deduplicator.decide_many(lookups)\n"
+        "                    except asyncio.CancelledError:\n"
+        "                        return\n",
+    ),
+    Mutant(
+        "outputs after an exception are lost",
+        "crawl/outputs.py",
+        "                continue  # as Scrapy does",
+        "                return  # as Scrapy does",
+    ),
+    Mutant(
+        "what a callback has yielded before it waits is lost when it is cancelled",
+        "crawl/outputs.py",
+        "        except BaseException:  # cancelled: what was yielded before is crawled\n"
+        "            self._begin_hand_over()\n            raise\n",
+        "        except BaseException:\n            return\n",
+    ),
+    Mutant(
+        "a reserved verdict is used twice",
+        "crawl/local_state.py",
+        "        reserved = self._reserved.pop(key, None)\n",
+        "        reserved = self._reserved.get(key)\n",
+        "calm",
+    ),
 )
 
 

@@ -9,6 +9,7 @@ from support.clock import FrozenServer
 
 from scrapy_bloom import BloomFilter
 from simulation.kinds import PERIOD, SETTINGS, WINDOW, Kind
+from simulation.known import is_known
 from simulation.process import Crawl, simulated
 from simulation.site import Site, short
 from simulation.world import Faults, World
@@ -123,7 +124,8 @@ class _Run:
             self._crawl_until_quiet()
             self._check(" after the window", expected)
             self._check_once(" after the window")
-        return self._found
+        found = [*self._world.found, *self._found]
+        return [violation for violation in found if not is_known(violation)]
 
     # -- crawls --
 
@@ -152,7 +154,7 @@ class _Run:
         if self._crawls and world.strikes("kill"):
             world.rng.choice(self._crawls).kill()
         if self._crawls and world.strikes("stop"):
-            world.rng.choice(self._crawls).must_stop = True
+            world.rng.choice(self._crawls).stop()
         if world.faults.forget and world.rng.random() < 0.05:
             world.replicate()
         if world.strikes("forget"):
@@ -178,15 +180,17 @@ class _Run:
                     continue
                 url = self._site.fields[name.decode()]
                 self._left_behind[url] += 1
-                if not (crawl.must_stop or self._kind.repeats):
+                is_known = name.decode() in crawl.forgotten_claims
+                has_written = self._kind.writes_all and not crawl.has_unwritten
+                may_leave = self._kind.repeats and not has_written
+                if not (crawl.must_stop or may_leave or is_known):
                     self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
 
     def _crawl_without_faults(self) -> None:
         """Crawl until a crawl has found nothing left to do."""
         world = self._world
         world.faults = Faults()
-        world.run(lambda: not any(crawl.is_running for crawl in self._crawls))
-        self._note_ended()
+        world.run(lambda: not self._crawls, self._note_ended)
         if self._kind.spiders > 1:
             self._world.log("ONLY SPIDER 0 RUNS")
             for _ in range(LAST_CRAWLS):

@@ -37,6 +37,7 @@ class Site:
     Attributes:
         links: URL -> URLs that it links, and whether their requests can be stored.
         fails: URL -> how often it still answers with an error.
+        stumbling: URL -> how often its callback still raises between two outputs.
         redirects: URL -> where it leads.
         raises: URL -> how often a pipeline still raises for its item; empty if none ever does.
         fetched: how often each URL was fetched.
@@ -70,6 +71,7 @@ class Site:
             for _ in range(rng.randrange(4)):
                 self.links[name].append((rng.choice(names), rng.random() < stored))
         self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:] if fails}
+        self.stumbling = {name: rng.choice([0] * 9 + [1]) for name in names[1:] if fails}
         ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
         self.redirects = {name: rng.choice(names) for name in ends if name not in self.starts}
         #: Pages without an item.
@@ -126,6 +128,14 @@ class Site:
     def has_item(self, response: Response) -> bool:
         """Whether a page has an item."""
         return response.status == 200 and response.url not in self.listings
+
+    def stumbles(self, response: Response) -> bool:
+        """Whether a page's callback raises, this time."""
+        is_left = response.status == 200 and self.stumbling.get(response.url, 0)
+        if is_left:
+            self.stumbling[response.url] -= 1
+            self._log(f"site: the callback of {short(response.url)} raises")
+        return bool(is_left)
 
     def store(self, url: str) -> None:
         """Store a page's item, or raise."""

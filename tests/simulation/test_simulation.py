@@ -75,6 +75,17 @@ def test_a_run_repeats() -> None:
     assert once.stdout == again.stdout
 
 
+def test_a_run_repeats_after_another_one() -> None:
+    """Nothing is left of a run: no task, no generator that the garbage collector closes later."""
+    code = (
+        "from simulation.__main__ import *; begin();"
+        "traces = [simulate(servers[0], seed, KINDS['faults']).trace for seed in (5, 6, 5)];"
+        "assert len(traces[0]) > 100; assert traces[0] == traces[2]"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    subprocess.run([sys.executable, "-c", code], cwd=TESTS, env=environment, check=True)
+
+
 @pytest.mark.parametrize(
     "mutant", [one for one in MUTANTS if one.kind == "calm"], ids=lambda one: one.what
 )

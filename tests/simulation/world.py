@@ -1,14 +1,17 @@
 """The world of a simulated run: one clock, one server, and tasks that take turns by a seed.
 
 A task is a greenlet: the product runs in it as it is, and gives way where it would wait:
-for a reply, an event or a moment. Which task goes on is chosen at random, and only one runs at a
+for a reply, an event or a moment. Each process has one for its event loop (``loop.py``), and one
+for each batch of commands under way. Which task goes on is chosen at random, and only one runs at a
 time, so that the same seed makes the same run. The server is a real one, with a clock that stands
 still until the world moves it. It carries out each command when the world says so.
 """
 
+import asyncio
 import hashlib
 import random
 import re
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -40,14 +43,23 @@ return found
 """
 #: How a script begins: with its name.
 NAMES = re.compile(r"^-- (\w+): ", re.MULTILINE)
+#: Seconds by which the server's clock may be late: to move it takes several commands.
+CLOCK_SECONDS = 0.2
 #: Steps after which a run counts as endless.
 MAX_STEPS = 20_000
 
-Command = tuple[tuple[Any, ...], dict[str, Any]]
+#: Seconds that a batch is on its way to the server.
+LATENCIES = (0.0, 0.0, 0.0, 0.001, 0.01, 0.3)
+
+Words = Sequence[Any]
 
 
 class EndlessError(AssertionError):
     """A run does not end."""
+
+
+class KilledError(greenlet.GreenletExit, SystemExit):  # type: ignore[misc]
+    """Ends a task of a process that was killed; asyncio passes on what is a ``SystemExit``."""
 
 
 @dataclass(eq=False)
@@ -56,14 +68,22 @@ class Task:
 
     Attributes:
         name: for the trace.
+        process: that it is a part of.
+        is_network: whether it is a batch of commands under way.
         until: when it goes on at the latest.
         is_ready: whether it may go on now.
+        held: until when it gets no processor, whatever it waits for.
+        loop: that it runs.
     """
 
     name: str
     run: greenlet.greenlet
+    process: Any = None
+    is_network: bool = False
     until: float = float("inf")
-    is_ready: Callable[[], bool] = bool
+    is_ready: Callable[[], object] = bool
+    held: float = 0.0
+    loop: Any = None
 
 
 @dataclass
@@ -81,6 +101,8 @@ class Faults:
         evict: at any step, the server evicts a key of the filter, but no claims.
         stall: a task that could go on waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
+        block: a callback blocks its process for minutes, heartbeats and all.
+        cancel: a page's task is cancelled, with its callback or a lookup of its links.
         down: at any step, a node of a cluster fails for some time; it may be replaced by a replica
             that lags behind.
     """
@@ -95,6 +117,8 @@ class Faults:
     evict: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
+    block: float = 0.0
+    cancel: float = 0.0
     down: float = 0.0
 
 
@@ -113,6 +137,7 @@ class World:
         rng: makes all choices.
         trace: what happened, a line each.
         struck: faults that happened, and those that were left out.
+        found: what does not hold, as far as it was found on the way.
         client: of the server.
     """
 
@@ -128,6 +153,7 @@ class World:
         self.faults, self.now = faults, 0.0
         self.trace: list[str] = []
         self.struck: list[str] = []
+        self.found: list[str] = []
         self._without = without
         self._server, self.client = server, server.client()
         # Its own methods take most of a run's time otherwise.
@@ -136,7 +162,7 @@ class World:
         self._tasks: list[Task] = []
         self._current: Task | None = None
         #: Batches that are carried out after their client has given up: from when, and the rest.
-        self._late: list[tuple[float, list[Command], int]] = []
+        self._late: list[tuple[float, list[Words], int]] = []
         #: SHA-1 of a script -> its name, and SHA-1 of the script that knows the server's process.
         self._scripts: dict[str, tuple[str, str]] = {}
         self.nodes = nodes
@@ -166,6 +192,12 @@ class World:
         """Name of the task that runs."""
         return self._current.name if self._current else "world"
 
+    @property
+    def process(self) -> Any:
+        """The process whose task runs."""
+        assert self._current is not None
+        return self._current.process
+
     def log(self, what: str) -> None:
         """Note what happened."""
         if self._is_ending:
@@ -183,35 +215,83 @@ class World:
     def token(self, size: int) -> str:
         """Return so many random bytes as hexadecimal text."""
         if self._is_ending:
-            raise greenlet.GreenletExit
+            raise KilledError
         return f"{self.rng.getrandbits(8 * size):0{2 * size}x}"
 
     # -- tasks --
 
-    def spawn(self, name: str, target: Callable[[], object]) -> Task:
-        """Begin a task: it runs when it is chosen."""
-        task = Task(name, greenlet.greenlet(target), is_ready=lambda: True)
+    def spawn(
+        self,
+        name: str,
+        target: Callable[[], object],
+        process: Any = None,
+        *,
+        is_network: bool = False,
+    ) -> Task:
+        """Begin a task of a process: it runs when it is chosen."""
+        run = greenlet.greenlet(target, self._main)
+        task = Task(name, run, process, is_network, is_ready=lambda: True)
         self._tasks.append(task)
         return task
 
-    def wait(self, seconds: float, is_ready: Callable[[], bool] = bool) -> bool:
-        """Let other tasks go on until a condition holds, or so many seconds have passed."""
+    def wait(self, seconds: float, is_ready: Callable[[], object] = bool) -> bool:
+        """Let other tasks go on until a condition holds, or so many seconds have passed.
+
+        It blocks the event loop that calls it, if one does.
+        """
         if self._is_ending:
-            raise greenlet.GreenletExit  # it was killed: nothing of it happens any more
+            raise KilledError  # nothing of it happens any more
         task = self._current
         assert task is not None
         task.until, task.is_ready = self.now + max(0.0, seconds), is_ready
-        self._main.switch()
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            self._main.switch()
+        else:
+            self._switch(loop)
         return bool(is_ready())
 
+    def _switch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let other tasks go on, which may run event loops in this thread, too."""
+        running, hooks = asyncio.current_task(loop), sys.get_asyncgen_hooks()
+        if running is not None:
+            asyncio.tasks._leave_task(loop, running)
+        asyncio._set_running_loop(None)
+        try:
+            self._main.switch()
+        finally:
+            asyncio._set_running_loop(loop)
+            if running is not None:
+                asyncio.tasks._enter_task(loop, running)
+            sys.set_asyncgen_hooks(*hooks)
+
     def end(self, tasks: Sequence[Task]) -> None:
-        """End tasks where they are."""
+        """End tasks where they are, and their event loops."""
         self._tasks = [task for task in self._tasks if task not in tasks]
         self._is_ending = True
         for task in tasks:
             if task.run:  # it has begun, and not ended
-                task.run.throw()  # now: the garbage collector would do it at any time
+                task.run.throw(KilledError)  # now: the garbage collector would do it at any time
+        for task in tasks:
+            if task.loop is not None:
+                task.loop.drop()
         self._is_ending = False
+
+    def kill(self, process: Any) -> None:
+        """End all tasks of a process. What it has sent may still be carried out."""
+        own = [task for task in self._tasks if task.process is process]
+        self.end([task for task in own if not task.is_network or self.rng.random() < 0.5])
+
+    def hold(self, process: Any, seconds: float) -> None:
+        """Block the task that runs, and all others of its process, for so many seconds."""
+        for task in self._tasks:
+            if task.process is process and not task.is_network:
+                task.held = self.now + seconds
+        self.wait(seconds)
+
+    def runs(self, process: Any) -> bool:
+        """Whether any part of a process runs, or anything that it has sent is under way."""
+        return any(task.process is process for task in self._tasks)
 
     def is_running(self, task: Task) -> bool:
         """Whether a task has neither ended nor been dropped."""
@@ -233,7 +313,8 @@ class World:
                 raise EndlessError("the run does not end")
             between()
             self._carry_out_late()
-            ready = [t for t in self._tasks if t.is_ready() or t.until <= self.now]
+            now = self.now
+            ready = [t for t in self._tasks if t.held <= now and (t.until <= now or t.is_ready())]
             if not ready:
                 self._pass_time()
             elif self.strikes("stall"):
@@ -249,15 +330,20 @@ class World:
             self._current = None
             if task.run.dead:
                 self._tasks.remove(task)
+                if task.loop is not None:
+                    # The process is over, and its threads, which are daemons.
+                    self.end([t for t in self._tasks if t.process is task.process])
 
     def _pass_time(self) -> None:
         if not self._tasks:
             return
-        moments = [task.until for task in self._tasks] + [moment for moment, *_ in self._late]
+        moments = [moment for moment, *_ in self._late]
+        for task in self._tasks:
+            moments += task.until, task.held
         later = [moment for moment in moments if self.now < moment < float("inf")]
         if not later:
             raise EndlessError("every task waits for ever")
-        self.advance(min(later) - self.now)
+        self.now = min(later)
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
@@ -266,28 +352,30 @@ class World:
     # -- the server --
 
     def send(
-        self, name: str, commands: Sequence[Command], timeout: float, node: int = 0
-    ) -> list[Any]:
+        self, name: str, commands: Sequence[Words], node: int = 0
+    ) -> tuple[list[Any], Exception | None]:
         """Carry out a client's commands as one batch, unless a fault happens.
+
+        A command is never carried out twice, because TCP delivers nothing twice.
 
         Args:
             name: of the process.
-            commands: arguments and options of each.
-            timeout: seconds after which the client gives up.
+            commands: words of each.
             node: of the cluster.
 
-        Raises:
-            redis.TimeoutError: no reply came.
-            redis.ConnectionError: the node is down.
+        Returns:
+            The replies that come, and why no more of them do: ``TimeoutError`` if the client waits
+            for them in vain.
         """
-        self.wait(0, lambda: True)
+        self.wait(self.rng.choice(LATENCIES))
         what = f"{name}: {self._describe(commands)}"
         if self.nodes > 1:
             what += f" on node {node}"
         if self._down[node] > self.now:
             self.log(f"{what}: DOWN")
             self.wait(0.01)
-            raise redis.ConnectionError("Connection refused.")
+            return [], redis.ConnectionError("Connection refused.")
+        replies: list[Any] = []
         if self.strikes("lost_request"):
             self.log(f"{what}: LOST")
         elif self.strikes("late"):
@@ -297,18 +385,22 @@ class World:
             )
         elif self.strikes("partial"):
             count = self.rng.randrange(len(commands))
-            self.log(f"{what}: the first {count}, no reply")
-            self._carry_out(commands[:count], node)
+            self.log(f"{what}: the first {count}")
+            replies = self._carry_out(commands[:count], node)
         else:
             replies = self._carry_out(commands, node)
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             if not self.strikes("lost_reply"):
                 self.log(what)
                 self.wait(0, lambda: True)
-                return replies
+                return replies, None
             self.log(f"{what}: no reply")
-        self.wait(timeout)
-        raise redis.TimeoutError("Timeout reading from socket")
+            replies.pop()
+        replies = replies[: self.rng.randint(0, len(replies))]
+        if self.rng.random() < 0.5:
+            return replies, redis.TimeoutError("Timeout reading from socket")
+        self.log(f"{name}: connection lost after {len(replies)} replies")
+        return replies, redis.ConnectionError("Connection reset by peer")
 
     def _carry_out_late(self) -> None:
         due = [entry for entry in self._late if entry[0] <= self.now]
@@ -317,11 +409,11 @@ class World:
             self.log(f"late: {self._describe(entry[1])}")
             self._carry_out(*entry[1:])
 
-    def _carry_out(self, commands: Sequence[Command], node: int) -> list[Any]:
-        if self._clock != self.now:
+    def _carry_out(self, commands: Sequence[Words], node: int) -> list[Any]:
+        if self.now - self._clock >= CLOCK_SECONDS:
             self._clock = self.now
             self._server.freeze_at(self._begin + self.now, self._shown)
-        return [self._execute(arguments, node) for arguments, _ in commands]
+        return [self._execute(words, node) for words in commands]
 
     def _shown(self) -> float:
         """Return what the server's clock shows."""
@@ -333,8 +425,8 @@ class World:
         self._connection.send_command(*arguments)
         return self._connection.read_response()
 
-    def _execute(self, arguments: tuple[Any, ...], node: int) -> Any:
-        name, *rest = arguments
+    def _execute(self, words: Words, node: int) -> Any:
+        name, *rest = words
         try:
             if name == "INFO" and rest == ["server"]:
                 return b"run_id:" + self.execute("GET", f"{PROCESS}{node}")
@@ -370,13 +462,13 @@ class World:
             self._scripts[sha] = name, self.execute("SCRIPT", "LOAD", here).decode()
         return sha
 
-    def _describe(self, commands: Sequence[Command]) -> str:
+    def _describe(self, commands: Sequence[Words]) -> str:
         """Return the names of commands and scripts, with the URLs that they are on."""
         parts = [(part, len([*same])) for part, same in groupby(map(self._describe_one, commands))]
         return ", ".join(part if times == 1 else f"{times} x {part}" for part, times in parts)
 
-    def _describe_one(self, command: Command) -> str:
-        name, *rest = command[0]
+    def _describe_one(self, command: Words) -> str:
+        name, *rest = command
         is_known = name == "EVALSHA" and rest[0] in self._scripts
         script = self._scripts[rest[0]][0] if is_known else str(name)
         urls = [self.names[one] for one in rest if isinstance(one, str) and one in self.names]
