@@ -199,7 +199,7 @@ def _larger(window: RecrawlWindow, before: RecrawlWindow | None) -> RecrawlWindo
     return replace(window, capacity=max(capacities, default=None))
 
 
-# -- parsers: see setting_parsers.py --
+# -- parsers: see bloom/validators.py --
 
 
 def parse_after(name: str, value: Any) -> After:

@@ -18,12 +18,19 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import plain
 from scrapy_bloom.bloom.options import DEFAULTS, REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol import deletion
-from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
+from scrapy_bloom.bloom.protocol.cached_ring import NO_ROOM, Verdict
+from scrapy_bloom.bloom.protocol.info import (
+    FilterInfo,
+    ItemInfo,
+    Measurement,
+    describe,
+    describe_item,
+    probe,
+    rounds,
+)
 from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
 
 #: Makes a filter under some keys, of others.
 Combine = Callable[[Sequence[FilterSession], Keys], MultiOperation[None]]

@@ -9,12 +9,11 @@ from scrapy_bloom.bloom.combinable import CombinableFilter
 from scrapy_bloom.bloom.methods import chunks
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.membership import MakeFrame, add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.deletion import stored_blocks
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.render import size
 from scrapy_bloom.cli.session import (
     CommandSession,

@@ -12,11 +12,10 @@ from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.ledger_protocol import MissingPage
-from scrapy_bloom.bloom.validators import whole_number
+from scrapy_bloom.bloom.validators import plural, whole_number
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.session import (
     CommandSession,

@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.extras.file import (
 from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.units import plural
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import (
     CommandSession,

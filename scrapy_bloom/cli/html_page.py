@@ -11,8 +11,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
-from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, Measurement
 from scrapy_bloom.cli.render import Column, Row, minute, size
 
 #: A time beyond which a forecast is not worth a date, in seconds: 100 years.

@@ -6,11 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
-from scrapy_bloom.bloom.model.units import plural
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, describe
-from scrapy_bloom.bloom.protocol.measure import MAX_PROBES, Measurement
+from scrapy_bloom.bloom.protocol.info import (
+    MAX_PROBES,
+    FilterInfo,
+    GenerationInfo,
+    Measurement,
+    describe,
+)
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
-from scrapy_bloom.bloom.validators import whole_number
+from scrapy_bloom.bloom.validators import plural, whole_number
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.render import (
     Column,

@@ -12,10 +12,10 @@ from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import BloomError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.render import Column
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, to_json, with_dates

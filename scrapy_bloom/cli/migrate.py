@@ -18,8 +18,8 @@ from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import DEFAULTS
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import CommandSession, ExitCode, Server, add_change_options, complain

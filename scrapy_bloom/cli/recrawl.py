@@ -12,9 +12,9 @@ from scrapy import Spider
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli import render
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.recrawl_targets import (

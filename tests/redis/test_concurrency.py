@@ -15,10 +15,10 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 

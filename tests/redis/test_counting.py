@@ -12,6 +12,7 @@ from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import claim_protocol, membership
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.membership import (
     NEW,
     SEEN,
@@ -20,7 +21,6 @@ from scrapy_bloom.bloom.protocol.membership import (
     locate,
     verdict_on_one,
 )
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 

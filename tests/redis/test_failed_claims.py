@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 

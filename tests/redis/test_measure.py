@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, Measurement
-from scrapy_bloom.bloom.protocol.measure import MAX_PROBES
+from scrapy_bloom.bloom.protocol.info import MAX_PROBES
 
 
 @st.composite

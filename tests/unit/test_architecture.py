@@ -41,7 +41,7 @@ ORDER = [
         bloom.protocol
         bloom.client bloom.extras
         bloom
-        setting_parsers recrawl_rules
+        recrawl_rules
         settings fingerprinter
         crawl
         dupefilter migrate

@@ -17,14 +17,21 @@ from support.examples import examples
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.generations import Config, Counts, Generation, Layer
-from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
+from scrapy_bloom.bloom.model.generations import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    Config,
+    Counts,
+    Generation,
+    Layer,
+)
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
-from scrapy_bloom.bloom.model.ring_state import (
+from scrapy_bloom.bloom.model.ring import (
     RING_OUTLIVES_SECONDS,
     RUNS_EXPIRE_SECONDS,
+    RUNS_KEPT,
     SLACK_SECONDS,
+    Ring,
 )
 from scrapy_bloom.bloom.model.schedule import (
     HALF_MONTHS,

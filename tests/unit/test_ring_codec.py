@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
-from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
+from scrapy_bloom.bloom.model.generations import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    Config,
+    Generation,
+    Layer,
+)
 from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, MAX_TIME, Schedule, Span

@@ -6,8 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
-from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
+from scrapy_bloom.bloom.model.generations import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    Config,
+    Generation,
+    Layer,
+)
 from scrapy_bloom.bloom.model.header import Header, check, in_range
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MAX_TIME, Schedule, parse_span

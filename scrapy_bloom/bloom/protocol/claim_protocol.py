@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept, decode_reason, encode_reason
 from scrapy_bloom.bloom.protocol.membership import BlockBatch, ask, is_answer, to_verdicts
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server, on_known_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
 UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT

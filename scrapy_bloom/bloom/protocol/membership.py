@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from scrapy_bloom.bloom.errors import ConfigurationError, RestartedError, StorageError
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import BY_CODE, NO_ROOM, CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
 from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
 #: URLs whose calls are sent together.
 MAX_URLS_PER_ROUND = 8_192

@@ -15,8 +15,7 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts
 from scrapy_bloom.bloom.model.header import Header, check
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.ring_state import SLACK_SECONDS
+from scrapy_bloom.bloom.model.ring import SLACK_SECONDS, Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server

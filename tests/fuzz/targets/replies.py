@@ -28,7 +28,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol as claims
 from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol import worker_protocol as workers
-from scrapy_bloom.bloom.protocol.measure import probe
+from scrapy_bloom.bloom.protocol.info import probe
 from scrapy_bloom.bloom.protocol.membership import add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, to_resp
