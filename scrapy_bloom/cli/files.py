@@ -13,9 +13,7 @@ from scrapy_bloom.bloom.extras.file import (
     reading,
     writing,
 )
-from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.save import Saved, save
-from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.render import progress
 from scrapy_bloom.cli.session import (
@@ -88,9 +86,9 @@ def _import(session: CommandSession) -> ExitCode:
     with reading(sys.stdin.buffer if opts.file == STREAM else opts.file) as file:
         reader = ArchiveReader(file, limit)
         with session.connect() as server:
-            bloom, keys = server.filter(name), Keys(server.key(name))
+            bloom = server.filter(name)
             with progress("bytes of bitmaps loaded") as show:
-                saved = bloom.run_together(load(keys, reader, show))
+                saved = bloom.restore(reader, show)
             _report(session, server, saved, f"loaded from {opts.file}")
     return ExitCode.FINE
 

@@ -13,20 +13,19 @@ import pytest
 import redis
 from support.archives import damages
 from support.clock import MovedServer
-from support.saving import KEY, URLS, Between, make, saved, watched
+from support.saving import KEY, URLS, Between, blocking, make, saved, watched
 from support.servers import SERVERS, Server, contents
 
-from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import ArchiveError, BloomError
 from scrapy_bloom.bloom.extras import file as format_
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
-from scrapy_bloom.bloom.extras.multi import run_together, run_together_async
 from scrapy_bloom.bloom.extras.save import Saved
+from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.ring_store import LOST, Operation
+from scrapy_bloom.bloom.protocol.ring_store import LOST
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 KINDS = [
@@ -42,12 +41,9 @@ def loaded(
     client: Any, data: bytes, key: str = KEY, between: Between = lambda _: None, **options: Any
 ) -> Saved:
     """Load a file."""
-    driver = Driver(client)
-
-    def run(_: int, steps: Operation[Any]) -> Any:
-        return driver.run(watched(steps, between))
-
-    return run_together(load(Keys(key), ArchiveReader(io.BytesIO(data)), **options), run)
+    run = Driver(client).run
+    watching = blocking(lambda steps: run(watched(steps, between)))
+    return complete(load(watching, Keys(key), ArchiveReader(io.BytesIO(data)), **options))
 
 
 def comparable(client: redis.Redis, key: str = KEY) -> dict[str, object]:
@@ -115,11 +111,7 @@ def test_it_is_loaded_on_asyncio(server: Server, client: redis.Redis, full: Bloo
 
     async def scenario() -> None:
         async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as connection:
-            driver = AsyncDriver(connection, "Redis", 5)
-            await run_together_async(
-                load(Keys("else"), ArchiveReader(io.BytesIO(data))),
-                lambda _, steps: driver.run(steps, on_all_blocks=True),
-            )
+            await AsyncBloomFilter.load(connection, "else", io.BytesIO(data), timeout=5)
 
     asyncio.run(scenario())
     assert comparable(client, "else") == before
@@ -308,7 +300,7 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
     driver = Driver(client)
     with io.BytesIO(data) as file:
         tracemalloc.start()
-        run_together(load(Keys("second"), ArchiveReader(file)), lambda _, steps: driver.run(steps))
+        complete(load(blocking(driver.run), Keys("second"), ArchiveReader(file)))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert len(data) > 30 << 20

@@ -11,15 +11,14 @@ is written only if block 0 still has that ring and if no client has created a fi
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
 from scrapy_bloom.bloom.extras.file import CHUNKS_PER_ROUND, ArchiveReader, Block, Chunk
-from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.extras.save import Progress, Saved
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
@@ -38,6 +37,14 @@ from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_s
 from scrapy_bloom.bloom.protocol.swaps import STAYS, Drop
 
 T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs operations on one filter, also those that clean up after others."""
+
+    def __call__(self, operation: Operation[T], /, *, cleaning: bool = False) -> Awaitable[T]:
+        """Return the operation's result."""
+
 
 #: Seconds after which an unfinished filter expires.
 UNFINISHED_SECONDS = 86_400
@@ -247,30 +254,31 @@ def _gone(keys: Keys) -> StorageError:
     )
 
 
-def install(new: Installer, number: int, write: MultiOperation[T]) -> MultiOperation[T]:
-    """Write a filter of some number as ``write`` does; discard it if that fails or is cancelled."""
+@asynccontextmanager
+async def installing(keys: Keys, header: Header, run: Run) -> AsyncIterator[Installer]:
+    """Make what is written a filter; discard it if that fails or is cancelled."""
+    new = Installer(keys, header)
     try:
-        yield from on(number, new.check())
-        result = yield from write
-        yield from on(number, new.finish())
+        await run(new.check())
+        yield new
+        await run(new.finish())
     except GeneratorExit:
-        raise  # the generator was dropped: nothing more can be sent
+        raise  # the coroutine was dropped: nothing more can be sent
     except BaseException:
         with suppress(BloomError):
-            yield from on(number, new.discard())
+            await run(new.discard(), cleaning=True)
         raise
     with suppress(BloomError):
-        yield from on(number, new.confirm())
-    return result
+        await run(new.confirm())
 
 
 # -- from a file --
 
 
-def load(
-    keys: Keys, reader: ArchiveReader, progress: Progress | None = None
-) -> MultiOperation[Saved]:
-    """Load a filter, number 0, from a file: when it has been read to its end, or not at all.
+async def load(
+    run: Run, keys: Keys, reader: ArchiveReader, progress: Progress | None = None
+) -> Saved:
+    """Load a filter from a file: when it has been read to its end, or not at all.
 
     Raises:
         ArchiveError: the file is damaged.
@@ -278,11 +286,6 @@ def load(
         StorageError: the server is short of memory or cannot be used, or all that the filter
             remembers is forgotten by now.
     """
-    new = Installer(keys, reader.header)
-    return install(new, 0, on(0, _load(new, reader, progress)))
-
-
-def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> Operation[Saved]:
     done = count = 0
 
     def told(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -293,7 +296,8 @@ def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> O
             if progress:
                 progress(done, max(done, reader.memory))
 
-    for block in reader:
-        yield from new.write(block._replace(chunks=told(block.chunks)))
-        count += block.ring.count(block.counts)
+    async with installing(keys, reader.header, run) as new:
+        for block in reader:
+            await run(new.write(block._replace(chunks=told(block.chunks))))
+            count += block.ring.count(block.counts)
     return Saved(new.made, reader.saved, count, done)
