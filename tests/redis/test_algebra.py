@@ -159,21 +159,6 @@ def test_what_has_no_room_in_one_bitmap_is_refused_and_leaves_nothing(
     assert not client.keys("*made*")
 
 
-def test_generations_are_united_with_those_that_are_forgotten_together(
-    client: redis.Redis,
-) -> None:
-    one = BloomFilter(client, "one", capacity=2_000, window="3 days", period="1 day")
-    two = twin(one, "two")
-    for number, bloom in enumerate((one, two, one)):
-        bloom.extend(items(range(100 * number, 100 * number + 100)))
-        bloom.rotate()
-    made = one.union(two, key="made")
-    assert all(made.contains(items(range(300))))
-    assert [generation.count for generation in made.info().generations] == [0, 200, 100]
-    with pytest.raises(FilterMismatchError, match="intersected only if none has grown or rotated"):
-        one.intersection(two, key="common")
-
-
 @pytest.mark.parametrize(
     "options", [{"ring": "write-all", "window": "2 days"}, {"window": "2 runs", "run": "r1"}]
 )

@@ -1,6 +1,5 @@
 """Loading filters on real servers: bit for bit, whole or not at all, whatever happens meanwhile."""
 
-import asyncio
 import io
 import random
 import re
@@ -16,7 +15,7 @@ from support.clock import MovedServer
 from support.saving import KEY, URLS, Between, blocking, make, saved, watched
 from support.servers import SERVERS, Server, contents
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
+from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import ArchiveError, BloomError
 from scrapy_bloom.bloom.extras import file as format_
@@ -106,17 +105,6 @@ def without_changed(other: redis.Redis, client: redis.Redis) -> dict[str, object
     return after
 
 
-def test_it_is_loaded_on_asyncio(server: Server, client: redis.Redis, full: BloomFilter) -> None:
-    data, before = saved(full), comparable(client)
-
-    async def scenario() -> None:
-        async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as connection:
-            await AsyncBloomFilter.load(connection, "else", io.BytesIO(data), timeout=5)
-
-    asyncio.run(scenario())
-    assert comparable(client, "else") == before
-
-
 def test_progress_ends_with_all_that_there_is(client: redis.Redis, full: BloomFilter) -> None:
     told: list[tuple[int, int]] = []
     result = loaded(client, saved(full), "else", progress=lambda *numbers: told.append(numbers))
@@ -166,38 +154,6 @@ def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.M
         refused += 1
     assert contents(client) == before
     assert refused > 200
-
-
-def test_a_connection_that_is_lost_leaves_nothing(client: redis.Redis, full: BloomFilter) -> None:
-    data, before = saved(full), contents(client)
-    count = 0
-
-    def fail(calls: list[Call]) -> None:
-        nonlocal count
-        if calls[0].script.name == "write_range":
-            count += 1
-            if count == 3:
-                raise redis.ConnectionError("gone")
-
-    with pytest.raises(StorageError, match="closed the connection"):
-        loaded(client, data, "else", fail)
-    assert contents(client) == before
-
-
-def test_a_server_that_is_full_says_so_and_gets_its_memory_back(any_binary: str) -> None:
-    with Server(any_binary) as server, server.client() as client:
-        bloom = BloomFilter(client, KEY, capacity=2_000_000, blocks=16)
-        bloom.extend(URLS)
-        data = saved(bloom)
-        bloom_keys = set(client.keys())
-        used = client.info("memory")["used_memory"]
-        client.config_set("maxmemory", used + (3 << 20))
-        with pytest.raises(StorageError, match="is out of memory: raise its maxmemory"):
-            loaded(client, data, "else")
-        assert set(client.keys()) == bloom_keys
-        client.config_set("maxmemory", 0)
-        loaded(client, data, "else")
-        assert BloomFilter(client, "else").contains(URLS) == [True] * len(URLS)
 
 
 @pytest.mark.parametrize("key", ["{shop:1}:ring", "{shop:0}:header"])

@@ -9,7 +9,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError, RestartedError, Storag
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.cached_ring import BY_CODE, NO_ROOM, CachedRing, Verdict
-from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation
+from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, count_round
 from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -175,7 +175,7 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
             for number, place in enumerate(batch.places):
                 there = [g for g, reply in answers if reply.verdicts[number] == PRESENT]
                 found[place] = ring, there[0] if there else None
-        wasted = session.count_round(wasted, is_wasted=len(pending) == before)
+        wasted = count_round(session, wasted, is_wasted=len(pending) == before)
         yield from session.refresh(refused)
     return [found[place] for place in range(len(items))]
 
@@ -227,7 +227,7 @@ def _ask_part(
             if batch.held.ring.block in with_room:
                 pending += [place for place in batch.places if verdicts[place] in NO_ROOM]
         pending.sort()
-        wasted = session.count_round(wasted, is_wasted=len(pending) == before)
+        wasted = count_round(session, wasted, is_wasted=len(pending) == before)
 
 
 def _note_answers(

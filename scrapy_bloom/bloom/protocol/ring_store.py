@@ -248,16 +248,6 @@ class StoredFilter:
             "read: does something else write or delete its keys?"
         )
 
-    def count_round(self, wasted: int, *, is_wasted: bool) -> int:
-        """Count the rounds in a row in which an operation got nowhere.
-
-        Raises:
-            StorageError: these were ``MAX_RACES``.
-        """
-        if is_wasted and wasted + 1 == MAX_RACES:
-            raise self.unstable(MAX_RACES)
-        return wasted + 1 if is_wasted else 0
-
     # -- steps --
 
     def _hold(self, block: int, reply: Reply, header: Header | None) -> bool:
@@ -344,6 +334,17 @@ def _disagree(keys: Keys, ring: Ring, header: Header) -> StorageError:
         f"else has changed one of them. Delete {key!r} if it is the wrong one (it is restored "
         "from the copies), or else delete the filter, or use another `key`"
     )
+
+
+def count_round(stored: StoredFilter, wasted: int, *, is_wasted: bool) -> int:
+    """Count the rounds in a row in which an operation got nowhere.
+
+    Raises:
+        StorageError: these were ``MAX_RACES``.
+    """
+    if is_wasted and wasted + 1 == MAX_RACES:
+        raise stored.unstable(MAX_RACES)
+    return wasted + 1 if is_wasted else 0
 
 
 def _count(text: str) -> int:

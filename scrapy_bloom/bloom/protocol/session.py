@@ -31,6 +31,7 @@ from scrapy_bloom.bloom.protocol.ring_store import (
     Operation,
     Snapshot,
     StoredFilter,
+    count_round,
     last_expiry,
     snapshot_of,
 )
@@ -280,7 +281,7 @@ class FilterSession(StoredFilter):
                     answers[block], rings[block] = reply, held.ring
                 else:
                     refused.append((held, reply))
-            wasted = self.count_round(wasted, is_wasted=len(refused) == len(asked))
+            wasted = count_round(self, wasted, is_wasted=len(refused) == len(asked))
             yield from self.refresh(refused)
 
     # -- blocks that have changed, or are full --
