@@ -684,7 +684,6 @@ def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str
     ("field", "value", "message"),
     [
         ("format", "9", "its format is '9', and this version reads 3"),
-        ("scheme", "md5", "its hash scheme is 'md5'"),
         ("seeds", "[]", "damaged"),
     ],
 )

@@ -46,11 +46,6 @@ def test_unknown_format_is_refused_by_number() -> None:
         Header.from_fields(fields)
 
 
-def test_unknown_hash_scheme_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="hash scheme is 'md5'"):
-        Header.from_fields({**HEADER.to_fields(), "scheme": "md5"})
-
-
 def test_layers_of_counters_are_as_small_as_those_of_bits() -> None:
     header = replace(HEADER, counting=True)
     fields = json.loads(ring_codec.dump(replace(RING, header=header)))
@@ -205,7 +200,6 @@ def test_damaged_config_is_refused(name: str, value: object) -> None:
         ("layers", [{**LAYER, "capacity": 0}]),
         ("layers", [{**LAYER, "index": -1}]),
         ("layers", [{**LAYER, "index": MAX_LAYERS}]),
-        ("layers", [{**LAYER, "more": 1}]),
         ("layers", [{"generation": 0}]),
     ],
 )
