@@ -76,9 +76,10 @@ MAX_MEMORY_BYTES = 1 << 50
 #: Where a port listens unless another address is named.
 LOCAL_HOST = "127.0.0.1"
 MAX_PORT, MAX_HOST = 65_535, 253
-_PORT = re.compile("[0-9]{1,5}")
-#: An IPv4 address, or a name of labels.
-_HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+#: An IPv6 address in brackets, or an IPv4 address or a name of labels; and a port.
+_ADDRESS = re.compile(
+    r"(?:(?:\[(.+)\]|([A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*)):)?([0-9]{1,5})"
+)
 #: Characters of a run's id at most.
 MAX_RUN_ID = 100
 
@@ -254,19 +255,15 @@ def whole_seconds(name: str, value: Any) -> int:
 def listen_address(name: str, value: Any) -> tuple[str, int]:
     """Parse where to listen: a port on this machine alone, or ``"host:port"``."""
     given = _text(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    host, colon, port = given.rpartition(":")
-    if not colon:
-        host = LOCAL_HOST
-    elif host.startswith("[") and host.endswith("]"):
-        host = host[1:-1] if _is_ipv6(host[1:-1]) else ""
-    elif len(host) > MAX_HOST or not _HOST.fullmatch(host):
-        host = ""
-    if not host or not _PORT.fullmatch(port) or int(port) > MAX_PORT:
+    match = _ADDRESS.fullmatch(given)
+    ipv6, host, port = match.groups() if match else ("", "", "")
+    is_host = _is_ipv6(ipv6) if ipv6 else len(host or "") <= MAX_HOST
+    if not match or not is_host or int(port) > MAX_PORT:
         raise ConfigurationError(
             f"{name} is a port from 0 to {MAX_PORT} (0 for any free one), or an address with one, "
             f'as "0.0.0.0:9410" or "[::1]:9410"; got {shown(value, 60)}'
         )
-    return host, int(port)
+    return ipv6 or host or LOCAL_HOST, int(port)
 
 
 def _is_ipv6(text: str) -> bool:

@@ -63,15 +63,10 @@ def parse(text: str) -> Ring:
         counting = header.counting
         generations = tuple(_generation(value, counting) for value in state["generations"])
         most = max((generation.run for generation in generations), default=0)
-        block, run = (
-            stored_int(state, "block", 0, header.blocks - 1),
-            stored_int(state, "run", most, MANY),
-        )
-        since, changed = (
-            stored_int(state, "since", 0, MANY),
-            stored_int(state, "changed", 0, MAX_TIME),
-        )
-        runs = state["runs"]
+        block = stored_int(state, "block", 0, header.blocks - 1)
+        run, runs = stored_int(state, "run", most, MANY), state["runs"]
+        since = stored_int(state, "since", 0, MANY)
+        changed = stored_int(state, "changed", 0, MAX_TIME)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is damaged ({error!r:.80})") from None
     check(1 <= len(generations) <= MAX_GENERATIONS, "generations", len(generations))
