@@ -8,12 +8,11 @@ operations on each of them. Filters may be in use: items recorded before it bega
 items recorded during it may be. No I/O.
 """
 
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import fsum, isinf
+from math import isinf
 from typing import NamedTuple, TypeVar
 
 from scrapy_bloom.bloom.errors import (
@@ -24,7 +23,6 @@ from scrapy_bloom.bloom.errors import (
 )
 from scrapy_bloom.bloom.extras.bitmaps import (
     Contents,
-    cardinality,
     estimated,
     intersect,
     merge,
@@ -58,8 +56,6 @@ Combine = Callable[[Sequence[Part], Run, Keys], Awaitable[None]]
 
 #: What decides when items are forgotten, and not where they are.
 _TIMES = ("the ring order", "stagger", "the window", "the period")
-#: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
-COUNTED_BYTES = 4 << 20
 
 
 # -- how many --
@@ -91,17 +87,10 @@ def approx_len(session: FilterSession) -> Operation[int]:
     Raises:
         SaturatedError: a layer has no bit left that is 0.
     """
-    header = yield from session.open()
-    found = 0.0
+    header, found = (yield from session.open()), 0.0
     for block in range(header.blocks):
-        items = yield from try_block(session, header, block, _approx)
-        if isinf(items):
-            raise SaturatedError(
-                f"the filter {session.keys.prefix!r} is saturated: all bits of block {block} are "
-                "set, so the number of items cannot be estimated. Clear the filter, or restore it "
-                "from a file"
-            )
-        found += items
+        contents = yield from try_block(session, header, block, read_block)
+        found += _estimated(session, contents)
     return round(found)
 
 
@@ -115,20 +104,27 @@ async def overlap(first: Part, second: Part) -> Overlap:
     parts = first, second
     rings = await _open_all(parts)
     _refuse_unlike(parts, rings, only_places=True)
-    one, two = [await part.run(approx_len(part.session)) for part in parts]
-    headers, both = [ring.header for ring in rings], 0.0
+    headers = [ring.header for ring in rings]
+    one = two = both = 0.0
     for block in range(headers[0].blocks):
-        both += shared(*(await _read(parts, headers, block)))
+        ours, theirs = await _read(parts, headers, block)
+        one += _estimated(first.session, ours)
+        two += _estimated(second.session, theirs)
+        both += shared(ours, theirs)
     # Cut off in each block, the sum over blocks would be too large.
     return Overlap(one, two, min(max(0.0, both), one, two))
 
 
-def _approx(held: CachedRing) -> Operation[float]:
-    header = held.ring.header
-    if header.counting:
-        return estimated((yield from read_block(held)))
-    pairs = zip((yield from count_ones(held)), held.ring.tested, strict=True)
-    return fsum(cardinality(ones, layer.num_bits, len(header.seeds)) for ones, layer in pairs)
+def _estimated(session: FilterSession, contents: Contents) -> float:
+    """Return the items that a block remembers, estimated from its bits."""
+    items = estimated(contents)
+    if isinf(items):
+        raise SaturatedError(
+            f"the filter {session.keys.prefix!r} is saturated: all bits of block "
+            f"{contents.ring.block} are set, so the number of items cannot be estimated. Clear "
+            "the filter, or restore it from a file"
+        )
+    return items
 
 
 # -- filters made of others --
@@ -244,23 +240,6 @@ def read_block(held: CachedRing) -> Operation[Contents]:
         chunks = yield from read_layer(held.keys, ring.block, layer, held.version)
         bits[layer.name] = int.from_bytes(b"".join(chunks), "big")
     return Contents(ring, stored.counts_in(ring, reply), bits)
-
-
-def count_ones(held: CachedRing) -> Operation[list[int]]:
-    """Return how many bits are set in each of the layers of a block that are tested."""
-    counted = []
-    for layer in held.ring.tested:
-        keys, head = _keys(held, layer), (held.version, layer.memory)
-        calls = [
-            Call(load("bitcount"), keys, (*head, start, start + size - 1))
-            for start, size in spans(layer, COUNTED_BYTES)
-        ]
-        answers = [reply.verdicts for reply in (yield from call_all(calls, "ok"))]
-        for text in answers:
-            if not re.fullmatch(r"[0-9]{1,10}", text):
-                raise StorageError(f"a script answered {text!r:.40}, and counts bits")
-        counted.append(sum(map(int, answers)))
-    return counted
 
 
 def merge_bits(

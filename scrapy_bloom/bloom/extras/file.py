@@ -62,11 +62,10 @@ class Block(NamedTuple):
     chunks: Iterator[Chunk]
 
 
-def spans(layer: Layer, chunk: int | None = None) -> list[tuple[int, int]]:
+def spans(layer: Layer) -> list[tuple[int, int]]:
     """Return offset and size of each chunk of a layer."""
-    chunk = chunk or CHUNK_BYTES
-    starts = range(0, layer.memory, chunk)
-    return [(start, min(chunk, layer.memory - start)) for start in starts]
+    starts = range(0, layer.memory, CHUNK_BYTES)
+    return [(start, min(CHUNK_BYTES, layer.memory - start)) for start in starts]
 
 
 class ArchiveWriter:

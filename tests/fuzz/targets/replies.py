@@ -147,9 +147,6 @@ class Server:
         self._bytes -= args[3]
         return ["bytes", bytes(args[3] - 1) + b"\1"]
 
-    def _bitcount(self, *_: Any) -> list[Any]:
-        return ["ok", "3"]
-
     def _drop(self, *_: Any) -> list[Any]:
         return ["ok", "1"]
 
