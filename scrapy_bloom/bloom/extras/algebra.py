@@ -10,7 +10,6 @@ items recorded during it may be. No I/O.
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import isinf
 from typing import NamedTuple, TypeVar
@@ -61,24 +60,11 @@ _TIMES = ("the ring order", "stagger", "the window", "the period")
 # -- how many --
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """How many items two filters remember, estimated from their bits.
+class Overlap(NamedTuple):
+    """How many items two filters remember together, and in common; estimated from their bits."""
 
-    Args:
-        first: items in the first.
-        second: items in the second.
-        intersection: items in both.
-    """
-
-    first: float
-    second: float
+    union: float
     intersection: float
-
-    @property
-    def union(self) -> float:
-        """Items in one or the other."""
-        return self.first + self.second - self.intersection
 
 
 def approx_len(session: FilterSession) -> Operation[int]:
@@ -112,7 +98,8 @@ async def overlap(first: Part, second: Part) -> Overlap:
         two += _estimated(second.session, theirs)
         both += shared(ours, theirs)
     # Cut off in each block, the sum over blocks would be too large.
-    return Overlap(one, two, min(max(0.0, both), one, two))
+    both = min(max(0.0, both), one, two)
+    return Overlap(one + two - both, both)
 
 
 def _estimated(session: FilterSession, contents: Contents) -> float:
