@@ -87,13 +87,6 @@ def test_each_url_has_its_own_reason(bloom: BloomFilter) -> None:
     assert [stored(bloom, item).reason for item in (A, B, C)] == ["HTTP 500", "", "HTTP 403"]
 
 
-def test_claims_of_earlier_versions_have_no_reason(bloom: BloomFilter) -> None:
-    """What stands in its place is the nonce of the claim."""
-    claim(bloom, A)
-    fail(bloom, A)
-    assert (stored(bloom, A).nonce, stored(bloom, A).reason) == ("n", "")
-
-
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
     bloom: BloomFilter, is_kept: bool

@@ -11,7 +11,7 @@ is written only if block 0 still has that ring and if no client has created a fi
 """
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
@@ -34,7 +34,7 @@ from scrapy_bloom.bloom.protocol.ring_store import (
     last_expiry,
 )
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_server
-from scrapy_bloom.bloom.protocol.swaps import STAYS, Drop
+from scrapy_bloom.bloom.protocol.swaps import Drop, Swap
 
 T = TypeVar("T")
 
@@ -97,7 +97,9 @@ class Installer(StoredFilter):
         """
         ring = replace(block.ring, header=self.made)
         self._rings.append(ring)
-        (reply,) = yield [self._swap_call(ring, "", self._until, [])]
+        # Its bitmaps follow, each in a call of its own.
+        first = ("", self._version, ring_codec.dump(ring), self._until)
+        (reply,) = yield [Call(scripts.load("swap"), (self.keys.ring(ring.block),), first)]
         if reply.status != "ok" and reply.version != self._version:
             raise _in_use(self.keys, [reply])
         for layer in ring.layers:
@@ -166,24 +168,10 @@ class Installer(StoredFilter):
         return whole
 
     def _finish_call(self, ring: Ring, version: str) -> Call:
-        bitmaps: list[Argument] = []
-        for generation in ring.generations:
-            for layer in generation.layers:
-                bitmaps += [layer.name, STAYS, self._lasting(ring.expires(generation))]
-        call = self._swap_call(ring, version, self._lasting(ring.expiry), bitmaps)
+        least = self._now + MIN_LIFE_SECONDS
+        call = Swap(version, ring, ring).call(self.keys, self._version, least)
         # It takes no memory, and comes before the clean-up that gives some back.
         return call._replace(script=on_full_server(call.script))
-
-    def _lasting(self, time: int) -> int:
-        """Return when a part expires: not before the filter is finished."""
-        return time and max(time, self._now + MIN_LIFE_SECONDS)
-
-    def _swap_call(
-        self, ring: Ring, version: str, expiry: int, bitmaps: Sequence[Argument]
-    ) -> Call:
-        names = [self.keys.layer(ring.block, str(name)) for name in bitmaps[::3]]
-        arguments = (version, self._version, ring_codec.dump(ring), expiry, *bitmaps)
-        return Call(scripts.load("swap"), (self.keys.ring(ring.block), *names), arguments)
 
     def _call(self, name: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
         keys = self.keys.ring(ring.block), self.keys.layer(ring.block, layer.name)
