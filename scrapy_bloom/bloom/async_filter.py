@@ -82,24 +82,24 @@ class AsyncBloomFilter(CombinableFilter):
             return (await self._run(self._contains([items])))[0]
         return [seen for chunk in chunks(items) for seen in await self._run(self._contains(chunk))]
 
-    async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
+    async def union(self, *others: Self, key: str) -> Self:
         """See ``BloomFilter.union``."""
         return await self._make(algebra.union, others, self._sibling(key))
 
-    async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
+    async def intersection(self, *others: Self, key: str) -> Self:
         """See ``BloomFilter.intersection``."""
         return await self._make(algebra.intersection, others, self._sibling(key))
 
-    async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
+    async def copy(self, key: str, *, client: Any = None) -> Self:
         """See ``BloomFilter.copy``."""
         return await self._make(algebra.copy, (), self._sibling(key, client))
 
     async def _make(
         self,
         combine: algebra.Combine,
-        others: Sequence["AsyncBloomFilter"],
-        made: "AsyncBloomFilter",
-    ) -> "AsyncBloomFilter":
+        others: Sequence[Self],
+        made: Self,
+    ) -> Self:
         await self._combine(combine, others, made)
         return made
 

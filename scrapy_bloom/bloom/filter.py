@@ -184,7 +184,7 @@ class BloomFilter(CombinableFilter):
                 progress(len(chunk))
         return new
 
-    def union(self, *others: "BloomFilter", key: str) -> "BloomFilter":
+    def union(self, *others: Self, key: str) -> Self:
         """Create a filter with all items of this one and others, and return it.
 
         It has each item as long as they have it; ``len`` is an estimate.
@@ -202,7 +202,7 @@ class BloomFilter(CombinableFilter):
         """
         return self._make(algebra.union, others, self._sibling(key))
 
-    def intersection(self, *others: "BloomFilter", key: str) -> "BloomFilter":
+    def intersection(self, *others: Self, key: str) -> Self:
         """Create a filter that says "seen" where this one and all others do, and return it.
 
         It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
@@ -213,7 +213,7 @@ class BloomFilter(CombinableFilter):
         """
         return self._make(algebra.intersection, others, self._sibling(key))
 
-    def copy(self, key: str, *, client: Any = None) -> "BloomFilter":
+    def copy(self, key: str, *, client: Any = None) -> Self:
         """Create a copy of this filter as it is now, and return it.
 
         Args:
@@ -257,25 +257,23 @@ class BloomFilter(CombinableFilter):
             bloom.restore(ArchiveReader(opened, max_memory), progress)
         return bloom
 
-    def _make(
-        self, combine: algebra.Combine, others: Sequence["BloomFilter"], made: "BloomFilter"
-    ) -> "BloomFilter":
+    def _make(self, combine: algebra.Combine, others: Sequence[Self], made: Self) -> Self:
         complete(self._combine(combine, others, made))
         return made
 
-    def __or__(self, other: "BloomFilter") -> "BloomFilter":
+    def __or__(self, other: Self) -> Self:
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
         if not isinstance(other, BloomFilter):
             return NotImplemented
         return self.union(other, key=f"{self.key}|{other.key}")
 
-    def __and__(self, other: "BloomFilter") -> "BloomFilter":
+    def __and__(self, other: Self) -> Self:
         """``a & b``: ``intersection`` under the key ``"<key>&<other key>"``."""
         if not isinstance(other, BloomFilter):
             return NotImplemented
         return self.intersection(other, key=f"{self.key}&{other.key}")
 
-    def __ior__(self, other: "BloomFilter") -> Self:
+    def __ior__(self, other: Self) -> Self:
         """``a |= b``: see ``update``."""
         if not isinstance(other, BloomFilter):
             return NotImplemented

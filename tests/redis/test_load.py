@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import redis
-from support.archives import damages
 from support.clock import MovedServer
 from support.saving import KEY, URLS, Between, blocking, make, saved, watched
 from support.servers import SERVERS, Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.errors import ArchiveError, BloomError
-from scrapy_bloom.bloom.extras import file as format_
+from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
 from scrapy_bloom.bloom.extras.save import Saved
@@ -138,22 +136,6 @@ def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
 
 
 # -- what fails --
-
-
-def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(format_, "CHUNK_BYTES", 2_048)
-    bloom = make(client, window="3 days", period="1 day")
-    bloom.extend(URLS)
-    bloom.rotate()
-    data, before = saved(bloom), contents(client)
-    refused = 0
-    for kind, damaged in damages(data, 220):
-        with pytest.raises(ArchiveError, match=r"^the file cannot be loaded: at byte [\d,]+ "):
-            loaded(client, damaged, "else")
-        assert client.dbsize() == len(before), kind
-        refused += 1
-    assert contents(client) == before
-    assert refused > 200
 
 
 @pytest.mark.parametrize("key", ["{shop:1}:ring", "{shop:0}:header"])
