@@ -19,8 +19,7 @@ from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.workload import items, server_cpu
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.info import FilterInfo
-from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.bloom.protocol.info import FilterInfo, Measurement
 
 #: Largest part by which the server's time per addition may change, from smallest to largest.
 TARGET = 0.25

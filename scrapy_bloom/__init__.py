@@ -12,8 +12,7 @@ from scrapy_bloom.bloom.errors import (
 )
 from scrapy_bloom.bloom.extras.save import Saved
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo
-from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo, Measurement
 from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter

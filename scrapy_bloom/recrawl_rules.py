@@ -26,7 +26,7 @@ from scrapy_bloom.bloom.model.schedule import (
 #: Names of windows, also in rules and ``meta``: of URLs that this process remembers for this run
 #: only, which have no filter; and that of BLOOM_RECRAWL_AFTER, for all URLs that no rule matches.
 RUN, DEFAULT = "run", "default"
-#: Names of further windows, also of those that earlier versions have stored.
+#: Names of further windows; what is stored may be anything.
 WINDOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 #: Depth of the deepest request that a condition may name.
 MAX_DEPTH = 1_000_000
@@ -199,7 +199,7 @@ def _larger(window: RecrawlWindow, before: RecrawlWindow | None) -> RecrawlWindo
     return replace(window, capacity=max(capacities, default=None))
 
 
-# -- parsers: see setting_parsers.py --
+# -- parsers: see bloom/validators.py --
 
 
 def parse_after(name: str, value: Any) -> After:

@@ -1,17 +1,26 @@
 """Every ``BLOOM_*`` setting: its name, default and parser."""
 
 import difflib
-from dataclasses import dataclass, field, fields, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom import setting_parsers
 from scrapy_bloom.bloom import errors, validators
 from scrapy_bloom.bloom.errors import ConfigurationError, in_words, rewording
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import NEVER, RUNS, Schedule, Span
-from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
+from scrapy_bloom.bloom.options import (
+    DEFAULTS,
+    OPTIONS,
+    FilterOptions,
+    Option,
+    declare,
+    declared_in,
+)
 from scrapy_bloom.recrawl_rules import DEFAULT as DEFAULT  # noqa: PLC0414 - used with settings
 from scrapy_bloom.recrawl_rules import RUN as RUN  # noqa: PLC0414
 from scrapy_bloom.recrawl_rules import (
@@ -22,15 +31,20 @@ from scrapy_bloom.recrawl_rules import (
     parse_after,
     parse_rules,
 )
-from scrapy_bloom.setting_parsers import Setting, declare
 
 SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
 DEGRADE, CLOSE = "degrade", "close"
+#: Settings that have no use under "scheduled", and what they do.
+_NEEDS_CLAIMS = {
+    "wait_replicas": "waits before pages are recorded as crawled",
+    "ledger": "keeps the requests of pages that are crawled",
+}
 #: Options of filters that are no settings of a crawl, and those that have other names there.
 LIBRARY_ONLY = ("ring", "counting")
 _NAMES = {"window": "recrawl_after", "period": "rotate_every"}
 #: Options of filters -> the names of their settings, in lower case and without the prefix.
 FILTER_SETTINGS = {name: _NAMES.get(name, name) for name in OPTIONS if name not in LIBRARY_ONLY}
+_OPTIONS = {setting: name for name, setting in FILTER_SETTINGS.items()}
 #: What error messages of the library call its parameters and remedies in a crawl.
 WORDS = {
     **errors.WORDS,
@@ -158,7 +172,7 @@ class BloomSettings:
     )
     crawled_statuses: frozenset[int] = declare(
         frozenset([*range(200, 400), 404, 410]),
-        setting_parsers.statuses,
+        validators.statuses,
         "HTTP statuses of pages that count as crawled",
         "Pages with another status have failed, and are crawled again after `BLOOM_RETRY_AFTER`.",
         default='`"200-399, 404, 410"`',
@@ -233,14 +247,15 @@ class BloomSettings:
         own, options = dict[str, Any](), dict[str, Any]()
         for name in own_names(settings):
             value = parse_setting(name, settings[name])
-            if value is not None and (option := SETTINGS[name].option):
-                options[option] = value
+            attribute = name.removeprefix("BLOOM_").lower()
+            if value is not None and attribute in _OPTIONS:
+                options[_OPTIONS[attribute]] = value
             elif value is not None:
-                own[name.removeprefix("BLOOM_").lower()] = value
+                own[attribute] = value
         names = {"spider": spider_name, "bot": str(settings.get("BOT_NAME") or "")}
         template = own.get("key", SETTINGS["BLOOM_KEY"].value)
         with rewording(WORDS):
-            own["key"] = setting_parsers.key_prefix(template, names)
+            own["key"] = _key_prefix(template, names)
         return cls(FilterOptions(**options), **own)
 
     @property
@@ -284,25 +299,16 @@ class BloomSettings:
         """Refuse settings that contradict each other."""
         with rewording(WORDS):
             self.options.config(DEFAULTS)
-        if self.wait_replicas and not self.makes_claims:
-            raise ConfigurationError(
-                f"BLOOM_WAIT_REPLICAS = {self.wait_replicas} waits before pages are recorded as "
-                f'crawled, and BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = '
-                f'"{CRAWLED}", or BLOOM_WAIT_REPLICAS = 0'
-            )
-        if self.ledger and not self.makes_claims:
-            raise ConfigurationError(
-                "BLOOM_LEDGER = True keeps the requests of pages that are crawled, and "
-                f'BLOOM_REMEMBER is "{self.remember}": set BLOOM_REMEMBER = "{CRAWLED}", or '
-                "BLOOM_LEDGER = False"
-            )
-        after = {
-            f"BLOOM_RECRAWL_RULES[{place}]": rule.after
-            for place, rule in enumerate(self.recrawl_rules)
-        }
-        after["BLOOM_START_RECRAWL_AFTER"] = self.start_recrawl_after
-        for name, window in after.items():
-            self._check_window(name, window)
+        for name, what in _NEEDS_CLAIMS.items():
+            if (value := getattr(self, name)) and not self.makes_claims:
+                setting = f"BLOOM_{name.upper()}"
+                raise ConfigurationError(
+                    f'{setting} = {value} {what}, and BLOOM_REMEMBER is "{self.remember}": set '
+                    f'BLOOM_REMEMBER = "{CRAWLED}", or {setting} = {type(value)()}'
+                )
+        for place, rule in enumerate(self.recrawl_rules):
+            self._check_window(f"BLOOM_RECRAWL_RULES[{place}]", rule.after)
+        self._check_window("BLOOM_START_RECRAWL_AFTER", self.start_recrawl_after)
         self._check_run("BLOOM_RECRAWL_AFTER", self.options.window)
 
     def _check_window(self, setting: str, after: After) -> None:
@@ -343,19 +349,18 @@ class BloomSettings:
         return RecrawlWindows.of(self.main_window, self.start_recrawl_after, self.recrawl_rules)
 
 
-def _of_option(name: str) -> Setting:
-    """Return the setting that an option of filters is; None is the library's default."""
-    option = OPTIONS[name]
+def _in_a_crawl(option: Option) -> Option:
+    """Return an option of filters as a setting: its texts name settings."""
     text, about, default = (in_words(t, WORDS) for t in (option.help, option.about, option.default))
-    return Setting(option.parse, text, about, default, option=name)
+    return replace(option, help=text, about=about, default=default)
 
 
 #: All settings, by their names.
-SETTINGS: dict[str, Setting] = {
-    f"BLOOM_{name.upper()}": own
-    for name, own in (
-        *((setting, _of_option(name)) for name, setting in FILTER_SETTINGS.items()),
-        *((own.name, own.metadata["setting"]) for own in fields(BloomSettings) if own.metadata),
+SETTINGS: dict[str, Option] = {
+    f"BLOOM_{name.upper()}": option
+    for name, option in (
+        *((setting, _in_a_crawl(OPTIONS[name])) for name, setting in FILTER_SETTINGS.items()),
+        *declared_in(BloomSettings).items(),
     )
 }
 
@@ -377,3 +382,18 @@ def parse_setting(name: str, value: Any) -> Any:
         # The value is not shown: it may be a misspelt BLOOM_REDIS_URL, with a password.
         raise ConfigurationError(f"{name} is no setting of this version of scrapy-bloom; {hint}")
     return None if validators.is_unset(value) else SETTINGS[name].parse(name, value)
+
+
+def _key_prefix(template: str, names: Mapping[str, str]) -> str:
+    """Return the prefix of the filter's keys: names replace ``%(spider)s`` and the like."""
+    parts = re.split(r"%\((\w+)\)s", template)
+    unknown = any(name not in names for name in parts[1::2])
+    if unknown or any("%(" in text for text in parts[::2]):
+        raise ConfigurationError(
+            "BLOOM_KEY is a string in which %(spider)s stands for the spider's name and %(bot)s "
+            "for BOT_NAME, and nothing else in parentheses after a percent sign does; got "
+            f"{template!r:.100}"
+        )
+    encoded = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})  # no two names alike
+    parts[1::2] = [names[name].translate(encoded) for name in parts[1::2]]
+    return Keys("".join(parts)).prefix

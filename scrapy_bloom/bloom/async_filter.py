@@ -1,32 +1,23 @@
 """AsyncBloomFilter: BloomFilter's methods to be awaited."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from scrapy_bloom.bloom.base import BaseFilter, Combine
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
+from scrapy_bloom.bloom.combinable import CombinableFilter
 from scrapy_bloom.bloom.extras import algebra
-from scrapy_bloom.bloom.extras.file import (
-    ArchiveReader,
-    ArchiveWriter,
-    PathOrFile,
-    reading,
-    writing,
-)
-from scrapy_bloom.bloom.extras.install import load
-from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together_async
-from scrapy_bloom.bloom.extras.save import Progress, Saved, save
+from scrapy_bloom.bloom.extras.file import ArchiveReader, PathOrFile, reading
+from scrapy_bloom.bloom.extras.save import Progress
 from scrapy_bloom.bloom.methods import CHUNK_ITEMS, chunks
 from scrapy_bloom.bloom.model.hashing import Item
-from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
 
 
-class AsyncBloomFilter(BaseFilter):
+class AsyncBloomFilter(CombinableFilter):
     """``BloomFilter`` for asyncio: the same filters, parameters, answers and errors.
 
     One object may be used by many tasks of one loop; they are served one after the other, and
@@ -91,56 +82,26 @@ class AsyncBloomFilter(BaseFilter):
             return (await self._run(self._contains([items])))[0]
         return [seen for chunk in chunks(items) for seen in await self._run(self._contains(chunk))]
 
-    async def approx_len(self) -> int:
-        """See ``BloomFilter.approx_len``."""
-        return await self._run(algebra.approx_len(self._session), on_all_blocks=True)
-
-    async def approx_union_len(self, other: "AsyncBloomFilter") -> int:
-        """See ``BloomFilter.approx_union_len``."""
-        return round((await self.run_together(self._overlap(other), other)).union)
-
-    async def approx_intersection_len(self, other: "AsyncBloomFilter") -> int:
-        """See ``BloomFilter.approx_intersection_len``."""
-        return round((await self.run_together(self._overlap(other), other)).intersection)
-
-    async def union(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
+    async def union(self, *others: Self, key: str) -> Self:
         """See ``BloomFilter.union``."""
-        return await self._make(algebra.union, others, key)
+        return await self._make(algebra.union, others, self._sibling(key))
 
-    async def intersection(self, *others: "AsyncBloomFilter", key: str) -> "AsyncBloomFilter":
+    async def intersection(self, *others: Self, key: str) -> Self:
         """See ``BloomFilter.intersection``."""
-        return await self._make(algebra.intersection, others, key)
+        return await self._make(algebra.intersection, others, self._sibling(key))
 
-    async def copy(self, key: str, *, client: Any = None) -> "AsyncBloomFilter":
+    async def copy(self, key: str, *, client: Any = None) -> Self:
         """See ``BloomFilter.copy``."""
-        made = self._sibling(key, client)
-        await self.run_together(algebra.copy(self._session, Keys(key)), made)
-        return made
-
-    async def update(self, *others: "AsyncBloomFilter") -> None:
-        """See ``BloomFilter.update``."""
-        await self.run_together(algebra.update(*self._sessions(others)), *others)
+        return await self._make(algebra.copy, (), self._sibling(key, client))
 
     async def _make(
-        self, combine: Combine, others: tuple["AsyncBloomFilter", ...], key: str
-    ) -> "AsyncBloomFilter":
-        made = self._sibling(key)
-        await self.run_together(combine(self._sessions(others), Keys(key)), *others, made)
+        self,
+        combine: algebra.Combine,
+        others: Sequence[Self],
+        made: Self,
+    ) -> Self:
+        await self._combine(combine, others, made)
         return made
-
-    async def run_together(self, operation: MultiOperation[T], *others: "AsyncBloomFilter") -> T:
-        """See ``BloomFilter.run_together``."""
-        filters = (self, *others)
-        return await run_together_async(
-            operation, lambda n, steps: filters[n].run(lambda _: steps, on_all_blocks=True), finish
-        )
-
-    async def save(self, file: PathOrFile, progress: Progress | None = None) -> Saved:
-        """See ``BloomFilter.save``; writing to the file blocks the event loop."""
-        with writing(file) as opened:
-            steps = save(self._session.keys, ArchiveWriter(opened), progress)
-            # It needs no session: other tasks may use the filter at the same time.
-            return await self._driver.run(steps, on_all_blocks=True)
 
     @classmethod
     async def load(
@@ -152,21 +113,28 @@ class AsyncBloomFilter(BaseFilter):
         max_memory: int | None = None,
         progress: Progress | None = None,
         timeout: float | None = None,
-    ) -> "AsyncBloomFilter":
+    ) -> Self:
         """See ``BloomFilter.load``."""
         bloom = cls(client, key, timeout=timeout)
         with reading(file) as opened:
-            reader = ArchiveReader(opened, max_memory)
-            await bloom.run_together(load(Keys(key), reader, progress))
+            await bloom.restore(ArchiveReader(opened, max_memory), progress)
         return bloom
 
-    async def _run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
+    async def _drive(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
+        return await self._driver.run(operation, on_all_blocks=on_all_blocks)
+
+    async def _run(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
         seconds = None if on_all_blocks else self._timeout
         try:
             async with timeout(seconds), self._lock:
-                return await self._driver.run(steps, on_all_blocks=on_all_blocks)
+                return await self._drive(operation, on_all_blocks=on_all_blocks)
         except TimeoutError as error:
             raise self._driver.late() from error
+
+    async def run_on_all(self, operation: Operation[T], *, cleaning: bool = False) -> T:
+        """See ``BaseFilter.run_on_all``; what cleans up is not cancelled."""
+        running = super().run_on_all(operation)
+        return await (finish(running) if cleaning else running)
 
     @property
     def round_trips(self) -> int:

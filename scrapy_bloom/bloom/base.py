@@ -3,14 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, shown
-from scrapy_bloom.bloom.extras.algebra import Overlap, overlap
-from scrapy_bloom.bloom.extras.multi import MultiOperation
-from scrapy_bloom.bloom.methods import Steps, chunks, method, once
+from scrapy_bloom.bloom.methods import Method, chunks
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.model.header import Header
@@ -18,22 +16,25 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import plain
 from scrapy_bloom.bloom.options import DEFAULTS, REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol import deletion
-from scrapy_bloom.bloom.protocol.info import FilterInfo, ItemInfo, describe, describe_item
-from scrapy_bloom.bloom.protocol.measure import Measurement, probe, rounds
+from scrapy_bloom.bloom.protocol.cached_ring import NO_ROOM, Verdict
+from scrapy_bloom.bloom.protocol.info import (
+    FilterInfo,
+    ItemInfo,
+    Measurement,
+    describe,
+    describe_item,
+    probe,
+    rounds,
+)
 from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import NO_ROOM, Verdict
 
-#: Makes a filter under some keys, of others.
-Combine = Callable[[Sequence[FilterSession], Keys], MultiOperation[None]]
+T = TypeVar("T")
 
 
 class BaseFilter(ABC):
-    """One client's handle of a filter. Arguments: see ``BloomFilter``.
-
-    The methods that begin with an underscore are operations, for a driver to run.
-    """
+    """One client's handle of a filter. Arguments: see ``BloomFilter``."""
 
     #: Whether its methods are awaited; filters that are used together are of one kind.
     is_async: ClassVar[bool]
@@ -80,6 +81,18 @@ class BaseFilter(ABC):
     def _use(self, client: Any) -> None:
         """Create the driver for a client."""
 
+    @abstractmethod
+    async def _drive(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
+        """Run an operation that needs no session."""
+
+    async def _run(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
+        """Run an operation on the session; ``timeout`` does not count for one on all blocks."""
+        return await self._drive(operation, on_all_blocks=on_all_blocks)
+
+    async def run_on_all(self, operation: Operation[T], *, cleaning: bool = False) -> T:  # noqa: ARG002
+        """Run an operation on all blocks, perhaps to clean up after another one."""
+        return await self._run(operation, on_all_blocks=True)
+
     def _sibling(self, key: str, client: Any = None) -> Self:
         """Return another filter on the same server, or on another one."""
         if client is None:
@@ -90,18 +103,18 @@ class BaseFilter(ABC):
 
     # -- methods of both --
 
-    @method(on_all_blocks=True)
-    def open(self) -> Steps[Header]:
+    @Method
+    async def open(self) -> Header:
         """Read or create the filter, and make sure that the server accepts writes.
 
         Raises:
             FilterMismatchError: the stored filter has other blocks or seeds than were asked for.
             StorageError: the server cannot be reached or used, or what it holds cannot be read.
         """
-        return once(self._session.open(writable=True))
+        return await self._run(self._session.open(writable=True), on_all_blocks=True)
 
-    @method()
-    def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> Steps[list[bool]]:
+    @Method
+    async def add_many(self, items: Iterable[Item], *, if_absent: bool = False) -> list[bool]:
         """Record items; return True for each that was not recorded before.
 
         Test and set in one atomic step per item, in one round trip per 8,192 items. An item that
@@ -117,11 +130,11 @@ class BaseFilter(ABC):
         """
         new = list[bool]()
         for chunk in chunks(items):
-            new += yield from once(self._add(chunk, if_absent=if_absent))
+            new += await self._run(self._add(chunk, if_absent=if_absent))
         return new
 
-    @method()
-    def discard(self, item: Item) -> Steps[bool]:
+    @Method
+    async def discard(self, item: Item) -> bool:
         """Discard an item from a counting filter, once; return whether it seemed to be there.
 
         At the error rate one that is not there seems to be, and then others may get lost: discard
@@ -132,29 +145,31 @@ class BaseFilter(ABC):
             TypeError: the item is neither str nor bytes.
             StorageError: the outcome is unknown.
         """
-        return once(self._discard(item))
+        return await self._run(self._discard(item))
 
-    @method()
-    def remove(self, item: Item) -> Steps[None]:
+    @Method
+    async def remove(self, item: Item) -> None:
         """Discard an item that must be there.
 
         Raises:
             KeyError: the item is certainly not there.
         """
-        if not (yield from once(self._discard(item))):
+        if not await self._run(self._discard(item)):
             raise KeyError(item)
 
-    @method(on_all_blocks=True)
-    def clear(self, *, claims_only: bool = False) -> Steps[None]:
+    @Method
+    async def clear(self, *, claims_only: bool = False) -> None:
         """Forget everything, for all processes; or only what is claimed and not recorded yet.
 
         Raises:
             StorageError: the server did not answer; some blocks may be empty already.
         """
-        return once(self._session.clear_claims() if claims_only else self._session.clear())
+        session = self._session
+        clearing = session.clear_claims() if claims_only else session.clear()
+        await self._run(clearing, on_all_blocks=True)
 
-    @method(on_all_blocks=True)
-    def delete(self) -> Steps[bool]:
+    @Method
+    async def delete(self) -> bool:
         """Delete all keys of the filter; return whether there was one.
 
         Bitmaps of blocks whose rings are lost or cannot be read are found by their names: then all
@@ -165,76 +180,83 @@ class BaseFilter(ABC):
         Raises:
             StorageError: the server did not answer; some blocks may be gone already.
         """
-        was_there = yield from once(deletion.delete(self._session))
+        was_there = await self._run(deletion.delete(self._session), on_all_blocks=True)
         self._session.forget()
         return was_there
 
-    @method(on_all_blocks=True)
-    def keys(self) -> Steps[list[str]]:
+    @Method
+    async def keys(self) -> list[str]:
         """Return the Redis keys that it has.
 
         Raises:
             StorageError: the server did not answer.
         """
-        return once(deletion.all_keys(self._session))
+        return await self._run(deletion.all_keys(self._session), on_all_blocks=True)
 
-    @method(on_all_blocks=True)
-    def rotate(self) -> Steps[None]:
+    @Method
+    async def rotate(self) -> None:
         """Open a new generation now; if there are as many as the window has, the oldest goes.
 
         Raises:
             ConfigurationError: the filter has no window.
             StorageError: the server did not answer; some blocks may have rotated already.
         """
-        info = yield from once(self._info())
-        if info.window is None:
+        snapshot = await self._run(self._session.read(), on_all_blocks=True)
+        if snapshot.rings[0].config.schedule is None:
             raise ConfigurationError(
                 f"the filter {self.key!r} has no window (`window`), so it has nothing "
                 "to rotate: set one, or clear the filter"
             )
-        yield self._session.rotate()
+        await self._run(self._session.rotate(), on_all_blocks=True)
 
-    @method(on_all_blocks=True)
-    def info(self, block: int | None = None) -> Steps[FilterInfo]:
+    @Method
+    async def info(self, block: int | None = None) -> FilterInfo:
         """Return what the filter, or one block of it, is and holds, read from the server now.
 
         Raises:
             ConfigurationError: the filter has no such block.
             StorageError: the server did not answer.
         """
-        return once(self._info(block))
+        snapshot = await self._run(self._session.read(), on_all_blocks=True)
+        block = plain(block)
+        if block is not None and (type(block) is not int or block not in snapshot.rings):
+            raise ConfigurationError(
+                f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
+                f"got {block!r:.40}"
+            )
+        return describe(self.key, snapshot, self._session.lost_blocks, block)
 
-    @method(on_all_blocks=True)
-    def look(self) -> Steps[Snapshot | None]:
+    @Method
+    async def look(self) -> Snapshot | None:
         """Read the filter as it is stored, without creating or changing anything; None if absent.
 
         Raises:
             StorageError: the server did not answer, or what it holds cannot be read.
         """
-        return once(self._session.look())
+        return await self._run(self._session.look(), on_all_blocks=True)
 
-    @method()
-    def find(self, item: Item) -> Steps[ItemInfo]:
+    @Method
+    async def find(self, item: Item) -> ItemInfo:
         """Say whether an item is remembered, since when, and when it is new again.
 
         Raises:
             TypeError: the item is neither str nor bytes.
             StorageError: the server did not answer.
         """
-        return (yield from once(self._find([item])))[0]
+        return (await self._run(self._find([item])))[0]
 
-    @method()
-    def find_all(self, items: Iterable[Item]) -> Steps[list[ItemInfo]]:
+    @Method
+    async def find_all(self, items: Iterable[Item]) -> list[ItemInfo]:
         """Find many items, in one round trip per 8,192: see ``find``."""
         found = list[ItemInfo]()
         for chunk in chunks(items):
-            found += yield from once(self._find(chunk))
+            found += await self._run(self._find(chunk))
         return found
 
-    @method()
-    def measure(
+    @Method
+    async def measure(
         self, probes: int = 100_000, *, progress: Callable[[int], object] | None = None
-    ) -> Steps[Measurement]:
+    ) -> Measurement:
         """Measure how often the filter is wrong, by random items; nothing is recorded.
 
         The items are 20 random bytes each, like a fingerprint, and were never recorded: the share
@@ -252,7 +274,7 @@ class BaseFilter(ABC):
         """
         seen = total = 0
         for count in rounds(probes):
-            seen += yield from once(probe(self._session, count))
+            seen += await self._run(probe(self._session, count))
             total += count
             if progress is not None:
                 progress(count)
@@ -277,27 +299,6 @@ class BaseFilter(ABC):
     def _find(self, items: Sequence[Item]) -> Operation[list[ItemInfo]]:
         found = yield from find(self._session, [to_bytes(item) for item in items])
         return [describe_item(ring, generation) for ring, generation in found]
-
-    def _info(self, block: int | None = None) -> Operation[FilterInfo]:
-        snapshot = yield from self._session.read()
-        block = plain(block)
-        if block is not None and (type(block) is not int or block not in snapshot.rings):
-            raise ConfigurationError(
-                f"block is one of the filter's, from 0 to {snapshot.header.blocks - 1}; "
-                f"got {block!r:.40}"
-            )
-        return describe(self.key, snapshot, self._session.lost_blocks, block)
-
-    def _overlap(self, other: "BaseFilter") -> MultiOperation[Overlap]:
-        return overlap(*self._sessions([other]))
-
-    def _sessions(self, others: Sequence["BaseFilter"]) -> list[FilterSession]:
-        for other in others:
-            if not isinstance(other, BaseFilter) or other.is_async != self.is_async:
-                raise ConfigurationError(
-                    f"the other filter must be a {type(self).__name__}, too; got {other!r:.60}"
-                )
-        return [self._session, *(other.session for other in others)]
 
     # -- what this client knows --
 

@@ -1,20 +1,22 @@
 """BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar, overload
 
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.combinable import CombinableFilter
-from scrapy_bloom.bloom.methods import chunks
+from scrapy_bloom.bloom.extras import algebra
+from scrapy_bloom.bloom.extras.file import ArchiveReader, PathOrFile, reading
+from scrapy_bloom.bloom.extras.save import Progress
+from scrapy_bloom.bloom.methods import chunks, complete
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.membership import MakeFrame, add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -81,6 +83,9 @@ class BloomFilter(CombinableFilter):
 
     def _use(self, client: Any) -> None:
         self._driver = Driver(client, self._label, self._timeout, self._words)
+
+    async def _drive(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
+        return self._driver.run(operation, on_all_blocks=on_all_blocks)
 
     def __enter__(self) -> Self:
         self.open()
@@ -178,6 +183,102 @@ class BloomFilter(CombinableFilter):
             if progress is not None:
                 progress(len(chunk))
         return new
+
+    def union(self, *others: Self, key: str) -> Self:
+        """Create a filter with all items of this one and others, and return it.
+
+        It has each item as long as they have it; ``len`` is an estimate.
+
+        Args:
+            others: filters whose bitmaps are as this one's (``like=``), also on other servers.
+            key: prefix of the keys of the new one, which is on this one's server.
+
+        Raises:
+            FilterMismatchError: they place items differently, or forget them at other times, or
+                one has grown; says in what they differ.
+            ConfigurationError: the key is in use, there are too many items for a bitmap's error
+                rate, or it is a filter with ``counting``, ``ring="write-all"`` or a window in runs.
+            StorageError: a server did not answer; nothing was made.
+        """
+        return self._make(algebra.union, others, self._sibling(key))
+
+    def intersection(self, *others: Self, key: str) -> Self:
+        """Create a filter that says "seen" where this one and all others do, and return it.
+
+        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
+        are those of ``union``.
+
+        Raises:
+            FilterMismatchError: also if a window has several generations by now.
+        """
+        return self._make(algebra.intersection, others, self._sibling(key))
+
+    def copy(self, key: str, *, client: Any = None) -> Self:
+        """Create a copy of this filter as it is now, and return it.
+
+        Args:
+            key: prefix of its keys.
+            client: of the server for the copy; None for this filter's.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            StorageError: a server did not answer; nothing was made.
+        """
+        return self._make(algebra.copy, (), self._sibling(key, client))
+
+    @classmethod
+    def load(
+        cls,
+        client: Any,
+        key: str,
+        file: PathOrFile,
+        *,
+        max_memory: int | None = None,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Load a filter from a file, whole or not at all, and return it.
+
+        Args:
+            client: as for a new filter; any server or cluster will do.
+            key: the prefix that its keys are to have.
+            file: a path, or a file that is open in binary mode.
+            max_memory: bytes of bitmaps that it may have, 0 for any; None for 4 GiB.
+            progress: as in ``save``.
+            timeout: as for a new filter.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            ArchiveError: the file cannot be read, is damaged, or too large.
+            StorageError: the server did not answer, or is out of memory.
+        """
+        bloom = cls(client, key, timeout=timeout)
+        with reading(file) as opened:
+            bloom.restore(ArchiveReader(opened, max_memory), progress)
+        return bloom
+
+    def _make(self, combine: algebra.Combine, others: Sequence[Self], made: Self) -> Self:
+        complete(self._combine(combine, others, made))
+        return made
+
+    def __or__(self, other: Self) -> Self:
+        """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
+        return self.union(other, key=f"{self.key}|{other.key}")
+
+    def __and__(self, other: Self) -> Self:
+        """``a & b``: ``intersection`` under the key ``"<key>&<other key>"``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
+        return self.intersection(other, key=f"{self.key}&{other.key}")
+
+    def __ior__(self, other: Self) -> Self:
+        """``a |= b``: see ``update``."""
+        if not isinstance(other, BloomFilter):
+            return NotImplemented
+        self.update(other)
+        return self
 
     def __contains__(self, item: Item) -> bool:
         return self._driver.run(self._contains([item]))[0]

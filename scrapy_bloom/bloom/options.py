@@ -27,36 +27,45 @@ DEFAULTS = Config(capacity=1_000_000, error_rate=1e-5)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How an option of a filter is declared.
+    """How an option of a filter, or a setting of a crawl, is declared.
 
     Args:
         parse: returns the value; called with the name and what the user gave.
         help: what it is, in one line.
-        default: what a new filter has where it is unset, in Markdown.
+        about: what else to know, in Markdown.
+        default: what it is where it is unset, in Markdown; "" where ``value`` says it.
+        value: the default; None of a filter, which has what is stored.
         stored: its name in a header, where it is fixed when the filter is created; "" where it may
             change later.
-        about: what else to know, in Markdown.
     """
 
     parse: Callable[[str, Any], Any]
     help: str
-    default: str
-    stored: str = ""
     about: str = ""
+    default: str = ""
+    value: Any = None
+    stored: str = ""
 
 
-def _option(
+def declare(
+    value: Any,
     parse: Callable[[str, Any], Any],
     text: str,
-    default: str,
-    *,
-    stored: str = "",
     about: str = "",
+    *,
+    default: str = "",
+    stored: str = "",
     secret: bool = False,
 ) -> Any:
     """Declare an option, whose name and type are the field's: see ``Option``."""
-    option = Option(parse, text, default, stored, about)
-    return field(default=None, repr=not secret, metadata={"option": option})
+    factory = (lambda: dict(value)) if isinstance(value, dict) else (lambda: value)
+    option = Option(parse, text, about, default, value, stored)
+    return field(default_factory=factory, repr=not secret, metadata={"option": option})
+
+
+def declared_in(options: type) -> dict[str, Option]:
+    """Return the options that a dataclass declares, by their names."""
+    return {own.name: own.metadata["option"] for own in fields(options) if own.metadata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,85 +78,97 @@ class FilterOptions:
         on_difference: REPLACE, EXTEND or KEEP.
     """
 
-    capacity: int | None = _option(
+    capacity: int | None = declare(
+        None,
         validators.capacity,
         "URLs a generation takes before it grows",
-        f"{DEFAULTS.capacity:,}",
+        default=f"{DEFAULTS.capacity:,}",
         about="Another value than the stored one counts from the next generation on.",
     )
-    error_rate: float | None = _option(
+    error_rate: float | None = declare(
+        None,
         validators.error_rate,
         "upper bound on the share of new URLs that are taken for seen",
-        f"{DEFAULTS.error_rate:g}".replace("e-0", "e-"),
+        default=f"{DEFAULTS.error_rate:g}".replace("e-0", "e-"),
         about="It is the bound for all that is remembered together.",
     )
-    blocks: int | None = _option(
+    blocks: int | None = declare(
+        None,
         validators.whole(1, MAX_BLOCKS, "the number of bitmaps to spread URLs over"),
         "number of bitmaps it is spread over",
-        "16, or as many more as keep a bitmap within 8 MiB",
+        default="16, or as many more as keep a bitmap within 8 MiB",
         stored="blocks",
     )
-    seeds: tuple[int, ...] | int | None = _option(
+    seeds: tuple[int, ...] | int | None = declare(
+        None,
         validators.seeds,
         "number of hash functions, or a list of their seeds",
-        "as many as need the fewest bits for the error rate",
+        default="as many as need the fewest bits for the error rate",
         stored="seeds",
         about="Unless they are listed, they are drawn at random and secret, so that no site can "
         "make URLs collide. A list is as secret as a password.",
         secret=True,
     )
-    window: Span | str | None = _option(
+    window: Span | str | None = declare(
+        None,
         validators.window,
         'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
-        "never: nothing is crawled again",
+        default="never: nothing is crawled again",
         about="A URL first seen at `t` is new again between `t + window - period` "
         "and `t + window`, however often it is "
         "seen in between. Months are calendar months in UTC. A longer window "
         "than the stored one holds at once.",
     )
-    period: Span | None = _option(
+    period: Span | None = declare(
+        None,
         parse_span,
         "how often the filter rotates; it divides the window",
-        "1 month for windows of 2 months and more, 1 run for runs, else half of the window",
+        default="1 month for windows of 2 months and more, 1 run for runs, else half of the window",
         about="The window has 1 to 64 periods. Half a month begins on the 1st and on the 16th. "
         "With one period, all URLs are forgotten at one moment.",
     )
-    ring: str | None = _option(
+    ring: str | None = declare(
+        None,
         validators.one_of(WRITE_NEWEST, WRITE_ALL),
         f"order: {WRITE_NEWEST} or {WRITE_ALL}",
-        f'`"{WRITE_NEWEST}"`',
+        default=f'`"{WRITE_NEWEST}"`',
         stored="order",
     )
-    stagger: bool | None = _option(
+    stagger: bool | None = declare(
+        None,
         validators.flag,
         "true: blocks rotate one after the other, spread over the period",
-        "`False`: all blocks rotate when the period begins",
+        default="`False`: all blocks rotate when the period begins",
         stored="stagger",
     )
-    counting: bool | None = _option(
+    counting: bool | None = declare(
+        None,
         validators.flag,
         "true: URLs can be discarded, at four times the memory",
-        "`False`",
+        default="`False`",
         stored="counting",
     )
-    growth: float | None = _option(
+    growth: float | None = declare(
+        None,
         validators.growth,
         "size of the next layer in sizes of the last one; 0 never grows",
-        f"{DEFAULTS.growth:g}",
+        default=f"{DEFAULTS.growth:g}",
         about="A generation that is full gets a further layer, within the same error rate. With "
         "0, the oldest generation is forgotten early, or further URLs are remembered for the run "
         "only.",
     )
-    max_memory: int | None = _option(
+    max_memory: int | None = declare(
+        None,
         validators.memory,
         "bytes beyond which the filter does not grow",
-        "no limit",
+        default="no limit",
         about="It counts the filter's bitmaps.",
     )
-    run: str | None = _option(
+    run: str | None = declare(
+        None,
         validators.run,
         "id of the run, for windows in runs",
-        "none",
+        default="none",
         about="The same for all workers of a run, and another one in each run. The first worker "
         "with a new id rotates the filter.",
     )
@@ -314,9 +335,7 @@ class FilterOptions:
 
 
 #: The options of a filter, by their names.
-OPTIONS: Mapping[str, Option] = MappingProxyType(
-    {own.name: own.metadata["option"] for own in fields(FilterOptions) if own.metadata}
-)
+OPTIONS: Mapping[str, Option] = MappingProxyType(declared_in(FilterOptions))
 
 
 def _times(schedule: Schedule | None) -> str:

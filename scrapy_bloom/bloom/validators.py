@@ -18,12 +18,56 @@ from types import MappingProxyType
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError, shown
-from scrapy_bloom.bloom.model import units
 from scrapy_bloom.bloom.model.hashing import MAX_SEED
 from scrapy_bloom.bloom.model.header import is_text
 from scrapy_bloom.bloom.model.ring_codec import MAX_GROWTH
 from scrapy_bloom.bloom.model.schedule import NEVER, SECONDS, Span, parse_span, plain
 from scrapy_bloom.bloom.model.sizing import MAX_HASHES, MIN_ERROR_RATE
+
+#: Multiples of a count, in lower case.
+COUNTS = MappingProxyType(
+    {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "thousand": 10**3, "million": 10**6}
+    | {"billion": 10**9}
+)
+#: Units of memory: GB is 1000 MB, GiB is 1024 MiB; "1G" is 1 GB, as in Redis's configuration.
+BYTES = MappingProxyType(
+    {"b": 1, "bytes": 1}
+    | {f"{letter}{b}": 1000**i for i, letter in enumerate("kmgt", 1) for b in ("", "b")}
+    | {f"{letter}ib": 1024**i for i, letter in enumerate("kmgt", 1)}
+)
+SHARES = MappingProxyType({"%": Fraction(1, 100), "percent": Fraction(1, 100)})
+TIMES = MappingProxyType(
+    dict.fromkeys(("ms", "millisecond", "milliseconds"), Fraction(1, 1000))
+    | dict.fromkeys(("s", "sec", "second", "seconds"), Fraction(1))
+    | dict.fromkeys(("min", "minute", "minutes"), Fraction(60))
+    | dict.fromkeys(("h", "hour", "hours"), Fraction(3600))
+)
+#: Of 40 digits at most: Python reads no integers of more than 4,300.
+_TEXT = re.compile(
+    r"(\d{1,3}(?:[,_]\d{3}){1,12}|\d{1,40})(\.\d{1,40})?\s*([a-z]+|%)?", re.ASCII | re.IGNORECASE
+)
+
+
+def read_number(text: str, units: Mapping[str, int | Fraction]) -> int | float | None:
+    """Return the number that a text stands for; an int if it is whole, None if it is no number.
+
+    Example: ``read_number("1.5M", COUNTS)`` is 1500000.
+    """
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        return None
+    whole, fraction, word = match.groups()
+    unit = units.get(word.lower()) if word else 1
+    if unit is None:
+        return None
+    value = Fraction(re.sub("[,_]", "", whole) + (fraction or "")) * unit
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count with its word: ``1 URL``, ``1,200 URLs``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
 
 #: URLs at most; more than any 512 MiB bitmaps in 16,384 blocks hold.
 MAX_CAPACITY = 10**13
@@ -32,9 +76,10 @@ MAX_MEMORY_BYTES = 1 << 50
 #: Where a port listens unless another address is named.
 LOCAL_HOST = "127.0.0.1"
 MAX_PORT, MAX_HOST = 65_535, 253
-_PORT = re.compile("[0-9]{1,5}")
-#: An IPv4 address, or a name of labels.
-_HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+#: An IPv6 address in brackets, or an IPv4 address or a name of labels; and a port.
+_ADDRESS = re.compile(
+    r"(?:(?:\[(.+)\]|([A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*)):)?([0-9]{1,5})"
+)
 #: Characters of a run's id at most.
 MAX_RUN_ID = 100
 
@@ -51,7 +96,7 @@ def whole_number(
     high: int,
     meaning: str,
     *,
-    words: Mapping[str, int] = units.COUNTS,
+    words: Mapping[str, int] = COUNTS,
 ) -> int:
     """Parse an integer; ``1_000_000``, ``"1,000,000"``, ``"1M"`` and ``1e6`` are one."""
     number = _number(value, words)
@@ -63,7 +108,7 @@ def whole_number(
 
 
 def whole(
-    low: int, high: int, meaning: str, *, words: Mapping[str, int] = units.COUNTS
+    low: int, high: int, meaning: str, *, words: Mapping[str, int] = COUNTS
 ) -> Callable[[str, Any], int]:
     """Return the parser of an integer: see ``whole_number``."""
     return lambda name, value: whole_number(name, value, low, high, meaning, words=words)
@@ -75,13 +120,13 @@ memory = whole(
     0,
     MAX_MEMORY_BYTES,
     'the memory to use at most, in bytes or as "2 GB" or "512 MiB", 0 for any',
-    words=units.BYTES,
+    words=BYTES,
 )
 
 
 def error_rate(name: str, value: Any) -> float:
     """Parse a false-positive rate, 1e-15 <= p < 1."""
-    number = _number(value, units.SHARES)
+    number = _number(value, SHARES)
     if number is None or not MIN_ERROR_RATE <= number < 1:
         raise ConfigurationError(
             f"{name} is the share of new URLs that may be taken for seen, at least "
@@ -131,7 +176,7 @@ def run(name: str, value: Any) -> str:
 def seconds(name: str, value: Any, low: float, high: float) -> float:
     """Parse a length of time: seconds, text as ``"30 seconds"`` or ``"500 ms"``, a timedelta."""
     given = value.total_seconds() if isinstance(value, timedelta) else value
-    number = _number(given, units.TIMES)
+    number = _number(given, TIMES)
     if number is None or not low <= number <= high:
         raise ConfigurationError(
             f'{name} is a time from {low:g} to {high:g} seconds, a number or as "30 seconds"; got '
@@ -210,19 +255,15 @@ def whole_seconds(name: str, value: Any) -> int:
 def listen_address(name: str, value: Any) -> tuple[str, int]:
     """Parse where to listen: a port on this machine alone, or ``"host:port"``."""
     given = _text(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    host, colon, port = given.rpartition(":")
-    if not colon:
-        host = LOCAL_HOST
-    elif host.startswith("[") and host.endswith("]"):
-        host = host[1:-1] if _is_ipv6(host[1:-1]) else ""
-    elif len(host) > MAX_HOST or not _HOST.fullmatch(host):
-        host = ""
-    if not host or not _PORT.fullmatch(port) or int(port) > MAX_PORT:
+    match = _ADDRESS.fullmatch(given)
+    ipv6, host, port = match.groups() if match else ("", "", "")
+    is_host = _is_ipv6(ipv6) if ipv6 else len(host or "") <= MAX_HOST
+    if not match or not is_host or int(port) > MAX_PORT:
         raise ConfigurationError(
             f"{name} is a port from 0 to {MAX_PORT} (0 for any free one), or an address with one, "
             f'as "0.0.0.0:9410" or "[::1]:9410"; got {shown(value, 60)}'
         )
-    return host, int(port)
+    return ipv6 or host or LOCAL_HOST, int(port)
 
 
 def _is_ipv6(text: str) -> bool:
@@ -230,6 +271,30 @@ def _is_ipv6(text: str) -> bool:
         return bool(IPv6Address(text))
     except ValueError:
         return False
+
+
+def statuses(name: str, value: Any) -> frozenset[int]:
+    """Parse HTTP statuses and ranges of them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, int):
+        parts = [parts]
+    try:
+        found = frozenset(status for part in parts for status in _status_range(str(part).strip()))
+    except Exception:  # any __str__ may fail
+        found = frozenset()
+    if not found:
+        raise ConfigurationError(
+            f'{name} is a list of HTTP statuses and ranges of them, as "200-399, 404" or '
+            f"[200, 301, 404], each from 100 to 599; got {shown(value, 60)}"
+        )
+    return found
+
+
+def _status_range(text: str) -> range:
+    match = re.fullmatch(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(text)
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
@@ -249,7 +314,7 @@ def _number(
     value: Any, words: Mapping[str, int | Fraction] = MappingProxyType({})
 ) -> int | float | None:
     if isinstance(value, str):
-        number = units.read(value, words)
+        number = read_number(value, words)
         value = _literal(value) if number is None else number
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -9,11 +9,11 @@ from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageErr
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.generations import Counts
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import EXTEND, REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol.deletion import stored_blocks
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.output import Column, Document, size, to_json
 from scrapy_bloom.cli.server import Server, Stored

@@ -9,9 +9,8 @@ from itertools import islice
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
-from scrapy_bloom.bloom.validators import whole_number
+from scrapy_bloom.bloom.validators import plural, whole_number
 from scrapy_bloom.cli.output import Column, Document, minute, printable, with_dates
 from scrapy_bloom.cli.server import PAGE, Stored, url_of, without_credentials
 from scrapy_bloom.cli.session import (

@@ -18,11 +18,11 @@ from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, in_words
 from scrapy_bloom.bloom.model.forecast import load
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.protocol import ledger_protocol, rights
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.change import compare, options_of
 from scrapy_bloom.cli.doctor_checks import (

@@ -12,10 +12,8 @@ from scrapy_bloom.bloom.extras.file import (
     reading,
     writing,
 )
-from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.save import Saved, save
-from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.units import plural
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.output import complain, progress, with_dates
 from scrapy_bloom.cli.server import Server
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
@@ -79,7 +77,7 @@ def import_(session: CommandSession) -> ExitCode:
         with session.connect() as server:
             bloom = server.filter(server.key(name))
             with progress("bytes of bitmaps loaded") as show:
-                saved = bloom.run_together(load(Keys(bloom.key), reader, show))
+                saved = bloom.restore(reader, show)
             _report(session, server, saved, f"loaded from {opts.file}")
     return ExitCode.FINE
 

@@ -10,11 +10,9 @@ from scrapy_bloom.bloom.client.driver import reading
 from scrapy_bloom.bloom.errors import BloomError, explain, showable
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
-from scrapy_bloom.bloom.model.units import plural
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
-from scrapy_bloom.bloom.protocol.measure import MAX_PROBES, Measurement
+from scrapy_bloom.bloom.protocol.info import MAX_PROBES, FilterInfo, GenerationInfo, Measurement
 from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
-from scrapy_bloom.bloom.validators import whole_number
+from scrapy_bloom.bloom.validators import plural, whole_number
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.change import compare, options_of
 from scrapy_bloom.cli.output import (

@@ -17,8 +17,8 @@ from typing import IO, Any
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.options import DEFAULTS
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.output import complain, progress
 from scrapy_bloom.cli.server import Server

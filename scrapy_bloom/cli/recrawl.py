@@ -17,9 +17,9 @@ from scrapy.spiders import CrawlSpider
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.output import Column, Document, complain, printable, progress
 from scrapy_bloom.cli.server import Stored, url_of, without_credentials

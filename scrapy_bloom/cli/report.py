@@ -16,8 +16,7 @@ from pathlib import Path
 from string import Template
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
-from scrapy_bloom.bloom.protocol.measure import Measurement
+from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, Measurement
 from scrapy_bloom.cli.files import STREAM
 from scrapy_bloom.cli.info import MEASURE, generations, measure
 from scrapy_bloom.cli.output import Column, Row, minute, size

@@ -11,9 +11,9 @@ from scrapy_bloom.bloom.model.forecast import saved_by_capacity
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Schedule
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.crawl.claims.workers import Queue
 
 _HOUR_SECONDS = 3_600

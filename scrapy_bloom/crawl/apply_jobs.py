@@ -9,13 +9,13 @@ from typing import Any
 from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol.cached_ring import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.membership import add, renew
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims import failures
 from scrapy_bloom.crawl.jobs import CRAWLED, ClaimOwner, Job, JobKind, Run, Step, Steps
 from scrapy_bloom.crawl.server_state import ServerState

@@ -6,7 +6,7 @@ from contextlib import suppress
 from scrapy import Request
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, UNKEPT_ELSEWHERE, Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import UNCACHED, UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.identity import Identity, Key
 from scrapy_bloom.crawl.lifecycle import Lifecycle

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import cycle
 
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing, Verdict
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.fingerprinter import VERSIONED, base_of
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.protocol.cached_ring import UNCACHED, UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import UNCACHED, UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup, Policy
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key

@@ -11,10 +11,10 @@ from scrapy_bloom.bloom.errors import BloomError, short, shown, tagged
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import Schedule
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
+from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.filters import Filters

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from scrapy_bloom.bloom.model.units import plural
 from scrapy_bloom.bloom.protocol.info import FilterInfo
+from scrapy_bloom.bloom.validators import plural
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from scrapy.utils.test import get_crawler
 from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl.claims import request_codec
 from scrapy_bloom.crawl.claims.policy import Lookup
 

@@ -18,7 +18,7 @@ from support.servers import Server
 from support.workers import Worker
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 
 #: From the longest to the shortest.

@@ -1,6 +1,5 @@
 """Filters as sets, on real servers: estimates against the truth, and filters made of others."""
 
-from collections.abc import Callable
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -8,21 +7,15 @@ import pytest
 import redis
 import redis.asyncio
 from hypothesis import strategies as st
+from support.saving import blocking
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
 from scrapy_bloom.bloom.errors import SaturatedError
-from scrapy_bloom.bloom.extras.algebra import (
-    Overlap,
-    approx_len,
-    copy,
-    intersection,
-    overlap,
-    union,
-    update,
-)
-from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
+from scrapy_bloom.bloom.extras.algebra import Overlap, Part, overlap, union
+from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.ring_store import Operation
 
 pytestmark = pytest.mark.each_server
 
@@ -42,32 +35,8 @@ def twin(bloom: BloomFilter, key: str, client: redis.Redis | None = None) -> Blo
     return BloomFilter(client or bloom._driver.client, key, like=bloom)
 
 
-def run(operation: MultiOperation[T], *filters: BloomFilter) -> T:
-    return run_together(operation, lambda number, steps: filters[number].run(lambda _: steps))
-
-
 def measure(one: BloomFilter, two: BloomFilter) -> Overlap:
-    return run(overlap(one.session, two.session), one, two)
-
-
-Make = Callable[..., MultiOperation[None]]
-
-
-def make(
-    operation: Make, key: str, *sources: BloomFilter, to: redis.Redis | None = None, **kwargs: Any
-) -> BloomFilter:
-    """Make a filter of others, beside the first or on another server."""
-    target = BloomFilter(to or sources[0]._driver.client, key)
-    run(operation([each.session for each in sources], Keys(key), **kwargs), *sources, target)
-    return target
-
-
-def copied(source: BloomFilter, key: str, **kwargs: Any) -> BloomFilter:
-    return make(lambda views, keys, **rest: copy(views[0], keys, **rest), key, source, **kwargs)
-
-
-def updated(one: BloomFilter, *others: BloomFilter) -> None:
-    run(update(one.session, *(other.session for other in others)), one, *others)
+    return complete(overlap(*one._parts([two])))
 
 
 @pytest.fixture
@@ -88,7 +57,7 @@ def test_100_000_items_each_are_compared_within_3_percent(client: redis.Redis) -
     two = twin(one, "two")
     one.extend(items(range(100_000)))
     two.extend(items(range(70_000, 170_000)))
-    assert one.run(approx_len) == pytest.approx(100_000, rel=0.01)
+    assert one.approx_len() == pytest.approx(100_000, rel=0.01)
     found = measure(one, two)
     assert found.union == pytest.approx(170_000, rel=0.03)
     assert found.intersection == pytest.approx(30_000, rel=0.03)
@@ -100,7 +69,7 @@ def test_a_filter_that_has_grown_is_estimated_and_not_compared(client: redis.Red
     one.extend(items(range(4_000)))
     two.extend(items(range(400)))
     assert one.info().generations[0].layers > 1
-    assert one.run(approx_len) == pytest.approx(4_000, rel=0.03)
+    assert one.approx_len() == pytest.approx(4_000, rel=0.03)
     with pytest.raises(FilterMismatchError, match=r"bitmaps of [\d,]+ and of [\d,]+ bits"):
         measure(one, two)
 
@@ -111,16 +80,16 @@ def test_filters_that_count_can_be_estimated_and_compared(client: redis.Redis) -
     assert two.open().counting
     one.extend(items(range(1_000)))
     two.extend(items(range(500, 1_500)))
-    assert one.run(approx_len) == pytest.approx(1_000, rel=0.03)
+    assert one.approx_len() == pytest.approx(1_000, rel=0.03)
     assert measure(one, two).intersection == pytest.approx(500, rel=0.05)
-    made = copied(one, "copy")
+    made = one.copy("copy")
     assert made.open().counting
     assert all(made.contains(items(range(1_000))))
-    for operation in (union, intersection):
+    for combine in (one.union, one.intersection):
         with pytest.raises(ConfigurationError, match="not united or intersected"):
-            make(operation, "made", one, two)
+            combine(two, key="made")
     with pytest.raises(ConfigurationError, match="not united or intersected"):
-        updated(one, two)
+        one.update(two)
 
 
 def saturate(client: redis.Redis, bloom: BloomFilter, *, but: int = 0) -> None:
@@ -136,20 +105,20 @@ def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
     one.open()
     saturate(client, one)
     with pytest.raises(SaturatedError, match=r"'one' is saturated: all bits of block 0"):
-        one.run(approx_len)
+        one.approx_len()
     for first, second in ((one, two), (two, one)):
         with pytest.raises(SaturatedError, match="'one' is saturated"):
             measure(first, second)
     # One bit at 0 is enough to tell, if not much.
     saturate(client, one, but=1)
-    assert 5_000 < one.run(approx_len) < 20_000
+    assert 5_000 < one.approx_len() < 20_000
 
 
 def test_estimates_create_nothing_but_the_filters_and_change_nothing(
     client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
 ) -> None:
     before = {key: client.dump(key) for key in client.keys("*[0-9]")}
-    pair[0].run(approx_len)
+    pair[0].approx_len()
     measure(*pair)
     assert {key: client.dump(key) for key in client.keys("*[0-9]")} == before
 
@@ -158,7 +127,7 @@ def test_estimates_create_nothing_but_the_filters_and_change_nothing(
 
 
 def test_a_union_has_what_either_has(pair: tuple[BloomFilter, BloomFilter]) -> None:
-    made = make(union, "made", *pair)
+    made = pair[0].union(pair[1], key="made")
     assert all(made.contains(items(range(1_500))))
     assert not any(made.contains(items(range(1_500, 3_000))))
     assert len(made) == pytest.approx(1_500, rel=0.02)
@@ -184,25 +153,10 @@ def test_what_has_no_room_in_one_bitmap_is_refused_and_leaves_nothing(
     one.extend(items(range(900)))
     two.extend(items(numbers))
     with pytest.raises((ConfigurationError, FilterMismatchError), match=text):
-        make(union, "made", one, two)
+        one.union(two, key="made")
     with pytest.raises((ConfigurationError, FilterMismatchError), match=text):
-        updated(one, two)
+        one.update(two)
     assert not client.keys("*made*")
-
-
-def test_generations_are_united_with_those_that_are_forgotten_together(
-    client: redis.Redis,
-) -> None:
-    one = BloomFilter(client, "one", capacity=2_000, window="3 days", period="1 day")
-    two = twin(one, "two")
-    for number, bloom in enumerate((one, two, one)):
-        bloom.extend(items(range(100 * number, 100 * number + 100)))
-        bloom.rotate()
-    made = make(union, "made", one, two)
-    assert all(made.contains(items(range(300))))
-    assert [generation.count for generation in made.info().generations] == [0, 200, 100]
-    with pytest.raises(FilterMismatchError, match="intersected only if none has grown or rotated"):
-        make(intersection, "common", one, two)
 
 
 @pytest.mark.parametrize(
@@ -215,13 +169,13 @@ def test_filters_whose_generations_have_no_time_of_their_own_are_copied_only(
     two = BloomFilter(client, "two", like=one)
     one.extend(items(range(50)))
     for combine in (
-        lambda: make(union, "made", one, two),
-        lambda: make(intersection, "made", one, two),
-        lambda: updated(one, two),
+        lambda: one.union(two, key="made"),
+        lambda: one.intersection(two, key="made"),
+        lambda: one.update(two),
     ):
         with pytest.raises(ConfigurationError, match=r"'one' (writes|counts) .*not united or"):
             combine()
-    assert copied(one, "copy").run(approx_len) == pytest.approx(50, rel=0.2)
+    assert one.copy("copy").approx_len() == pytest.approx(50, rel=0.2)
 
 
 def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
@@ -229,7 +183,7 @@ def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
     for number in range(3):
         one.extend(items(range(500 * number, 500 * number + 500)))
         one.rotate()
-    made = copied(one, "copy")
+    made = one.copy("copy")
     assert made.open().id != one.open().id
     assert len(made) == len(one)
     assert made.info().generations == one.info().generations
@@ -248,12 +202,12 @@ def test_a_filter_is_updated_while_it_is_used(
     one, two = pair
     worker = BloomFilter(client, "one")
     worker.open()
-    updated(one, two)
+    one.update(two)
     assert all(worker.contains(items(range(1_500))))
     assert worker.add_many(items(range(1_499, 1_501))) == [False, True]
     assert len(one) == pytest.approx(1_501, rel=0.02)
     before = len(one)
-    updated(one, two)
+    one.update(two)
     assert len(one) == before
     assert one.info().generations[0].layers == 1
 
@@ -283,21 +237,21 @@ def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> Non
         for thread in threads:
             thread.start()
         for _ in range(5):
-            updated(one, two)
+            one.update(two)
         for thread in threads:
             thread.join()
-        updated(one, two)
+        one.update(two)
         assert not lost
         everything = items(range(2_500), range(10_000, 13_000), range(20_000, 23_000))
         assert all(one.contains(everything))
-        assert one.run(approx_len) == pytest.approx(8_500, rel=0.03)
+        assert one.approx_len() == pytest.approx(8_500, rel=0.03)
 
 
 def test_a_filter_updated_with_itself_stays_as_it_is(
     client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
 ) -> None:
     before = {key: client.get(key) for key in client.keys("*one:*:0.0")}
-    updated(pair[0], pair[0])
+    pair[0].update(pair[0])
     assert {key: client.get(key) for key in client.keys("*one:*:0.0")} == before
 
 
@@ -316,14 +270,14 @@ def test_filters_that_differ_say_in_what(
 ) -> None:
     one = BloomFilter(client, "one", capacity=2_000, blocks=4, fingerprinter="a")
     two = BloomFilter(client, "two", like=one, **options)
-    for operation in (union, intersection):
+    for combine in (one.union, one.intersection):
         with pytest.raises(FilterMismatchError, match=f"'one' and 'two' do not go .*{text}"):
-            make(operation, "made", one, two)
+            combine(two, key="made")
     with pytest.raises(FilterMismatchError, match=text):
-        updated(one, two)
+        one.update(two)
     assert BloomFilter(client, "made").look() is None
     if "window" in options or "ring" in options:
-        assert measure(one, two) == Overlap(0, 0, 0)  # items have the same places
+        assert measure(one, two) == Overlap(0, 0)  # items have the same places
     else:
         with pytest.raises(FilterMismatchError, match=text) as caught:
             measure(one, two)
@@ -336,16 +290,18 @@ def test_a_source_that_is_created_anew_meanwhile_leaves_nothing(
     one, two = pair[0], BloomFilter(client, "two")
     calls = 0
 
-    def drive(number: int, steps: Any) -> Any:
+    def run(steps: Operation[T]) -> T:
         nonlocal calls
         calls += 1
         if calls == 8:
             BloomFilter(client, "two").delete()
             BloomFilter(client, "two", blocks=4).open()
-        return [one, two, one][number].run(lambda _: steps)
+        return one.run(lambda _: steps)
 
+    watched = blocking(run)
+    parts = [Part(one.session, watched), Part(two.session, watched)]
     with pytest.raises(StorageError, match="created again"):
-        run_together(union([one.session, two.session], Keys("made")), drive)
+        complete(union(parts, watched, Keys("made")))
     assert not client.keys("*made*")
 
 
@@ -353,13 +309,13 @@ def test_filters_may_be_on_different_servers(
     client: redis.Redis, any_binary: str, pair: tuple[BloomFilter, BloomFilter]
 ) -> None:
     with Server(any_binary) as second, second.client() as elsewhere:
-        far = copied(pair[1], "two", to=elsewhere)
+        far = pair[1].copy("two", client=elsewhere)
         assert len(far) == len(pair[1])
         assert measure(pair[0], far) == measure(*pair)
-        made = make(union, "made", far, pair[0])
+        made = far.union(pair[0], key="made")
         assert all(made.contains(items(range(1_500))))
         assert not client.keys("*made*")
-        updated(pair[0], far)
+        pair[0].update(far)
         assert all(pair[0].contains(items(range(1_500))))
 
 

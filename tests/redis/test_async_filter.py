@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
-from support.examples import examples
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
@@ -122,22 +119,6 @@ def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
         assert sorted(url for one in taken for url in one) == sorted(URLS)
 
     run(scenario, capacity=100)
-
-
-@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(items=st.lists(st.one_of(st.text(), st.binary()), max_size=50))
-def test_its_answers_are_those_of_a_set(run: Run, items: list[str | bytes]) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
-        await bloom.delete()
-        known: set[bytes] = set()
-        for item in items:
-            encoded = item.encode() if isinstance(item, str) else item
-            assert await bloom.contains(item) is (encoded in known)
-            assert await bloom.add(item) is (encoded not in known)
-            known.add(encoded)
-        assert (await bloom.info()).count == len(known)
-
-    run(scenario)
 
 
 def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, client: redis.Redis) -> None:

@@ -10,6 +10,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import (
     KEPT,
     MINE,
@@ -20,7 +21,6 @@ from scrapy_bloom.bloom.protocol.claim_protocol import (
 )
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 

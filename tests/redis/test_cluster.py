@@ -8,11 +8,7 @@ import redis
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
-from scrapy_bloom.bloom.extras.install import load
-from scrapy_bloom.bloom.extras.multi import run_together
-from scrapy_bloom.bloom.model.keys import Keys
 
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
 
@@ -84,8 +80,7 @@ def test_a_filter_moves_between_a_server_and_a_cluster(
         file = io.BytesIO()
         BloomFilter(source, "shop").save(file)
         file.seek(0)
-        operation = load(Keys(key), ArchiveReader(file))
-        run_together(operation, lambda _, steps: Driver(target).run(steps))
+        BloomFilter.load(target, key, file)
         return file.getvalue()
 
     bloom = BloomFilter(client, "shop", capacity=500, window="3 days", period="1 day", blocks=20)

@@ -15,10 +15,10 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 
@@ -152,7 +152,7 @@ def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
     def search(bloom: BloomFilter) -> Operation[list]:
         infos = []
         for _ in range(10):
-            infos.append((yield from bloom._info()))
+            infos.append((yield from bloom.session.read()))
             yield from bloom._find(["some", "other", "items"])
         return infos
 
@@ -164,7 +164,7 @@ def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
     blooms[0].open()
     operations = [change(bloom) for bloom in blooms[:6]] + [search(bloom) for bloom in blooms[6:]]
     infos = alternate(blooms, operations, order=1)[6:]
-    assert all(info.blocks == 16 for all_of_one in infos for info in all_of_one)
+    assert all(info.header.blocks == 16 for all_of_one in infos for info in all_of_one)
 
 
 # -- one driver for several tasks --

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
+from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import claim_protocol, membership
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.membership import (
     NEW,
     SEEN,
@@ -20,7 +21,6 @@ from scrapy_bloom.bloom.protocol.membership import (
     locate,
     verdict_on_one,
 )
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 
@@ -82,21 +82,6 @@ def counters(client: redis.Redis, block: int = 0, layer: str = "0.0") -> list[in
 
 
 # -- adding, claiming, discarding --
-
-
-def test_an_item_is_there_until_it_was_discarded_as_often_as_it_was_added(
-    bloom: BloomFilter, client: redis.Redis
-) -> None:
-    assert add(bloom, A, B, A) == NEW + NEW + SEEN
-    assert add(bloom, A) == SEEN
-    assert len(bloom) == 4
-    assert discard(bloom, A, A) == PRESENT * 2
-    assert A in bloom
-    assert discard(bloom, A, A) == PRESENT + ABSENT
-    assert A not in bloom
-    assert discard(bloom, B) == PRESENT
-    assert not any(counters(client) + counters(client, 1))
-    assert len(bloom) == 0
 
 
 def test_a_claim_counts_only_what_is_new(bloom: BloomFilter) -> None:
@@ -376,15 +361,6 @@ def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect
     with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*`counting`"):
         discard(plain, A)
     assert A in plain
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_filter_of_the_other_kind_is_refused(connect: Connect, stored: bool) -> None:
-    connect(counting=stored).open()
-    message = f"stored with `counting` = {stored}, but `counting` is {not stored}: remove"
-    with pytest.raises(FilterMismatchError, match=message):
-        connect(counting=not stored).open()
-    assert connect(counting=None).open().counting is stored
 
 
 def test_a_filter_that_was_made_anew_without_counters_is_left_alone(

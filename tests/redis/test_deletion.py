@@ -95,7 +95,6 @@ def test_what_is_left_of_a_damaged_filter_goes(
     ("key", "field", "value"),
     [
         ("{shop:1}:ring", "state", "garbage"),
-        ("{shop:0}:header", "scheme", "another"),
         ("{shop:0}:header", "format", "99"),
         ("{shop:0}:header", "blocks", "many"),
         ("{shop:0}:header", "blocks", "1"),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 pytestmark = pytest.mark.each_server
 
@@ -85,13 +85,6 @@ def test_each_url_has_its_own_reason(bloom: BloomFilter) -> None:
     policy = RetryPolicy(FAILED, 600, 5, reasons)
     bloom.run(lambda session: claim_protocol.release(session, [A, B, C], WORKER, policy))
     assert [stored(bloom, item).reason for item in (A, B, C)] == ["HTTP 500", "", "HTTP 403"]
-
-
-def test_claims_of_earlier_versions_have_no_reason(bloom: BloomFilter) -> None:
-    """What stands in its place is the nonce of the claim."""
-    claim(bloom, A)
-    fail(bloom, A)
-    assert (stored(bloom, A).nonce, stored(bloom, A).reason) == ("n", "")
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

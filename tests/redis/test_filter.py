@@ -174,20 +174,6 @@ def test_another_size_counts_from_the_next_bitmaps_on_and_leaves_no_key_behind(
     assert len(client.keys()) == keys
 
 
-def test_info_says_what_is_there(client: redis.Redis) -> None:
-    bloom = small(client)
-    bloom.extend(URLS)
-    info = bloom.info()
-    planned = plan(10_000, 1e-6)
-    assert (info.key, info.capacity, info.error_rate) == ("shop:bloom", 10_000, 1e-6)
-    assert (info.blocks, info.num_hashes) == (16, 21)
-    assert info.memory == planned.memory == sum(map(client.strlen, client.keys("*:0.0")))
-    assert info.bits_per_url == planned.memory * 8 / 10_000
-    assert info.count == len(bloom) == 1000
-    assert 0 < info.estimated_error_rate < 1e-6
-    assert info.lost_blocks == 0
-
-
 def test_bitmaps_are_allocated_once_at_their_final_size(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.open()
@@ -219,14 +205,6 @@ def test_all_keys_of_a_block_are_in_one_hash_slot(client: redis.Redis) -> None:
     assert len(slots) == 16
     assert all(len(found) == 1 for found in slots.values())
     assert len(set.union(*slots.values())) > 10
-
-
-def test_another_geometry_than_stored_is_refused(client: redis.Redis) -> None:
-    bloom = small(client)
-    bloom.add("a")
-    with pytest.raises(FilterMismatchError, match="stored with `blocks` = 16, but `blocks` is 8"):
-        small(client, blocks=8).open()
-    assert "a" in bloom
 
 
 class Whole:
@@ -441,24 +419,6 @@ def test_clearing_is_no_news(client: redis.Redis) -> None:
 # -- windows --
 
 
-def test_settings_that_are_unset_are_taken_as_stored(client: redis.Redis) -> None:
-    BloomFilter(
-        client,
-        "a",
-        window="6 months",
-        period="2 months",
-        ring="write-all",
-        stagger=True,
-        growth=1.5,
-        max_memory=1 << 30,
-    ).open()
-    other = BloomFilter(client, "a")
-    info = other.info()
-    assert (info.window, info.period, info.ring) == ("6 months", "2 months", "write-all")
-    assert (info.stagger, info.growth, info.max_memory) == (True, 1.5, 1 << 30)
-    assert other.replaced_config is None
-
-
 def test_explicit_settings_are_applied_once_by_the_last_to_open(client: redis.Redis) -> None:
     first = small(client, window="2 runs", run="0")
     first.add_many(URLS)
@@ -519,14 +479,6 @@ def test_find_tells_generations_apart(client: redis.Redis, ring: str) -> None:
     assert [generation.number for _, generation in found if generation] == [0, 1, 2]
 
 
-def test_find_says_until_when_an_item_is_remembered(client: redis.Redis) -> None:
-    bloom = small(client, window="3 days", period="1 day")
-    bloom.add("a")
-    found = bloom.find("a")
-    assert found.until == bloom.info().generations[0].forgotten
-    assert 2 * 86_400 <= found.until - found.recorded_after <= 3 * 86_400
-
-
 def stored(client: redis.Redis) -> dict[bytes, tuple[bytes, int]]:
     return {key: (value, client.expiretime(key)) for key, value in contents(client).items()}
 
@@ -566,17 +518,6 @@ def test_looking_at_a_filter_created_anew_leaves_the_next_claim_right(client: re
     assert bloom.look() is not None
     assert bloom.add_many(URLS) == [False] * 500 + [True] * 500
     assert other.add_many(URLS) == [False] * 1000
-
-
-def test_one_block_can_be_asked_about(client: redis.Redis) -> None:
-    bloom = small(client)
-    bloom.add_many(URLS)
-    infos = [bloom.info(block) for block in range(16)]
-    assert sum(info.count for info in infos) == 1000
-    assert sum(info.memory for info in infos) == bloom.info().memory
-    for block in (16, -1, "0"):
-        with pytest.raises(ConfigurationError, match=f"from 0 to 15; got {block!r}"):
-            bloom.info(block)  # type: ignore[arg-type]
 
 
 def test_a_filter_without_a_window_has_nothing_to_rotate(client: redis.Redis) -> None:
@@ -743,7 +684,6 @@ def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str
     ("field", "value", "message"),
     [
         ("format", "9", "its format is '9', and this version reads 3"),
-        ("scheme", "md5", "its hash scheme is 'md5'"),
         ("seeds", "[]", "damaged"),
     ],
 )
@@ -922,19 +862,6 @@ def test_a_user_who_may_not_ask_for_the_eviction_policy_is_told_nothing(
             assert small(client).eviction_policy() == "noeviction"
     finally:
         client.acl_deluser("crawler")
-
-
-def test_a_user_who_may_not_write_is_refused_at_open(client: redis.Redis, server: Server) -> None:
-    small(client).open()
-    client.acl_setuser("reader", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-hset"])
-    try:
-        with (
-            server.client(username="reader", password="any") as limited,
-            pytest.raises(StorageError, match="'reader' may not run HSET on unix.*: grant the fil"),
-        ):
-            small(limited).open()
-    finally:
-        client.acl_deluser("reader")
 
 
 def test_seeds_are_in_no_repr(client: redis.Redis) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import io
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from types import coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from support.calls import send_text
 from support.examples import examples
-from support.saving import Between, watched
+from support.saving import Between, blocking, watched
 from support.servers import Server, contents
 
 from scrapy_bloom import (
@@ -28,7 +28,7 @@ from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
-from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together, run_together_async
+from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
@@ -66,8 +66,8 @@ def data(client: redis.Redis) -> bytes:
 
 def put_file(client: redis.Redis, data: bytes, between: Between) -> None:
     run = Driver(client).run
-    operation = load(Keys("new"), ArchiveReader(io.BytesIO(data)))
-    run_together(operation, lambda _, steps: run(watched(steps, between)))
+    watching = blocking(lambda steps: run(watched(steps, between)))
+    complete(load(watching, Keys("new"), ArchiveReader(io.BytesIO(data))))
 
 
 @pytest.fixture
@@ -316,14 +316,11 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
                 if count == after or (again and count == after + 1):
                     task.cancel()
 
-            def run(steps: Operation[Any]) -> Any:
-                return bloom.run(lambda _: watched(steps, cancel), on_all_blocks=True)
+            def run(steps: Operation[Any], /, *, cleaning: bool = False) -> Any:
+                return bloom.run_on_all(watched(steps, cancel), cleaning=cleaning)
 
             try:
-                operation = load(Keys("new"), ArchiveReader(io.BytesIO(data)))
-                await run_together_async(
-                    operation, lambda _, steps: run(steps), async_driver.finish
-                )
+                await load(run, Keys("new"), ArchiveReader(io.BytesIO(data)))
             except asyncio.CancelledError:
                 while async_driver._cleaning:
                     await asyncio.sleep(0)
@@ -364,11 +361,10 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
                     client.client_pause(600_000, all=False)
                     raise asyncio.CancelledError
 
-            await run_together_async(
-                load(Keys("new"), ArchiveReader(io.BytesIO(data))),
-                lambda _, steps: bloom.run(lambda _: watched(steps, hang), on_all_blocks=True),
-                async_driver.finish,
-            )
+            def run(steps: Operation[Any], /, *, cleaning: bool = False) -> Any:
+                return bloom.run_on_all(watched(steps, hang), cleaning=cleaning)
+
+            await load(run, Keys("new"), ArchiveReader(io.BytesIO(data)))
 
     try:
         with pytest.raises(asyncio.CancelledError):
@@ -381,20 +377,10 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 # -- several at once --
 
 
-def flat(operation: MultiOperation[T]) -> Operation[T]:
-    """Turn an operation on one filter into its round trips."""
-    go_on = partial(operation.send, None)
-    while True:
-        try:
-            _, steps = go_on()
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        try:
-            result = yield from steps
-        except Exception as error:
-            go_on = partial(operation.throw, error)
-        else:
-            go_on = partial(operation.send, result)
+@coroutine
+def step_by_step(steps: Operation[T], /, *, cleaning: bool = False) -> Operation[T]:
+    """Leave the round trips of an operation to who drives the coroutine that awaits it."""
+    return (yield from steps)
 
 
 class Racer:
@@ -402,7 +388,7 @@ class Racer:
 
     def __init__(self, client: redis.Redis, data: bytes) -> None:
         self._client = client
-        self._steps = flat(load(Keys("new"), ArchiveReader(io.BytesIO(data))))
+        self._steps = load(step_by_step, Keys("new"), ArchiveReader(io.BytesIO(data)))
         self._calls: list[Call] | None = None
         self.error: Exception | None = None
         self.ended = False
@@ -415,7 +401,7 @@ class Racer:
         """Make one round trip; its replies may be lost."""
         try:
             if self._calls is None:
-                self._calls = next(self._steps)
+                self._calls = self._steps.send(None)
             replies = [Reply.parse(send_text(self._client, call)) for call in self._calls]
             if lost:
                 self._calls = self._steps.throw(StorageError("the replies are lost"))

@@ -1,6 +1,5 @@
 """Loading filters on real servers: bit for bit, whole or not at all, whatever happens meanwhile."""
 
-import asyncio
 import io
 import random
 import re
@@ -11,22 +10,19 @@ from typing import Any
 
 import pytest
 import redis
-from support.archives import damages
 from support.clock import MovedServer
-from support.saving import KEY, URLS, Between, make, saved, watched
+from support.saving import KEY, URLS, Between, blocking, make, saved, watched
 from support.servers import SERVERS, Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.errors import ArchiveError, BloomError
-from scrapy_bloom.bloom.extras import file as format_
+from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
-from scrapy_bloom.bloom.extras.multi import run_together, run_together_async
 from scrapy_bloom.bloom.extras.save import Saved
+from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.ring_store import LOST, Operation
+from scrapy_bloom.bloom.protocol.ring_store import LOST
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 KINDS = [
@@ -42,12 +38,9 @@ def loaded(
     client: Any, data: bytes, key: str = KEY, between: Between = lambda _: None, **options: Any
 ) -> Saved:
     """Load a file."""
-    driver = Driver(client)
-
-    def run(_: int, steps: Operation[Any]) -> Any:
-        return driver.run(watched(steps, between))
-
-    return run_together(load(Keys(key), ArchiveReader(io.BytesIO(data)), **options), run)
+    run = Driver(client).run
+    watching = blocking(lambda steps: run(watched(steps, between)))
+    return complete(load(watching, Keys(key), ArchiveReader(io.BytesIO(data)), **options))
 
 
 def comparable(client: redis.Redis, key: str = KEY) -> dict[str, object]:
@@ -110,21 +103,6 @@ def without_changed(other: redis.Redis, client: redis.Redis) -> dict[str, object
     return after
 
 
-def test_it_is_loaded_on_asyncio(server: Server, client: redis.Redis, full: BloomFilter) -> None:
-    data, before = saved(full), comparable(client)
-
-    async def scenario() -> None:
-        async with redis.asyncio.Redis(unix_socket_path=str(server.socket)) as connection:
-            driver = AsyncDriver(connection, "Redis", 5)
-            await run_together_async(
-                load(Keys("else"), ArchiveReader(io.BytesIO(data))),
-                lambda _, steps: driver.run(steps, on_all_blocks=True),
-            )
-
-    asyncio.run(scenario())
-    assert comparable(client, "else") == before
-
-
 def test_progress_ends_with_all_that_there_is(client: redis.Redis, full: BloomFilter) -> None:
     told: list[tuple[int, int]] = []
     result = loaded(client, saved(full), "else", progress=lambda *numbers: told.append(numbers))
@@ -158,54 +136,6 @@ def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
 
 
 # -- what fails --
-
-
-def test_damaged_files_change_nothing(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(format_, "CHUNK_BYTES", 2_048)
-    bloom = make(client, window="3 days", period="1 day")
-    bloom.extend(URLS)
-    bloom.rotate()
-    data, before = saved(bloom), contents(client)
-    refused = 0
-    for kind, damaged in damages(data, 220):
-        with pytest.raises(ArchiveError, match=r"^the file cannot be loaded: at byte [\d,]+ "):
-            loaded(client, damaged, "else")
-        assert client.dbsize() == len(before), kind
-        refused += 1
-    assert contents(client) == before
-    assert refused > 200
-
-
-def test_a_connection_that_is_lost_leaves_nothing(client: redis.Redis, full: BloomFilter) -> None:
-    data, before = saved(full), contents(client)
-    count = 0
-
-    def fail(calls: list[Call]) -> None:
-        nonlocal count
-        if calls[0].script.name == "write_range":
-            count += 1
-            if count == 3:
-                raise redis.ConnectionError("gone")
-
-    with pytest.raises(StorageError, match="closed the connection"):
-        loaded(client, data, "else", fail)
-    assert contents(client) == before
-
-
-def test_a_server_that_is_full_says_so_and_gets_its_memory_back(any_binary: str) -> None:
-    with Server(any_binary) as server, server.client() as client:
-        bloom = BloomFilter(client, KEY, capacity=2_000_000, blocks=16)
-        bloom.extend(URLS)
-        data = saved(bloom)
-        bloom_keys = set(client.keys())
-        used = client.info("memory")["used_memory"]
-        client.config_set("maxmemory", used + (3 << 20))
-        with pytest.raises(StorageError, match="is out of memory: raise its maxmemory"):
-            loaded(client, data, "else")
-        assert set(client.keys()) == bloom_keys
-        client.config_set("maxmemory", 0)
-        loaded(client, data, "else")
-        assert BloomFilter(client, "else").contains(URLS) == [True] * len(URLS)
 
 
 @pytest.mark.parametrize("key", ["{shop:1}:ring", "{shop:0}:header"])
@@ -308,7 +238,7 @@ def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
     driver = Driver(client)
     with io.BytesIO(data) as file:
         tracemalloc.start()
-        run_together(load(Keys("second"), ArchiveReader(file)), lambda _, steps: driver.run(steps))
+        complete(load(blocking(driver.run), Keys("second"), ArchiveReader(file)))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert len(data) > 30 << 20

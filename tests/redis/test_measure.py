@@ -1,6 +1,5 @@
 """How often a filter is wrong, as measured by random items."""
 
-import asyncio
 import math
 from fractions import Fraction
 from typing import Any
@@ -11,10 +10,9 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
-from support.servers import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, Measurement
-from scrapy_bloom.bloom.protocol.measure import MAX_PROBES
+from scrapy_bloom import BloomFilter, ConfigurationError, Measurement
+from scrapy_bloom.bloom.protocol.info import MAX_PROBES
 
 
 @st.composite
@@ -139,15 +137,3 @@ def test_probes_are_a_whole_number(client: redis.Redis, probes: object) -> None:
     with pytest.raises(ConfigurationError, match="probes is how many random items to test"):
         BloomFilter(client, "shop").measure(probes)  # type: ignore[arg-type]
     assert client.dbsize() == 0
-
-
-def test_it_measures_under_asyncio_too(server: Server) -> None:
-    async def main() -> None:
-        async with redis.asyncio.Redis.from_url(server.url) as client:
-            bloom, told = AsyncBloomFilter(client, "shop", capacity=500, growth=0), list[int]()
-            await bloom.extend(f"{number}" for number in range(500))
-            measured = await bloom.measure(9_000, progress=told.append)
-            assert (measured.probes, told) == (9_000, [8_192, 808])
-            assert measured.rate < 0.01
-
-    asyncio.run(main())

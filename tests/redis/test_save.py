@@ -1,6 +1,5 @@
 """Saving filters on real servers: while they are in use, rotate, grow, and lose what they have."""
 
-import asyncio
 import io
 import random
 import tracemalloc
@@ -17,7 +16,6 @@ from support.saving import KEYS, URLS, make, saved, stored
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras import file as format_
 from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
@@ -87,22 +85,6 @@ def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
     assert told[-1] == (info.memory, info.memory)
 
 
-async def _save_async(server: Server, decode: bool, file: io.BytesIO) -> None:
-    async with redis.asyncio.Redis(
-        unix_socket_path=str(server.socket), decode_responses=decode
-    ) as client:
-        driver = AsyncDriver(client, "Redis", 5)
-        await driver.run(save(KEYS, ArchiveWriter(file)), on_all_blocks=True)
-
-
-@pytest.mark.parametrize("decode", [False, True])
-def test_it_is_the_same_file_on_asyncio(server: Server, client: redis.Redis, decode: bool) -> None:
-    make(client).extend(URLS)
-    file = io.BytesIO()
-    asyncio.run(_save_async(server, decode, file))
-    assert read(file.getvalue()) == stored(client)
-
-
 def test_claims_are_not_saved(client: redis.Redis) -> None:
     bloom = make(client)
     bloom.extend(URLS[:10])
@@ -154,40 +136,6 @@ def put_back(client: redis.Redis, content: Content) -> None:
         )
         for layer, data in zip(ring.layers, bitmaps, strict=True):
             client.set(KEYS.layer(ring.block, layer.name), data)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_block_that_grows_is_read_again(client: redis.Redis) -> None:
-    bloom = make(client, capacity=500)
-    bloom.extend(URLS[:400])
-    done: list[int] = []
-
-    def grow(calls: list[Call]) -> None:
-        if calls[0].script.name == "read_range" and not done:
-            done.append(make(client).extend(URLS))
-
-    data = saved(bloom, grow)
-    assert read(data) == stored(client)
-    assert bloom.info(0).generations[0].layers > 1
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_block_that_forgets_what_is_being_read_is_read_again(client: redis.Redis) -> None:
-    bloom = make(client, window="2 days", period="1 day")
-    bloom.extend(URLS[:1_000])
-    bloom.rotate()
-    bloom.extend(URLS[1_000:])
-    seen = []
-
-    def rotate(calls: list[Call]) -> None:
-        if calls[0].script.name == "read_range":
-            seen.append(calls)
-            if len(seen) == 3:
-                make(client).rotate()
-
-    data = saved(bloom, rotate)
-    assert read(data) == stored(client)
-    assert urls_in(read(data)) == pytest.approx(1_000, abs=1)
 
 
 @pytest.mark.usefixtures("small_chunks")

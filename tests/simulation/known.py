@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.deduplicator import Deduplicator
 from simulation.world import World

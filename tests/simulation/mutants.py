@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "an unknown outcome counts as seen",
-        "bloom/protocol/verdicts.py",
+        "bloom/protocol/cached_ring.py",
         "*(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT, Verdict.UNKNOWN),",
         "*(Verdict.NEW, Verdict.UNRECORDED, Verdict.UNKEPT),",
         "scheduled",

@@ -8,6 +8,7 @@ import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.extras.file import ArchiveWriter
+from scrapy_bloom.bloom.extras.install import Run
 from scrapy_bloom.bloom.extras.save import save
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
@@ -36,6 +37,15 @@ def watched(steps: Operation[Any], between: Between) -> Operation[Any]:
             calls = steps.send((yield calls))
     except StopIteration as stop:
         return stop.value
+
+
+def blocking(run: Callable[[Operation[Any]], Any]) -> Run:
+    """Return what runs operations as a client that blocks does."""
+
+    async def at_once(steps: Operation[Any], /, *, cleaning: bool = False) -> Any:
+        return run(steps)
+
+    return at_once
 
 
 def saved(bloom: BloomFilter, between: Between = lambda _: None, **options: Any) -> bytes:

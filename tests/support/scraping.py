@@ -11,7 +11,7 @@ from scrapy.http import Response
 from scrapy.signalmanager import SignalManager
 from twisted.python.failure import Failure
 
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl.claims.policy import Lookup
 from scrapy_bloom.crawl.outputs import Outputs
 

@@ -7,8 +7,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.write_behind import WriteBehind

@@ -41,7 +41,7 @@ ORDER = [
         bloom.protocol
         bloom.client bloom.extras
         bloom
-        setting_parsers recrawl_rules
+        recrawl_rules
         settings fingerprinter
         crawl
         dupefilter migrate
@@ -50,7 +50,7 @@ ORDER = [
 ]
 #: Packages, and modules, that do no I/O.
 PURE = ("bloom.errors", "bloom.model", "bloom.options", "bloom.validators", "bloom.protocol")
-PURE_EXTRAS = ("algebra", "bitmaps", "install", "multi", "save")
+PURE_EXTRAS = ("algebra", "bitmaps", "install", "save")
 IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}
 #: Lines of a file, methods of a class, lines of a function, at most.
 MAX_LINES, MAX_METHODS, MAX_FUNCTION = 400, 20, 50

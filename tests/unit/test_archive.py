@@ -279,7 +279,6 @@ def test_what_is_forged_below_is_sound_but_for_what_is_forged() -> None:
         {"header": {**ONE.to_fields(), "seeds": "[" + "9" * 100_000 + "]"}},
         {"header": {**ONE.to_fields(), "seeds": "[5,5]"}},
         {"header": {**ONE.to_fields(), "format": "2"}},
-        {"header": {**ONE.to_fields(), "scheme": "md5"}},
         {"saved": -1},
         {"saved": "now"},
         {"saved": True},

@@ -62,8 +62,6 @@ EXAMPLES = {
             state=bad,
         ),
     ),
-    # A number of bits that is no number: ValueError.
-    "bits": ("replies", replies("approx_len", None, None, ["ok", "x"])),
     # A worker's host that is a list of lists: RecursionError when its entry was written again.
     "host": (
         "claims",

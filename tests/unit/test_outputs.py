@@ -27,7 +27,7 @@ from support.scraping import (
 from twisted.python.failure import Failure
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl import outputs as outputs_module
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.outputs import Outputs

@@ -5,7 +5,6 @@ that a ring promises; a second, much simpler model says what it has to remember.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,14 +16,21 @@ from support.examples import examples
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.generations import Config, Counts, Generation, Layer
-from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
+from scrapy_bloom.bloom.model.generations import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    Config,
+    Counts,
+    Generation,
+    Layer,
+)
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
-from scrapy_bloom.bloom.model.ring_state import (
+from scrapy_bloom.bloom.model.ring import (
     RING_OUTLIVES_SECONDS,
     RUNS_EXPIRE_SECONDS,
+    RUNS_KEPT,
     SLACK_SECONDS,
+    Ring,
 )
 from scrapy_bloom.bloom.model.schedule import (
     HALF_MONTHS,
@@ -253,16 +259,6 @@ def test_the_said_time_is_when_a_generation_is_forgotten(
             after = after.advance(now)
             assert generation.number in numbers(after)
         assert generation.number not in numbers(after.advance(end))
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_after_a_rotation_by_hand_the_times_are_true(order: str) -> None:
-    start = NOW - NOW % 20
-    ring = fresh(order, start, schedule=schedule(40, 20)).rotate(start + 5)
-    newer, older = ring.generations
-    assert [ring.closes(g) for g in (newer, older)] == [start + 20, start + 5]
-    assert [ring.forgotten(g) for g in (newer, older)] == [start + 40, start + 20]
-    assert numbers(ring.advance(start + 20)) == [2, 1]
 
 
 def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
@@ -617,23 +613,6 @@ def test_without_growth_a_filter_takes_less_memory() -> None:
     assert fresh(growth=0).memory < fresh().memory
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("growth", [1, 1.5, 2, 5])
-def test_layers_grow_by_the_factor_within_one_error_budget(order: str, growth: float) -> None:
-    ring = fresh(order, growth=growth, schedule=schedule(6 * DAY, DAY))
-    for index in range(1, 6):
-        ring = ring.grow(NOW, all_full(ring))
-        assert [layer.index for layer in ring.active.layers] == list(range(index + 1))
-        assert ring.layers[-1].capacity >= 1_000 / 4 * growth**index
-    assert ring.error_bound <= 1e-3 / ring.config.tested(order)
-
-
-def test_only_what_is_full_grows() -> None:
-    ring = fresh()
-    assert ring.grow(NOW, {"0.0": ring.layers[0].capacity - 1}) is ring
-    assert len(ring.grow(NOW, {"0.0": ring.layers[0].capacity}).layers) == 2
-
-
 @pytest.mark.parametrize("growth", [1.1, 1.5, 64])
 @pytest.mark.parametrize("counting", [False, True])
 def test_no_layer_is_added_above_32_mib(growth: float, counting: bool) -> None:
@@ -695,18 +674,6 @@ def test_a_new_generation_is_as_large_as_the_one_it_replaces_had_to_be(order: st
     assert fixed.advance(NOW + 2 * DAY, {"0.0": 5_000}).active.layers[0].num_bits == (
         fixed.layers[0].num_bits
     )
-
-
-def test_memory_is_kept_for_the_generations_to_come() -> None:
-    base = fresh(schedule=schedule(3 * DAY, DAY)).memory
-    limit = 4 * (3 * base + 2 * base)  # blocks * (three generations, and something to grow)
-    ring = fresh(schedule=schedule(3 * DAY, DAY), growth=1.2, max_memory=limit)
-    grown = ring.grow(NOW, all_full(ring))
-    assert len(grown.layers) == 2
-    again = grown.grow(NOW, all_full(grown))
-    assert again.active.number == 1, "it rotates early rather than grow"
-    full = again.advance(NOW + DAY).advance(NOW + 2 * DAY)
-    assert full.memory * 4 <= limit
 
 
 def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
@@ -774,18 +741,6 @@ def test_where_all_are_written_the_oldest_goes_and_only_if_it_is_older() -> None
     ring = ring.advance(NOW + DAY)
     rotated = ring.grow(NOW + DAY, {"0.0": ring.layers[-1].capacity})
     assert numbers(rotated) == [2, 1]
-
-
-def test_nothing_is_forgotten_where_that_would_make_no_room() -> None:
-    """Under write-all: all generations are full, and this period's cannot be forgotten."""
-    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY))
-    ring = ring.advance(NOW + DAY).advance(NOW + 2 * DAY)
-    assert ring.grow(NOW + 2 * DAY, all_full(ring)) is ring
-    younger = Counter(all_full(ring))
-    del younger["2.0"]
-    left = until_it_stays(ring, NOW + 2 * DAY, younger)
-    assert numbers(left)[-1] == 2
-    assert not full_layers(left, younger)
 
 
 def test_without_a_window_a_full_filter_stays_as_it_is() -> None:
@@ -868,14 +823,6 @@ def test_a_lost_layer_of_an_older_generation_goes_alone() -> None:
     assert [layer.name for layer in ring.without({"0.0", "0.1"}).layers] == ["1.0"]
 
 
-def test_the_layer_that_is_written_is_never_missing() -> None:
-    ring = fresh()
-    grown = ring.grow(NOW, all_full(ring))
-    assert ring.without({"0.0"}).layers == ring.layers
-    assert [layer.name for layer in grown.without({"0.0", "0.1"}).layers] == ["0.1"]
-    assert [layer.name for layer in grown.without({"0.0"}).layers] == ["0.1"]
-
-
 def test_where_all_are_written_a_generation_with_a_loss_goes_as_a_whole() -> None:
     """Tested alone one day, it would not know what the younger ones know."""
     ring = fresh(WRITE_ALL, schedule=schedule(3 * DAY, DAY))
@@ -890,16 +837,6 @@ def test_where_all_are_written_the_active_generation_stays_whatever_it_has_lost(
     assert [layer.name for layer in grown.without({"0.0"}).layers] == ["0.1"]
     assert [layer.name for layer in grown.without({"0.1"}).layers] == ["0.0", "0.1"]
     assert [layer.name for layer in grown.without({"0.0", "0.1"}).layers] == ["0.1"]
-
-
-def test_a_cleared_ring_never_reuses_a_generation_number() -> None:
-    """So a stale client cannot take a new bitmap for the one it knew."""
-    ring = fresh(schedule=schedule(2 * DAY, DAY)).rotate(NOW)
-    cleared = ring.cleared(NOW + 5)
-    assert [layer.name for layer in cleared.layers] == ["2.0"]
-    assert (cleared.header, cleared.config) == (ring.header, ring.config)
-    assert cleared.active.opened == NOW + 5
-    assert numbers(cleared.cleared(NOW)) == [3]
 
 
 def test_a_cleared_ring_knows_the_runs_it_was_shown() -> None:

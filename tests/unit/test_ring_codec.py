@@ -1,6 +1,7 @@
 """Headers and rings as text: what is written is read back, and what was damaged is refused."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,13 @@ from hypothesis import strategies as st
 from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
-from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
+from scrapy_bloom.bloom.model.generations import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    Config,
+    Generation,
+    Layer,
+)
 from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, MAX_TIME, Schedule, Span
@@ -39,11 +45,6 @@ def test_unknown_format_is_refused_by_number() -> None:
     fields = {**HEADER.to_fields(), "format": "9"}
     with pytest.raises(ValueError, match=f"format is '9', and this version reads {FORMAT}"):
         Header.from_fields(fields)
-
-
-def test_unknown_hash_scheme_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="hash scheme is 'md5'"):
-        Header.from_fields({**HEADER.to_fields(), "scheme": "md5"})
 
 
 def test_layers_of_counters_are_as_small_as_those_of_bits() -> None:
@@ -139,10 +140,6 @@ def test_incomplete_config_is_refused(missing: str) -> None:
     ("name", "value"),
     [
         ("capacity", 0),
-        ("capacity", "1"),
-        ("capacity", 1.5),
-        ("capacity", True),
-        ("capacity", 2**63),
         ("error_rate", 0),
         ("error_rate", 1),
         ("error_rate", 1.5),
@@ -161,8 +158,6 @@ def test_incomplete_config_is_refused(missing: str) -> None:
         ("growth", True),
         ("growth", float("nan")),
         ("max_memory", 0),
-        ("max_memory", "1"),
-        ("max_memory", 1.5),
     ],
 )
 def test_damaged_config_is_refused(name: str, value: object) -> None:
@@ -177,36 +172,45 @@ def test_damaged_config_is_refused(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("number", -1),
         ("number", 1),  # its layer is of another
-        ("number", False),
-        ("opened", -1),
         ("opened", 2**38),  # no calendar goes so far
-        ("opened", None),
-        ("dated", -1),
-        ("dated", None),
-        ("run", -1),
-        ("run", "1"),
         ("layers", []),
         ("layers", None),
         ("layers", [None]),
         ("layers", [LAYER, LAYER]),
         ("layers", [{**LAYER, "index": 1}, LAYER]),
         ("layers", [{**LAYER, "generation": 1}]),
-        ("layers", [{**LAYER, "generation": False}]),
         ("layers", [{**LAYER, "num_bits": 2**40}]),
         ("layers", [{**LAYER, "num_bits": 0}]),
-        ("layers", [{**LAYER, "capacity": "1"}]),
         ("layers", [{**LAYER, "capacity": 0}]),
-        ("layers", [{**LAYER, "index": -1}]),
         ("layers", [{**LAYER, "index": MAX_LAYERS}]),
-        ("layers", [{**LAYER, "more": 1}]),
         ("layers", [{"generation": 0}]),
     ],
 )
 def test_damaged_generation_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match="damaged"):
         ring_codec.parse(stored(generations=[{**BARE, name: value}]))
+
+
+def ints_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each int in a value, by what holds it and its place there."""
+    for place in value if isinstance(value, dict) else range(len(value)):
+        if type(value[place]) is int:
+            yield value, place
+        elif isinstance(value[place], dict | list):
+            yield from ints_in(value[place])
+
+
+@pytest.mark.parametrize("wrong", ["1", True, False, 1.5, -1, 2**63, []])
+def test_what_is_no_int_or_out_of_range_is_refused(wrong: object) -> None:
+    state = json.loads(ring_codec.dump(RING))
+    places = [*ints_in(state)]
+    assert len(places) > 12
+    for holder, place in places:
+        good, holder[place] = holder[place], wrong
+        with pytest.raises(ValueError, match="damaged"):
+            ring_codec.parse(json.dumps(state))
+        holder[place] = good
 
 
 @pytest.mark.parametrize(
@@ -222,13 +226,7 @@ def test_damaged_generation_is_refused(name: str, value: object) -> None:
         {"header": None},
         {"header": "x"},
         {"header": {}},
-        {"block": -1},
         {"block": 16},
-        {"block": "3"},
-        {"block": None},
-        {"run": -1},
-        {"run": "1"},
-        {"run": None},
         {"runs": None},
         {"runs": "monday"},
         {"runs": [1]},

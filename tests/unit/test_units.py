@@ -6,42 +6,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.bloom.model.units import BYTES, COUNTS, SHARES, TIMES, read
+from scrapy_bloom.bloom.validators import BYTES, COUNTS, SHARES, TIMES, read_number
 
 
 @given(st.integers(0, 10**12), st.sampled_from(sorted(COUNTS)), st.sampled_from(["", " "]))
 def test_a_whole_number_of_a_unit_is_exact(number: int, word: str, space: str) -> None:
-    assert read(f"{number}{space}{word.upper()}", COUNTS) == number * COUNTS[word]
+    assert read_number(f"{number}{space}{word.upper()}", COUNTS) == number * COUNTS[word]
 
 
 @given(st.integers(0, 10**9))
 def test_thousands_may_be_apart(number: int) -> None:
-    assert read(f"{number:,}", {}) == read(f"{number:_}", {}) == read(str(number), {}) == number
+    assert (
+        read_number(f"{number:,}", {})
+        == read_number(f"{number:_}", {})
+        == read_number(str(number), {})
+        == number
+    )
 
 
 @given(st.integers(0, 10**6), st.integers(0, 999))
 def test_a_fraction_is_exact_too(whole: int, thousandths: int) -> None:
     expected = 1_000 * whole + thousandths
-    assert read(f"{whole}.{thousandths:03}k", COUNTS) == expected
-    assert read(f"{whole}.{thousandths:03}%", SHARES) == float(Fraction(expected, 100_000))
+    assert read_number(f"{whole}.{thousandths:03}k", COUNTS) == expected
+    assert read_number(f"{whole}.{thousandths:03}%", SHARES) == float(Fraction(expected, 100_000))
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("1kB", 1000), ("1KiB", 1024), ("2G", 2 * 10**9), ("2GiB", 2**31), ("7B", 7)]
 )
 def test_memory_is_in_thousands_or_in_powers_of_two(text: str, size: int) -> None:
-    assert read(text, BYTES) == size
+    assert read_number(text, BYTES) == size
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500ms", 0.5), ("2 s", 2), ("1.5 minutes", 90), ("1 hour", 3600)]
 )
 def test_times_are_seconds(text: str, seconds: float) -> None:
-    assert read(text, TIMES) == seconds
+    assert read_number(text, TIMES) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "k", "1kk", "-1", "1e6k", "1.k", ".5", "1,5", "1,00,000", "1 2", "9" * 41, "٣"]
 )
 def test_anything_else_is_no_number(text: str) -> None:
-    assert read(text, COUNTS) is None
+    assert read_number(text, COUNTS) is None

@@ -6,9 +6,8 @@ from typing import Any
 
 from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.errors import in_words
-from scrapy_bloom.bloom.options import OPTIONS
-from scrapy_bloom.setting_parsers import Setting
-from scrapy_bloom.settings import SETTINGS, WORDS
+from scrapy_bloom.bloom.options import Option
+from scrapy_bloom.settings import FILTER_SETTINGS, SETTINGS, WORDS
 from tools.reference.markdown import bullets, code, document, sentence, table
 
 INTRODUCTION = """\
@@ -72,7 +71,7 @@ def _said(name: str, parse: Callable[[str, Any], Any], value: object) -> str:
     return ""
 
 
-def default(own: Setting) -> str:
+def default(own: Option) -> str:
     """Return the default of a setting."""
     value = own.value
     if own.default:
@@ -96,12 +95,12 @@ def _overview(names: list[str]) -> str:
 
 def _section(attribute: str) -> str:
     name, own = f"BLOOM_{attribute.upper()}", _BY_NAME[attribute]
-    is_fixed = own.option and OPTIONS[own.option].stored
+    option = next((name for name, own in FILTER_SETTINGS.items() if own == attribute), "")
     facts = bullets(
         Accepts=takes(name, own.parse),
         Default=default(own),
-        Fixed="when the filter is created" if is_fixed else "",
-        Parameter_of_the_library=code(own.option) if own.option else "",
+        Fixed="when the filter is created" if own.stored else "",
+        Parameter_of_the_library=code(option) if option else "",
     )
     text = f"{sentence(own.help)} {own.about}".strip()
     return f"### `{name}`\n\n{text}\n\n{facts}"

@@ -3,18 +3,16 @@
 Bitmaps are read and combined here and not by the server: keys of two filters are in two slots of a
 cluster, or on two servers.
 
-Operations on several filters are generators as in ``multi.py``: a filter's number is its place
-among the arguments. Filters may be in use: items recorded before an operation began are in its
-result, items recorded during it may be. No I/O.
+What is done with several filters, which may be on different servers, is a coroutine that runs
+operations on each of them. Filters may be in use: items recorded before it began are in its result,
+items recorded during it may be. No I/O.
 """
 
-import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from math import fsum, isinf
-from typing import TypeVar
+from math import isinf
+from typing import NamedTuple, TypeVar
 
 from scrapy_bloom.bloom.errors import (
     ConfigurationError,
@@ -24,7 +22,6 @@ from scrapy_bloom.bloom.errors import (
 )
 from scrapy_bloom.bloom.extras.bitmaps import (
     Contents,
-    cardinality,
     estimated,
     intersect,
     merge,
@@ -32,8 +29,7 @@ from scrapy_bloom.bloom.extras.bitmaps import (
     unite,
 )
 from scrapy_bloom.bloom.extras.file import Block, Chunk, spans
-from scrapy_bloom.bloom.extras.install import Installer, install
-from scrapy_bloom.bloom.extras.multi import MultiOperation, on
+from scrapy_bloom.bloom.extras.install import Run, installing
 from scrapy_bloom.bloom.extras.save import RefusedError, call_all, read_layer
 from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
@@ -46,33 +42,29 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
 
+
+class Part(NamedTuple):
+    """A filter among several: this client's session of it, and what runs operations on it."""
+
+    session: FilterSession
+    run: Run
+
+
+#: Makes a filter of others, whose keys are free.
+Combine = Callable[[Sequence[Part], Run, Keys], Awaitable[None]]
+
 #: What decides when items are forgotten, and not where they are.
 _TIMES = ("the ring order", "stagger", "the window", "the period")
-#: Bytes of a bitmap whose bits are counted in one call: 0.7 ms.
-COUNTED_BYTES = 4 << 20
 
 
 # -- how many --
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """How many items two filters remember, estimated from their bits.
+class Overlap(NamedTuple):
+    """How many items two filters remember together, and in common; estimated from their bits."""
 
-    Args:
-        first: items in the first.
-        second: items in the second.
-        intersection: items in both.
-    """
-
-    first: float
-    second: float
+    union: float
     intersection: float
-
-    @property
-    def union(self) -> float:
-        """Items in one or the other."""
-        return self.first + self.second - self.intersection
 
 
 def approx_len(session: FilterSession) -> Operation[int]:
@@ -81,55 +73,57 @@ def approx_len(session: FilterSession) -> Operation[int]:
     Raises:
         SaturatedError: a layer has no bit left that is 0.
     """
-    header = yield from session.open()
-    found = 0.0
+    header, found = (yield from session.open()), 0.0
     for block in range(header.blocks):
-        items = yield from try_block(session, header, block, _approx)
-        if isinf(items):
-            raise SaturatedError(
-                f"the filter {session.keys.prefix!r} is saturated: all bits of block {block} are "
-                "set, so the number of items cannot be estimated. Clear the filter, or restore it "
-                "from a file"
-            )
-        found += items
+        contents = yield from try_block(session, header, block, read_block)
+        found += _estimated(session, contents)
     return round(found)
 
 
-def overlap(first: FilterSession, second: FilterSession) -> MultiOperation[Overlap]:
-    """Estimate how many items two filters, numbers 0 and 1, have in common.
+async def overlap(first: Part, second: Part) -> Overlap:
+    """Estimate how many items two filters have in common.
 
     Raises:
         FilterMismatchError: they place items differently, or have layers of different sizes.
         SaturatedError: a layer has no bit left that is 0.
     """
-    views = first, second
-    rings = yield from _open_all(views)
-    _refuse_unlike(views, rings, only_places=True)
-    one, two = (yield from on(0, approx_len(first))), (yield from on(1, approx_len(second)))
-    headers, both = [ring.header for ring in rings], 0.0
+    parts = first, second
+    rings = await _open_all(parts)
+    _refuse_unlike(parts, rings, only_places=True)
+    headers = [ring.header for ring in rings]
+    one = two = both = 0.0
     for block in range(headers[0].blocks):
-        both += shared(*(yield from _read(views, headers, block)))
+        ours, theirs = await _read(parts, headers, block)
+        one += _estimated(first.session, ours)
+        two += _estimated(second.session, theirs)
+        both += shared(ours, theirs)
     # Cut off in each block, the sum over blocks would be too large.
-    return Overlap(one, two, min(max(0.0, both), one, two))
+    both = min(max(0.0, both), one, two)
+    return Overlap(one + two - both, both)
 
 
-def _approx(held: CachedRing) -> Operation[float]:
-    header = held.ring.header
-    if header.counting:
-        return estimated((yield from read_block(held)))
-    pairs = zip((yield from count_ones(held)), held.ring.tested, strict=True)
-    return fsum(cardinality(ones, layer.num_bits, len(header.seeds)) for ones, layer in pairs)
+def _estimated(session: FilterSession, contents: Contents) -> float:
+    """Return the items that a block remembers, estimated from its bits."""
+    items = estimated(contents)
+    if isinf(items):
+        raise SaturatedError(
+            f"the filter {session.keys.prefix!r} is saturated: all bits of block "
+            f"{contents.ring.block} are set, so the number of items cannot be estimated. Clear "
+            "the filter, or restore it from a file"
+        )
+    return items
 
 
 # -- filters made of others --
 
 
-def union(sources: Sequence[FilterSession], target: Keys) -> MultiOperation[None]:
+async def union(sources: Sequence[Part], run: Run, target: Keys) -> None:
     """Make a filter that remembers what any of some filters does, as long as that does.
 
     Args:
-        sources: the filters, numbers 0 and up; the configuration is that of the first.
-        target: keys of the filter that is made, whose number follows theirs.
+        sources: the filters; the configuration is that of the first.
+        run: runs operations where the filter is made.
+        target: its keys.
 
     Raises:
         FilterMismatchError: the filters do not go together; says in what they differ.
@@ -137,54 +131,48 @@ def union(sources: Sequence[FilterSession], target: Keys) -> MultiOperation[None
             cannot be combined.
         StorageError: a server did not answer, or is short of memory.
     """
-    headers = yield from _matching(sources)
-    yield from _build(sources, headers, target, unite)
+    await _build(sources, await _matching(sources), run, target, unite)
 
 
-def intersection(sources: Sequence[FilterSession], target: Keys) -> MultiOperation[None]:
-    """Make a filter that tests as seen what each of some filters does. Raises as ``union`` does.
+async def intersection(sources: Sequence[Part], run: Run, target: Keys) -> None:
+    """Make a filter that tests as seen what each of some filters does: see ``union``.
 
     It may have more bits than those of its items, so what ``len`` and ``approx_len`` return for it
     is an upper bound (``overlap`` is closer).
     """
-    headers = yield from _matching(sources)
-    yield from _build(sources, headers, target, intersect)
+    await _build(sources, await _matching(sources), run, target, intersect)
 
 
-def copy(source: FilterSession, target: Keys) -> MultiOperation[None]:
-    """Make a filter, number 1, that is as another one, number 0. Raises as ``union`` does."""
-    (ring,) = yield from _open_all([source])
-    yield from _build([source], [ring.header], target, lambda blocks: blocks[0])
+async def copy(sources: Sequence[Part], run: Run, target: Keys) -> None:
+    """Make a filter that is as another one, the only source: see ``union``."""
+    (ring,) = await _open_all(sources)
+    await _build(sources, [ring.header], run, target, lambda blocks: blocks[0])
 
 
-def update(first: FilterSession, *others: FilterSession) -> MultiOperation[None]:
-    """Make a filter, number 0, remember what others, numbers 1 and up, do, while it is in use.
+async def update(first: Part, *others: Part) -> None:
+    """Make a filter remember what others do, while it is in use. Raises as ``union`` does.
 
-    If this ends before its time, a part of it is done; it can be done again. Errors are those of
-    ``union``.
+    If this ends before its time, a part of it is done; it can be done again.
     """
-    headers = yield from _matching([first, *others])
-    for number, other in enumerate(others, 1):
-        for block in range(headers[0].blocks):
-            found = yield from on(number, try_block(other, headers[number], block, read_block))
+    own, *headers = await _matching([first, *others])
+    for other, header in zip(others, headers, strict=True):
+        for block in range(own.blocks):
+            found = await other.run(try_block(other.session, header, block, read_block))
             merging = partial(_merge, found, secrets.token_hex(8))
-            yield from on(0, try_block(first, headers[0], block, merging))
+            await first.run(try_block(first.session, own, block, merging))
 
 
-def _build(
-    sources: Sequence[FilterSession],
+async def _build(
+    sources: Sequence[Part],
     headers: Sequence[Header],
+    run: Run,
     target: Keys,
     make: Callable[[Sequence[Contents]], Contents],
-) -> MultiOperation[None]:
-    new, number = Installer(target, headers[0]), len(sources)
-
-    def write() -> MultiOperation[None]:
+) -> None:
+    async with installing(target, headers[0], run) as new:
         for block in range(headers[0].blocks):
-            made = make((yield from _read(sources, headers, block)))
-            yield from on(number, new.write(Block(made.ring, made.counts, _chunks(made))))
-
-    yield from install(new, number, write())
+            made = make(await _read(sources, headers, block))
+            await run(new.write(Block(made.ring, made.counts, _chunks(made))))
 
 
 def _chunks(block: Contents) -> Iterator[Chunk]:
@@ -241,23 +229,6 @@ def read_block(held: CachedRing) -> Operation[Contents]:
     return Contents(ring, stored.counts_in(ring, reply), bits)
 
 
-def count_ones(held: CachedRing) -> Operation[list[int]]:
-    """Return how many bits are set in each of the layers of a block that are tested."""
-    counted = []
-    for layer in held.ring.tested:
-        keys, head = _keys(held, layer), (held.version, layer.memory)
-        calls = [
-            Call(load("bitcount"), keys, (*head, start, start + size - 1))
-            for start, size in spans(layer, COUNTED_BYTES)
-        ]
-        answers = [reply.verdicts for reply in (yield from call_all(calls, "ok"))]
-        for text in answers:
-            if not re.fullmatch(r"[0-9]{1,10}", text):
-                raise StorageError(f"a script answered {text!r:.40}, and counts bits")
-        counted.append(sum(map(int, answers)))
-    return counted
-
-
 def merge_bits(
     held: CachedRing, token: str, layer: Layer, missing: int, more: int
 ) -> Operation[None]:
@@ -288,31 +259,27 @@ def _keys(held: CachedRing, layer: Layer) -> tuple[str, str]:
     return held.keys.ring(held.ring.block), held.keys.layer(held.ring.block, layer.name)
 
 
-def _read(
-    views: Sequence[FilterSession], headers: Sequence[Header], block: int
-) -> MultiOperation[list[Contents]]:
-    found = []
-    for number, (session, header) in enumerate(zip(views, headers, strict=True)):
-        found.append((yield from on(number, try_block(session, header, block, read_block))))
-    return found
+async def _read(parts: Sequence[Part], headers: Sequence[Header], block: int) -> list[Contents]:
+    return [
+        await part.run(try_block(part.session, header, block, read_block))
+        for part, header in zip(parts, headers, strict=True)
+    ]
 
 
 # -- what goes together --
 
 
-def _open_all(views: Sequence[FilterSession]) -> MultiOperation[list[Ring]]:
+async def _open_all(parts: Sequence[Part]) -> list[Ring]:
     """Open filters, and return the first ring of each."""
-    rings = []
-    for number, session in enumerate(views):
-        yield from on(number, session.open())
-        rings.append(session.held[0].ring)
-    return rings
+    for part in parts:
+        await part.run(part.session.open())
+    return [part.session.held[0].ring for part in parts]
 
 
-def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
+async def _matching(parts: Sequence[Part]) -> list[Header]:
     """Open filters, and refuse those that no filter can be made of."""
-    rings = yield from _open_all(views)
-    _refuse_unlike(views, rings)
+    rings = await _open_all(parts)
+    _refuse_unlike(parts, rings)
     header, schedule = rings[0].header, rings[0].config.schedule
     for is_so, what in (
         (header.counting, "has counters instead of bits (`counting`)"),
@@ -321,32 +288,35 @@ def _matching(views: Sequence[FilterSession]) -> MultiOperation[list[Header]]:
     ):
         if is_so:
             raise ConfigurationError(
-                f"the filter {views[0].keys.prefix!r} {what}: such filters can be copied and "
-                "compared, but not united or intersected"
+                f"the filter {_name(parts[0])} {what}: such filters can be copied and compared, "
+                "but not united or intersected"
             )
     return [ring.header for ring in rings]
 
 
 def _refuse_unlike(
-    views: Sequence[FilterSession], rings: Sequence[Ring], *, only_places: bool = False
+    parts: Sequence[Part], rings: Sequence[Ring], *, only_places: bool = False
 ) -> None:
     """Refuse filters that are unlike the first, and say in what; perhaps only in items' places."""
-    first = rings[0]
-    for session, ring in zip(views, rings, strict=True):
+    first, ours = parts[0], rings[0]
+    for part, ring in zip(parts, rings, strict=True):
         found = [
             f"{name} ({one!s:.80} and {two!s:.80})"
-            for (name, one), two in zip(_traits(first).items(), _traits(ring).values(), strict=True)
+            for (name, one), two in zip(_traits(ours).items(), _traits(ring).values(), strict=True)
             if one != two and "" not in (one, two) and not (only_places and name in _TIMES)
         ]
-        one, two = first.header.seeds, ring.header.seeds
+        one, two = ours.header.seeds, ring.header.seeds
         if len(one) == len(two) and one != two:
             found.append("the seeds")  # which are secret
         if found:
             raise FilterMismatchError(
-                f"the filters {views[0].keys.prefix!r} and {session.keys.prefix!r} do not go "
-                f"together: they differ in {', '.join(found)}. Make one of them like the other "
-                "(like=)"
+                f"the filters {_name(first)} and {_name(part)} do not go together: they differ in "
+                f"{', '.join(found)}. Make one of them like the other (like=)"
             )
+
+
+def _name(part: Part) -> str:
+    return repr(part.session.keys.prefix)
 
 
 def _traits(ring: Ring) -> dict[str, object]:

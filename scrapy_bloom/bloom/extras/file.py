@@ -18,7 +18,7 @@ from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.errors import ArchiveError, ConfigurationError, shown
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts, Layer
-from scrapy_bloom.bloom.model.header import Header, check, in_range
+from scrapy_bloom.bloom.model.header import Header, check, in_range, stored_int
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.validators import MAX_CAPACITY
 
@@ -62,11 +62,10 @@ class Block(NamedTuple):
     chunks: Iterator[Chunk]
 
 
-def spans(layer: Layer, chunk: int | None = None) -> list[tuple[int, int]]:
+def spans(layer: Layer) -> list[tuple[int, int]]:
     """Return offset and size of each chunk of a layer."""
-    chunk = chunk or CHUNK_BYTES
-    starts = range(0, layer.memory, chunk)
-    return [(start, min(chunk, layer.memory - start)) for start in starts]
+    starts = range(0, layer.memory, CHUNK_BYTES)
+    return [(start, min(CHUNK_BYTES, layer.memory - start)) for start in starts]
 
 
 class ArchiveWriter:
@@ -163,8 +162,8 @@ class ArchiveReader:
             # Its seeds are secret: no error shows it.
             check(all(isinstance(text, str) for text in fields.values()), "type of a field", None)
             self.header = Header.from_fields(fields)
-            self.saved = _number("saved", value["saved"])
-            self.memory = _number("memory", value["memory"])
+            self.saved = stored_int(value, "saved", 0, ring_codec.MANY)
+            self.memory = stored_int(value, "memory", 0, ring_codec.MANY)
         except _UNUSABLE as error:
             raise self._error(f"it is no saved filter, or not usable: {error}") from None
         self._check_size(self.memory)
@@ -195,7 +194,7 @@ class ArchiveReader:
             check(ring.config.capacity <= MAX_CAPACITY, "capacity", ring.config.capacity)
             for layer in ring.layers:
                 check(layer.capacity <= MAX_CAPACITY, "capacity", layer.capacity)
-                _number("count", counts[layer.name], MAX_CAPACITY)
+                stored_int(counts, layer.name, 0, MAX_CAPACITY)
         except _UNUSABLE as error:
             raise self._error(f"block {number} is not usable: {error}") from None
         return Block(ring, counts, self._chunks(ring))
@@ -243,12 +242,6 @@ class ArchiveReader:
 def _name(file: object) -> str:
     name = getattr(file, "name", None)
     return name if isinstance(name, str) else "the file"
-
-
-def _number(name: str, value: Any, most: int = ring_codec.MANY) -> int:
-    check(in_range(value, 0, most), name, value)
-    number: int = value
-    return number
 
 
 # -- paths --

@@ -11,15 +11,14 @@ is written only if block 0 still has that ring and if no client has created a fi
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
 from scrapy_bloom.bloom.extras.file import CHUNKS_PER_ROUND, ArchiveReader, Block, Chunk
-from scrapy_bloom.bloom.extras.multi import MultiOperation, on
 from scrapy_bloom.bloom.extras.save import Progress, Saved
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Layer
@@ -35,9 +34,17 @@ from scrapy_bloom.bloom.protocol.ring_store import (
     last_expiry,
 )
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_server
-from scrapy_bloom.bloom.protocol.swaps import STAYS, Drop
+from scrapy_bloom.bloom.protocol.swaps import Drop, Swap
 
 T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs operations on one filter, also those that clean up after others."""
+
+    def __call__(self, operation: Operation[T], /, *, cleaning: bool = False) -> Awaitable[T]:
+        """Return the operation's result."""
+
 
 #: Seconds after which an unfinished filter expires.
 UNFINISHED_SECONDS = 86_400
@@ -90,7 +97,9 @@ class Installer(StoredFilter):
         """
         ring = replace(block.ring, header=self.made)
         self._rings.append(ring)
-        (reply,) = yield [self._swap_call(ring, "", self._until, [])]
+        # Its bitmaps follow, each in a call of its own.
+        first = ("", self._version, ring_codec.dump(ring), self._until)
+        (reply,) = yield [Call(scripts.load("swap"), (self.keys.ring(ring.block),), first)]
         if reply.status != "ok" and reply.version != self._version:
             raise _in_use(self.keys, [reply])
         for layer in ring.layers:
@@ -159,24 +168,10 @@ class Installer(StoredFilter):
         return whole
 
     def _finish_call(self, ring: Ring, version: str) -> Call:
-        bitmaps: list[Argument] = []
-        for generation in ring.generations:
-            for layer in generation.layers:
-                bitmaps += [layer.name, STAYS, self._lasting(ring.expires(generation))]
-        call = self._swap_call(ring, version, self._lasting(ring.expiry), bitmaps)
+        least = self._now + MIN_LIFE_SECONDS
+        call = Swap(version, ring, ring).call(self.keys, self._version, least)
         # It takes no memory, and comes before the clean-up that gives some back.
         return call._replace(script=on_full_server(call.script))
-
-    def _lasting(self, time: int) -> int:
-        """Return when a part expires: not before the filter is finished."""
-        return time and max(time, self._now + MIN_LIFE_SECONDS)
-
-    def _swap_call(
-        self, ring: Ring, version: str, expiry: int, bitmaps: Sequence[Argument]
-    ) -> Call:
-        names = [self.keys.layer(ring.block, str(name)) for name in bitmaps[::3]]
-        arguments = (version, self._version, ring_codec.dump(ring), expiry, *bitmaps)
-        return Call(scripts.load("swap"), (self.keys.ring(ring.block), *names), arguments)
 
     def _call(self, name: str, ring: Ring, layer: Layer, *arguments: Argument) -> Call:
         keys = self.keys.ring(ring.block), self.keys.layer(ring.block, layer.name)
@@ -247,30 +242,31 @@ def _gone(keys: Keys) -> StorageError:
     )
 
 
-def install(new: Installer, number: int, write: MultiOperation[T]) -> MultiOperation[T]:
-    """Write a filter of some number as ``write`` does; discard it if that fails or is cancelled."""
+@asynccontextmanager
+async def installing(keys: Keys, header: Header, run: Run) -> AsyncIterator[Installer]:
+    """Make what is written a filter; discard it if that fails or is cancelled."""
+    new = Installer(keys, header)
     try:
-        yield from on(number, new.check())
-        result = yield from write
-        yield from on(number, new.finish())
+        await run(new.check())
+        yield new
+        await run(new.finish())
     except GeneratorExit:
-        raise  # the generator was dropped: nothing more can be sent
+        raise  # the coroutine was dropped: nothing more can be sent
     except BaseException:
         with suppress(BloomError):
-            yield from on(number, new.discard())
+            await run(new.discard(), cleaning=True)
         raise
     with suppress(BloomError):
-        yield from on(number, new.confirm())
-    return result
+        await run(new.confirm())
 
 
 # -- from a file --
 
 
-def load(
-    keys: Keys, reader: ArchiveReader, progress: Progress | None = None
-) -> MultiOperation[Saved]:
-    """Load a filter, number 0, from a file: when it has been read to its end, or not at all.
+async def load(
+    run: Run, keys: Keys, reader: ArchiveReader, progress: Progress | None = None
+) -> Saved:
+    """Load a filter from a file: when it has been read to its end, or not at all.
 
     Raises:
         ArchiveError: the file is damaged.
@@ -278,11 +274,6 @@ def load(
         StorageError: the server is short of memory or cannot be used, or all that the filter
             remembers is forgotten by now.
     """
-    new = Installer(keys, reader.header)
-    return install(new, 0, on(0, _load(new, reader, progress)))
-
-
-def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> Operation[Saved]:
     done = count = 0
 
     def told(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -293,7 +284,8 @@ def _load(new: Installer, reader: ArchiveReader, progress: Progress | None) -> O
             if progress:
                 progress(done, max(done, reader.memory))
 
-    for block in reader:
-        yield from new.write(block._replace(chunks=told(block.chunks)))
-        count += block.ring.count(block.counts)
+    async with installing(keys, reader.header, run) as new:
+        for block in reader:
+            await run(new.write(block._replace(chunks=told(block.chunks))))
+            count += block.ring.count(block.counts)
     return Saved(new.made, reader.saved, count, done)

@@ -193,9 +193,10 @@ def capacity_for(urls: int, new_a_month: int, wanted: Config, order: str) -> int
     A URL is in one generation, and so they share the URLs; under ``write-all`` it is in all. A
     filter that may not grow takes a first crawl, which puts the whole site into one generation.
     """
-    needed = -(-_in_all(urls, new_a_month, wanted.schedule) // wanted.tested(order))
+    window, period = _spans(wanted.schedule)
+    needed = -(-_after(urls, new_a_month, window) // wanted.tested(order))
     if not wanted.growth:
-        needed = max(needed, _at_once(urls, new_a_month, wanted.schedule))
+        needed = max(needed, _after(urls, new_a_month, period))
     step: int = 10 ** max(0, len(str(needed)) - 2)
     return max(1, -(-needed // step) * step)
 
@@ -206,10 +207,11 @@ def for_site(urls: int, new_a_month: int, header: Header, config: Config) -> Sit
     Raises:
         ConfigurationError: it is impossible.
     """
-    in_all = _in_all(urls, new_a_month, config.schedule)
+    window, period = _spans(config.schedule)
+    in_all = _after(urls, new_a_month, window)
     # Under "write-all", a generation takes all that comes in a window.
     is_shared = config.tested(header.order) == config.slots
-    at_once = _at_once(urls, new_a_month, config.schedule) if is_shared else in_all
+    at_once = _after(urls, new_a_month, period) if is_shared else in_all
     whole, _, left = _filled(header, config, max(1, round(at_once / header.blocks)))
     others = load(header, config, config.capacity).generation_memory
     generation = header.blocks * whole.memory
@@ -217,7 +219,7 @@ def for_site(urls: int, new_a_month: int, header: Header, config: Config) -> Sit
         urls=urls,
         new_a_month=new_a_month,
         in_all=in_all,
-        months=months_of(config.schedule),
+        months=_months(window),
         capacity=config.capacity,
         at_once=at_once,
         generation_memory=generation,
@@ -226,25 +228,20 @@ def for_site(urls: int, new_a_month: int, header: Header, config: Config) -> Sit
     )
 
 
-def months_of(schedule: Schedule | None) -> float:
-    """Return the months of a window; a year where nothing is forgotten."""
-    return 12 if schedule is None else _months(schedule.window)
+def _spans(schedule: Schedule | None) -> tuple[Span | None, Span | None]:
+    """Return window and period; None where nothing is forgotten."""
+    return (schedule.window, schedule.period) if schedule else (None, None)
 
 
-def _in_all(urls: int, new_a_month: int, schedule: Schedule | None) -> int:
-    return urls + _new(new_a_month, months_of(schedule))
+def _after(urls: int, new_a_month: int, span: Span | None) -> int:
+    """Return the URLs of a site after a span."""
+    return urls + math.ceil(new_a_month * _months(span))
 
 
-def _at_once(urls: int, new_a_month: int, schedule: Schedule | None) -> int:
-    return urls + _new(new_a_month, 12 if schedule is None else _months(schedule.period))
-
-
-def _new(new_a_month: int, months: float) -> int:
-    return math.ceil(new_a_month * months)
-
-
-def _months(span: Span) -> float:
-    """Return the months of a span, 0 for runs."""
+def _months(span: Span | None) -> float:
+    """Return the months of a span, 0 for runs; a year where nothing is forgotten."""
+    if span is None:
+        return 12
     if span.unit == RUNS:
         return 0
     return span.count / 2 if span.unit == HALF_MONTHS else span.count / _MONTH_SECONDS

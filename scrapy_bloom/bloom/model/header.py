@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.bloom.model.hashing import MAX_SEED, SCHEME
+from scrapy_bloom.bloom.model.hashing import MAX_SEED
 from scrapy_bloom.bloom.model.sizing import MAX_BLOCKS, MAX_HASHES
 
-#: Version of everything stored: header, rings, layers.
+#: Version of everything stored: header, rings, layers, and which bits of them an item sets.
 FORMAT = 3
 #: Orders of a ring: which generations are written, and which are tested.
 WRITE_NEWEST, WRITE_ALL = "write-newest", "write-all"
@@ -29,7 +29,6 @@ class Header:
             and tests the oldest.
         stagger: whether the blocks rotate one after the other, spread over the period.
         counting: whether layers hold counters instead of bits, so that URLs can be discarded.
-        scheme: name of the hash scheme.
         format: version of the stored data.
     """
 
@@ -40,7 +39,6 @@ class Header:
     order: str = WRITE_NEWEST
     stagger: bool = False
     counting: bool = False
-    scheme: str = SCHEME
     format: int = FORMAT
 
     def to_fields(self) -> dict[str, str]:
@@ -50,7 +48,6 @@ class Header:
             "format": str(self.format),
             "blocks": str(self.blocks),
             "seeds": json.dumps(self.seeds),
-            "scheme": self.scheme,
             "fingerprinter": self.fingerprinter,
             "order": self.order,
             "stagger": str(int(self.stagger)),
@@ -62,15 +59,11 @@ class Header:
         """Read a header back, trusting nothing.
 
         Raises:
-            ValueError: it is damaged, or of a format or hash scheme this version does not know.
+            ValueError: it is damaged, or of a format this version does not know.
         """
         version = fields.get("format")
         if version != str(FORMAT):
             raise ValueError(f"its format is {version!r:.40}, and this version reads {FORMAT}")
-        if fields.get("scheme") != SCHEME:
-            raise ValueError(
-                f"its hash scheme is {fields.get('scheme')!r:.40}, this version knows {SCHEME!r}"
-            )
         name, fingerprinter = fields.get("id"), fields.get("fingerprinter", "")
         check(isinstance(name, str) and re.fullmatch(r"[0-9a-f]{32}", name), "id", name)
         check(is_text(fingerprinter), "fingerprinter", fingerprinter)
@@ -97,6 +90,17 @@ def check(good: Any, name: str, value: Any) -> None:
 def in_range(value: Any, low: int, high: int) -> bool:
     """Whether a stored value is an int, and within bounds."""
     return type(value) is int and low <= value <= high
+
+
+def stored_int(stored: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    """Return a stored int.
+
+    Raises:
+        ValueError: it is none, or out of bounds.
+    """
+    value = stored[name]
+    check(in_range(value, low, high), name, value)
+    return int(value)
 
 
 def is_text(value: Any) -> bool:

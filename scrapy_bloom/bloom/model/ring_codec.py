@@ -6,9 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.generations import Config, Generation, Layer
-from scrapy_bloom.bloom.model.geometry import MAX_FURTHER_LAYERS, MAX_LAYERS
-from scrapy_bloom.bloom.model.header import Header, check, in_range
+from scrapy_bloom.bloom.model.generations import (
+    MAX_FURTHER_LAYERS,
+    MAX_LAYERS,
+    Config,
+    Generation,
+    Layer,
+)
+from scrapy_bloom.bloom.model.header import Header, check, in_range, stored_int
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import MAX_GENERATIONS, MAX_TIME, Schedule, parse_span
 from scrapy_bloom.bloom.model.sizing import MAX_LAYER_BITS, MIN_ERROR_RATE, max_bits
@@ -57,11 +62,13 @@ def parse(text: str) -> Ring:
         config = _config(state["config"])
         counting = header.counting
         generations = tuple(_generation(value, counting) for value in state["generations"])
-        block, run, runs = state["block"], state["run"], state["runs"]
-        since, changed = state["since"], state["changed"]
+        most = max((generation.run for generation in generations), default=0)
+        block = stored_int(state, "block", 0, header.blocks - 1)
+        run, runs = stored_int(state, "run", most, MANY), state["runs"]
+        since = stored_int(state, "since", 0, MANY)
+        changed = stored_int(state, "changed", 0, MAX_TIME)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is damaged ({error!r:.80})") from None
-    check(in_range(block, 0, header.blocks - 1), "block", block)
     check(1 <= len(generations) <= MAX_GENERATIONS, "generations", len(generations))
     layers = sum(len(generation.layers) for generation in generations)
     check(layers <= len(generations) + MAX_FURTHER_LAYERS, "layers", layers)
@@ -69,9 +76,6 @@ def parse(text: str) -> Ring:
     check(numbers == sorted(set(numbers), reverse=True), "numbers of generations", numbers)
     check(isinstance(runs, list) and len(runs) <= RUNS_KEPT, "runs", runs)
     check(all(isinstance(name, str) for name in runs), "runs", runs)
-    check(in_range(run, max(generation.run for generation in generations), MANY), "run", run)
-    check(in_range(since, 0, MANY), "since", since)
-    check(in_range(changed, 0, MAX_TIME), "changed", changed)
     return Ring(header, config, block, generations, since, run, tuple(runs), changed)
 
 
@@ -82,9 +86,8 @@ def _header(*fields: tuple[str, str]) -> Header:
 
 
 def _config(value: dict[str, Any]) -> Config:
-    capacity, error_rate = value["capacity"], value["error_rate"]
+    capacity, error_rate = stored_int(value, "capacity", 1, MANY), value["error_rate"]
     growth, max_memory = value["growth"], value["max_memory"]
-    check(in_range(capacity, 1, MANY), "capacity", capacity)
     good_rate = isinstance(error_rate, float) and MIN_ERROR_RATE <= error_rate < 1
     check(good_rate, "error_rate", error_rate)
     good_growth = type(growth) in (int, float) and (growth == 0 or 1 <= growth <= MAX_GROWTH)
@@ -112,20 +115,19 @@ def _fields(generation: Generation) -> dict[str, Any]:
 
 
 def _generation(value: dict[str, Any], counting: bool) -> Generation:
-    layers = tuple(Layer(**layer, counting=counting) for layer in value["layers"])
-    generation = Generation(value["number"], value["opened"], value["dated"], value["run"], layers)
-    check(layers, "layers", layers)
-    number = generation.number
-    check(in_range(number, 0, MANY), "number", number)
-    for layer in layers:
-        check(in_range(layer.generation, number, number), "generation", layer.generation)
-        check(in_range(layer.index, 0, MAX_LAYERS - 1), "index", layer.index)
-        most = max_bits(MAX_LAYER_BITS, counting=counting)
-        check(in_range(layer.num_bits, 1, most), "num_bits", layer.num_bits)
-        check(in_range(layer.capacity, 1, MANY), "capacity", layer.capacity)
+    own = stored_int(value, "number", 0, MANY)
+    layers = tuple(_layer(layer, own, counting) for layer in value["layers"])
     indexes = [layer.index for layer in layers]
-    check(indexes == sorted(set(indexes)), "indexes", indexes)
-    check(in_range(generation.opened, 0, MAX_TIME), "opened", generation.opened)
-    check(in_range(generation.dated, 0, MAX_TIME), "dated", generation.dated)
-    check(in_range(generation.run, 0, MANY), "run", generation.run)
-    return generation
+    check(layers and indexes == sorted(set(indexes)), "indexes of layers", indexes)
+    opened, dated = (stored_int(value, name, 0, MAX_TIME) for name in ("opened", "dated"))
+    return Generation(own, opened, dated, stored_int(value, "run", 0, MANY), layers)
+
+
+def _layer(value: dict[str, Any], generation: int, counting: bool) -> Layer:
+    return Layer(
+        stored_int(value, "generation", generation, generation),
+        stored_int(value, "index", 0, MAX_LAYERS - 1),
+        stored_int(value, "num_bits", 1, max_bits(MAX_LAYER_BITS, counting=counting)),
+        stored_int(value, "capacity", 1, MANY),
+        counting,
+    )

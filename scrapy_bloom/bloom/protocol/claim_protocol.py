@@ -10,17 +10,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept, decode_reason, encode_reason
-from scrapy_bloom.bloom.protocol.membership import BlockBatch, ask, is_answer, to_verdicts
+from scrapy_bloom.bloom.protocol.membership import (
+    BlockBatch,
+    ask,
+    by_block,
+    is_answer,
+    parts_of,
+    to_verdicts,
+)
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server, on_known_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import Verdict
 
 MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
 UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT
-#: Claims ended in one call.
-MAX_ENDED_PER_CALL = 256
 #: Fingerprints of requests that are kept, but not remembered, begin so.
 KEPT = b"kept:"
 
@@ -208,8 +213,7 @@ def release_fields(
     head = (owner, failure.owner, failure.seconds, failure.attempts)
     calls = [
         (Call(load("release"), (session.keys.claims(block),), (*head, *failure.pairs(part))), part)
-        for block, all_of_it in fields.items()
-        for part in _parts(all_of_it)
+        for block, part in parts_of(fields)
     ]
     if not calls:
         return 0
@@ -281,8 +285,7 @@ def hold(
         fields = yield from _fields_by_block(session, wanted)
         calls = [
             Call(load("reassign"), (session.keys.claims(block),), ("", owner, nonce, "", 0, *part))
-            for block, all_of_it in fields.items()
-            for part in _parts(all_of_it)
+            for block, part in parts_of(fields)
         ]
         replies = (yield calls) if calls else []
         found = {name for reply in replies for name in reply.fields}
@@ -310,7 +313,7 @@ def make_due(
         nonce: is stored in the place of the reason.
     """
     fields = yield from _fields_by_block(session, items)
-    parts = [(block, part) for block, all_of_it in fields.items() for part in _parts(all_of_it)]
+    parts = [*parts_of(fields)]
     calls = [
         Call(load("make_due"), (session.keys.claims(block),), (owner, nonce, *part))
         for block, part in parts
@@ -387,13 +390,5 @@ def _page(reply: Reply) -> ClaimPage:
 def _fields_by_block(
     session: FilterSession, items: Iterable[bytes]
 ) -> Operation[dict[int, list[str]]]:
-    yield from session.ensure_open()
-    fields: dict[int, list[str]] = defaultdict(list)
-    for item in items:
-        fields[session.hasher.block(item)].append(field_of(item))
-    return fields
-
-
-def _parts(fields: Sequence[str]) -> Iterable[Sequence[str]]:
-    for start in range(0, len(fields), MAX_ENDED_PER_CALL):
-        yield fields[start : start + MAX_ENDED_PER_CALL]
+    blocks = yield from by_block(session, items)
+    return {block: [*map(field_of, same)] for block, same in blocks.items()}

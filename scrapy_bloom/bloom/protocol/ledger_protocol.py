@@ -1,7 +1,6 @@
 """The ledger: keeps the requests of recorded pages, packs them, and returns due ones. No I/O."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote_plus, unquote_plus
@@ -11,14 +10,12 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerChunk, LedgerEntry
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import rights
-from scrapy_bloom.bloom.protocol.membership import is_answer
+from scrapy_bloom.bloom.protocol.membership import by_block, is_answer, parts_of
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, with_ledger
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import Drop, in_waves
 
-#: Pages that are added in one call.
-MAX_ADDED_PER_CALL = 256
 #: Missing pages that are noted in each block: a dead site must not fill the server.
 MAX_MISSING = 4_096
 #: Chunks of all tags that are looked at for one of a tag: more are due only after long breaks.
@@ -173,18 +170,13 @@ def add_failed(
         kept: how they are kept.
         tries: after how many a page is not tried again.
     """
-    yield from session.ensure_open()
-    by_block: dict[int, list[bytes]] = defaultdict(list)
-    for item in items:
-        by_block[session.hasher.block(item)].append(item)
+    blocks = yield from by_block(session, items)
     script, head = load("ledger_add"), f" {' '.join(owners)} "
     calls = list[Call]()
-    for block, same in by_block.items():
+    for block, part in parts_of(blocks):
         keys = (session.keys.claims(block), *_places(session, block))
-        for start in range(0, len(same), MAX_ADDED_PER_CALL):
-            part = same[start : start + MAX_ADDED_PER_CALL]
-            args = kept.arguments(session, block, part, tries)
-            calls.append(Call(script, keys, (head, *map(field_of, part), *args)))
+        args = kept.arguments(session, block, part, tries)
+        calls.append(Call(script, keys, (head, *map(field_of, part), *args)))
     replies = (yield calls) if calls else []
     for reply in replies:
         is_answer(reply, len(reply.verdicts))

@@ -1,20 +1,23 @@
 """Membership: add and contains, as script calls on a filter's rings. No I/O."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import ConfigurationError, RestartedError, StorageError
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
-from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, RaceCounter
+from scrapy_bloom.bloom.protocol.cached_ring import BY_CODE, NO_ROOM, CachedRing, Verdict
+from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, count_round
 from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import BY_CODE, NO_ROOM, Verdict
 
+T = TypeVar("T")
 #: URLs whose calls are sent together.
 MAX_URLS_PER_ROUND = 8_192
+#: Claims ended, or pages added to a ledger, in one call.
+MAX_PER_CALL = 256
 
 NEW, SEEN, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNRECORDED
 UNCOUNTED, UNKNOWN = Verdict.UNCOUNTED, Verdict.UNKNOWN.value
@@ -154,12 +157,12 @@ def discard(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bo
 def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found]]:
     """Return per item its ring, and the newest generation that remembers it, if one does."""
     found: dict[int, Found] = {}
-    pending, races = list(range(len(items))), RaceCounter(session)
+    pending, wasted = list(range(len(items))), 0
     while pending:
         yield from session.ensure_open()
         batches = _batches(session, items, pending)
         calls = [b.held.contains(b.packed, g) for b in batches for g in b.held.ring.generations]
-        replies = iter((yield calls))
+        replies, before = iter((yield calls)), len(pending)
         pending, refused = [], []
         for batch in batches:
             ring, size = batch.held.ring, len(batch.places)
@@ -172,7 +175,7 @@ def find(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Found
             for number, place in enumerate(batch.places):
                 there = [g for g, reply in answers if reply.verdicts[number] == PRESENT]
                 found[place] = ring, there[0] if there else None
-        _note(races, batches, pending)
+        wasted = count_round(session, wasted, is_wasted=len(pending) == before)
         yield from session.refresh(refused)
     return [found[place] for place in range(len(items))]
 
@@ -203,7 +206,7 @@ def _ask_part(
     verdicts: list[str],
 ) -> Operation[None]:
     """Fill in the characters of the items in some places."""
-    pending, races = list(places), RaceCounter(session)
+    pending, wasted = list(places), 0
     while pending:
         yield from session.ensure_open()
         batches = _batches(session, items, pending)
@@ -217,13 +220,14 @@ def _ask_part(
             raise
         refused, full = _note_answers(session, zip(batches, replies, strict=True), verdicts)
         yield from session.refresh((batch.held, reply) for batch, reply in refused)
+        before = len(pending)
         pending = [place for batch, _ in refused for place in batch.places]
         with_room = yield from session.grow(batch.held for batch in full)
         for batch in full:
             if batch.held.ring.block in with_room:
                 pending += [place for place in batch.places if verdicts[place] in NO_ROOM]
         pending.sort()
-        _note(races, batches, pending)
+        wasted = count_round(session, wasted, is_wasted=len(pending) == before)
 
 
 def _note_answers(
@@ -244,17 +248,20 @@ def _note_answers(
     return refused, full
 
 
-def _note(races: RaceCounter, batches: Sequence[BlockBatch], pending: Sequence[int]) -> None:
-    """Note for each block whether a round left fewer of its items pending."""
-    if not pending:
-        return
-    left = set(pending)
-    before, after = Counter[int](), Counter[int]()
-    for batch in batches:
-        before[batch.held.ring.block] += len(batch.places)
-        after[batch.held.ring.block] += sum(place in left for place in batch.places)
-    for block, count in before.items():
-        races.note(block, won=after[block] < count)
+def by_block(session: FilterSession, items: Iterable[bytes]) -> Operation[dict[int, list[bytes]]]:
+    """Return items by their blocks."""
+    yield from session.ensure_open()
+    found: dict[int, list[bytes]] = defaultdict(list)
+    for item in items:
+        found[session.hasher.block(item)].append(item)
+    return found
+
+
+def parts_of(blocks: Mapping[int, Sequence[T]]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield what there is of each block in parts that one call ends or adds, with the block."""
+    for block, all_of_it in blocks.items():
+        for start in range(0, len(all_of_it), MAX_PER_CALL):
+            yield block, all_of_it[start : start + MAX_PER_CALL]
 
 
 def _batches(

@@ -32,7 +32,7 @@ _SCRIPTS = {
     DELETE: ("walk",),
     EXPORT: ("read_range",),
     IMPORT: ("allocate", "write_range"),
-    SETS: ("allocate", "bitcount", "discard", "merge", "read_range", "write_range"),
+    SETS: ("allocate", "discard", "merge", "read_range", "write_range"),
 }
 #: What each use is, for people.
 USES = {

@@ -5,7 +5,6 @@ next, and swap that in unless another client was faster.
 """
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,8 +14,7 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Counts
 from scrapy_bloom.bloom.model.header import Header, check
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.ring_state import SLACK_SECONDS
+from scrapy_bloom.bloom.model.ring import SLACK_SECONDS, Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, on_full_server
@@ -42,8 +40,8 @@ MAX_DIGITS = 15
 UNFINISHED = "unfinished:"
 #: Rounds after which an operation gives up on a filter that is different each time it looks.
 MAX_ROUNDS = 20
-#: Rounds in a row in which an operation may get nowhere with a block. Each change by another client
-#: costs one of them, and in a filter that many clients fill, a ring lives for one call only.
+#: Rounds in a row in which an operation may get nowhere. Each change by another client costs one of
+#: them, and in a filter that many clients fill, a ring lives for one call only.
 MAX_RACES = 10 * MAX_ROUNDS
 
 
@@ -338,26 +336,15 @@ def _disagree(keys: Keys, ring: Ring, header: Header) -> StorageError:
     )
 
 
-class RaceCounter:
-    """Counts, per block, the rounds in a row in which an operation got nowhere.
+def count_round(stored: StoredFilter, wasted: int, *, is_wasted: bool) -> int:
+    """Count the rounds in a row in which an operation got nowhere.
 
-    Args:
-        stored: the filter.
+    Raises:
+        StorageError: these were ``MAX_RACES``.
     """
-
-    def __init__(self, stored: StoredFilter) -> None:
-        self._stored = stored
-        self._lost = Counter[int]()
-
-    def note(self, block: int, *, won: bool) -> None:
-        """Note a round; one with any progress starts the count again.
-
-        Raises:
-            StorageError: these were ``MAX_RACES`` rounds without progress.
-        """
-        self._lost[block] = 0 if won else self._lost[block] + 1
-        if self._lost[block] >= MAX_RACES:
-            raise self._stored.unstable(MAX_RACES)
+    if is_wasted and wasted + 1 == MAX_RACES:
+        raise stored.unstable(MAX_RACES)
+    return wasted + 1 if is_wasted else 0
 
 
 def _count(text: str) -> int:

@@ -29,9 +29,9 @@ from scrapy_bloom.bloom.protocol.ring_store import (
     MAX_ROUNDS,
     Notify,
     Operation,
-    RaceCounter,
     Snapshot,
     StoredFilter,
+    count_round,
     last_expiry,
     snapshot_of,
 )
@@ -262,7 +262,7 @@ class FilterSession(StoredFilter):
     def read(self) -> Operation[Snapshot]:
         """Bring all rings up to date, and return them with their counts."""
         answers, rings = dict[int, Reply](), dict[int, Ring]()
-        header, races = self.header, RaceCounter(self)
+        header, wasted = self.header, 0
         while True:
             yield from self.ensure_open()
             if header is None or header != self.header:
@@ -277,12 +277,11 @@ class FilterSession(StoredFilter):
             refused = []
             for block, held in asked.items():
                 reply = replies[block]
-                is_current = reply.version == held.version and not _is_due(held.ring, reply)
-                races.note(block, won=is_current)
-                if is_current:
+                if reply.version == held.version and not _is_due(held.ring, reply):
                     answers[block], rings[block] = reply, held.ring
                 else:
                     refused.append((held, reply))
+            wasted = count_round(self, wasted, is_wasted=len(refused) == len(asked))
             yield from self.refresh(refused)
 
     # -- blocks that have changed, or are full --

@@ -103,12 +103,13 @@ class Swap:
         there = self._there
         return sum(layer.memory for layer in self.ring.layers if layer not in there)
 
-    def call(self, keys: Keys, version: str) -> Call:
+    def call(self, keys: Keys, version: str, least: int = 0) -> Call:
         """Return the call that compares and sets.
 
         Args:
             keys: the filter's keys.
             version: nonce of the ring that comes.
+            least: Unix time before which nothing expires.
         """
         there = self._there
         # What is lost goes too: its count, and whatever lies under its key.
@@ -116,11 +117,13 @@ class Swap:
         for generation in self.ring.generations:
             time = self.ring.expires(generation)
             for layer in generation.layers:
-                bitmaps[layer.name] = (STAYS if layer in there else layer.memory, time)
+                size = STAYS if layer in there else layer.memory
+                bitmaps[layer.name] = size, time and max(time, least)
         triples: list[Argument] = []
         for name, values in bitmaps.items():
             triples += [name, *values]
-        arguments = (self.version, version, ring_codec.dump(self.ring), self.ring.expiry, *triples)
+        expiry = self.ring.expiry and max(self.ring.expiry, least)
+        arguments = (self.version, version, ring_codec.dump(self.ring), expiry, *triples)
         names = (keys.layer(self.block, name) for name in bitmaps)
         return Call(load("swap"), (keys.ring(self.block), *names), arguments)
 

@@ -7,11 +7,10 @@ from functools import partial
 from scrapy import Request
 
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import UNKEPT_ELSEWHERE, CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind

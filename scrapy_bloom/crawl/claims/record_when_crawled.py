@@ -15,9 +15,8 @@ from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
+from scrapy_bloom.bloom.protocol.cached_ring import UNKEPT_ELSEWHERE, CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy
-from scrapy_bloom.bloom.protocol.verdicts import UNKEPT_ELSEWHERE, Verdict
 from scrapy_bloom.crawl.claims import request_codec, workers
 from scrapy_bloom.crawl.claims.in_flight import PageItems
 from scrapy_bloom.crawl.claims.ledger_task import WithLedger

@@ -6,10 +6,12 @@ An input is JSON: the operation, the stored ring, and the replies to its calls, 
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any
+
+from support.saving import blocking
 
 from fuzz.mutate import ODD, json_text
 from fuzz.target import Target
@@ -19,16 +21,16 @@ from scrapy_bloom.bloom.base import BaseFilter
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter
-from scrapy_bloom.bloom.extras.install import load
-from scrapy_bloom.bloom.extras.multi import MultiOperation, run_together
+from scrapy_bloom.bloom.extras.install import Run, load
 from scrapy_bloom.bloom.extras.save import save
+from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol as claims
 from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol import worker_protocol as workers
-from scrapy_bloom.bloom.protocol.measure import probe
+from scrapy_bloom.bloom.protocol.info import probe
 from scrapy_bloom.bloom.protocol.membership import add, locate, verdict_on_one
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, to_resp
@@ -53,6 +55,9 @@ class Offline(BaseFilter):
 
     def _use(self, client: Any) -> None:
         pass
+
+    async def _drive(self, operation: Any, *, on_all_blocks: bool = False) -> Any:
+        raise NotImplementedError
 
 
 class Server:
@@ -141,9 +146,6 @@ class Server:
     def _read_range(self, _: Call, args: Any) -> list[Any]:
         self._bytes -= args[3]
         return ["bytes", bytes(args[3] - 1) + b"\1"]
-
-    def _bitcount(self, *_: Any) -> list[Any]:
-        return ["ok", "3"]
 
     def _drop(self, *_: Any) -> list[Any]:
         return ["ok", "1"]
@@ -235,8 +237,7 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "contains": lambda bloom: bloom._contains(ITEMS),
     "discard": lambda bloom: bloom._discard(ITEMS[0]),
     "find": lambda bloom: bloom._find(ITEMS),
-    "info": lambda bloom: bloom._info(),
-    "info of a block": lambda bloom: bloom._info(1),
+    "info": lambda bloom: bloom.session.read(),
     "rotate": lambda bloom: bloom.new_session().rotate(),
     "clear": _protocol(_clear),
     "delete": lambda bloom: deletion.delete(bloom.new_session()),
@@ -261,13 +262,13 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "approx_len": _protocol(algebra.approx_len),
 }
 #: Of several filters, which are on one server.
-MULTIPLE: dict[str, Callable[[list[FilterSession]], MultiOperation[Any]]] = {
-    "overlap": lambda two: algebra.overlap(*two),
-    "union": lambda two: algebra.union(two, Keys("new")),
-    "intersection": lambda two: algebra.intersection(two, Keys("new")),
-    "copy": lambda two: algebra.copy(two[0], Keys("new")),
-    "update": lambda two: algebra.update(*two),
-    "load": lambda _: load(Keys("new"), ArchiveReader(io.BytesIO(saved(0)))),
+MULTIPLE: dict[str, Callable[[list[algebra.Part], Run], Coroutine[Any, Any, Any]]] = {
+    "overlap": lambda two, _: algebra.overlap(*two),
+    "union": lambda two, run: algebra.union(two, run, Keys("new")),
+    "intersection": lambda two, run: algebra.intersection(two, run, Keys("new")),
+    "copy": lambda two, run: algebra.copy(two[:1], run, Keys("new")),
+    "update": lambda two, _: algebra.update(*two),
+    "load": lambda _, run: load(run, Keys("new"), ArchiveReader(io.BytesIO(saved(0)))),
 }
 
 
@@ -292,8 +293,9 @@ def _start(name: str, server: Server) -> None:
         writer = ArchiveWriter(io.BytesIO())
         server.run(save(Keys("f"), writer, server.progress))
     elif name in MULTIPLE:
-        two = [Offline(None, key).new_session() for key in ("f", "g")]
-        run_together(MULTIPLE[name](two), lambda _, steps: server.run(steps))
+        run = blocking(server.run)
+        two = [algebra.Part(Offline(None, key).new_session(), run) for key in ("f", "g")]
+        complete(MULTIPLE[name](two, run))
 
 
 NAMES = (*OPERATIONS, *MULTIPLE, "save")

@@ -150,7 +150,7 @@ RINGS = Target(
         "bloom.model.ring_codec",
         "bloom.model.header",
         "bloom.model.ring",
-        "bloom.model.ring_state",
+        "bloom.model.ring",
         "bloom.model.schedule",
     ),
     json_text,
