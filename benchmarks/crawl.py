@@ -43,7 +43,7 @@ PATIENCE = 1
 FULL_PATIENCE = 7
 
 #: Stats in which scrapy-bloom counts its round trips; none is contained in another.
-OUR_TRIPS = ("bloom/round_trips", "bloom/async_round_trips", "bloom/background_round_trips")
+OUR_TRIPS = ("bloom/round_trips", "bloom/async_round_trips")
 COLUMNS = (
     "",
     "seconds",

@@ -64,13 +64,13 @@ async def _ours(crawler: Crawler, sizes: Sequence[int]) -> dict[str, int]:
         steps[imported(name)] = memory()
     dupefilter: Any = importlib.import_module("scrapy_bloom").BloomDupeFilter.from_crawler(crawler)
     dupefilter.open()
-    deduplicator = dupefilter._deduplicator  # noqa: SLF001 - what ``outputs.py`` calls
+    decider = dupefilter._crawl.decider  # noqa: SLF001 - what ``outputs.py`` calls
     steps[OPENED] = memory()
     for size in sizes:
         for start in range(met, size, BATCH):
             requests = [_request(number) for number in range(start, min(start + BATCH, size))]
-            lookups = [deduplicator.prepare(request, requests[0]) for request in requests]
-            await deduplicator.decide_many(lookups)
+            lookups = [decider.prepare(request) for request in requests]
+            await decider.decide_many(lookups)
             if any(map(dupefilter.request_seen, requests)):
                 raise RuntimeError("new URLs count as seen: the filter is too small, or not empty")
         met = size

@@ -26,7 +26,7 @@ from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
-from scrapy_bloom.crawl.claims import request_codec
+from scrapy_bloom.crawl import request_codec
 
 #: The site that is crawled, and how often with each setting.
 PAGES, LINKS, ROUNDS = 3_000, 10, 10

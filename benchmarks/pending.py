@@ -7,8 +7,8 @@ from benchmarks.contestants import Server, servers
 from benchmarks.report import Outcome, Table, server_name
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl.claims import request_codec
-from scrapy_bloom.crawl.claims.tracker import META
+from scrapy_bloom.crawl import request_codec
+from scrapy_bloom.crawl.tracker import META
 
 #: Claims whose memory is measured.
 PENDING, QUICK_PENDING = 20_000, 2_000

@@ -1,40 +1,51 @@
 """``python -m benchmarks.workers``: what many idle workers of one filter cost the server.
 
-It runs the reclaimers of so many workers in one process, with a filter session for each, on a real
+It runs ``Recovery`` of so many workers in one event loop, with a filter session for each, on a real
 server and by the real clock. All are idle on a shared queue, as spiders of scrapy-redis are: every
 5 seconds, the engine asks again whether the spider may close. In the end one worker falls silent,
 and its claims are taken over.
 """
 
 import argparse
-import heapq
-import itertools
+import asyncio
 import random
 import time
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import redis
+import redis.asyncio
+from scrapy import Spider
+from scrapy.settings import Settings
 
-from benchmarks.contestants import Server, servers
+from benchmarks.contestants import Server as Binary
+from benchmarks.contestants import servers
 from benchmarks.report import Table, console, server_name
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.claim_sweep import Reclaimed
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimer, ReclaimerStatus
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl.claims import Claims
+from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.jobs import JobQueue
+from scrapy_bloom.crawl.local_state import LocalState
+from scrapy_bloom.crawl.recovery import Recovery
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.runtime import Runtime, finish_now
+from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.crawl.sweep import Reclaimed
+from scrapy_bloom.crawl.workers import Process, Queue
+from scrapy_bloom.settings import DEFAULT, BloomSettings
 
-KEY, SPIDER, BLOCKS = "workers", "shop", 16
-QUEUE = workers.queue_id(SPIDER, "redis shop:requests")
+KEY, BLOCKS = "workers", 16
+QUEUE = Queue("redis shop:requests", True, True, True, "a queue that workers share")
 #: Seconds between the looks of an idle engine.
 ENGINE_SECONDS = 5.0
-#: Threads that run the workers.
-THREADS = 16
 #: Claims of the worker that falls silent.
 CLAIMS = 200
 COLUMNS = (
@@ -72,147 +83,100 @@ class Sample:
 
 
 class IdleCrawl:
-    """A worker whose queue is empty: the crawl's side of its reclaimer."""
+    """A worker whose queue is empty: its recovery, and an engine that asks whether it may close."""
 
-    def __init__(self, client: redis.Redis, number: int, heartbeat: float) -> None:
+    def __init__(self, connection: Connection, number: int, heartbeat: float) -> None:
+        scrapy_settings = Settings({"BLOOM_HEARTBEAT": heartbeat, "BLOOM_KEY": KEY})
+        settings = BloomSettings.from_scrapy(scrapy_settings, "shop")
+        report = Report(Stats(SimpleNamespace(set_value=print, inc_value=lambda *_: None)))
+        engine: Any = SimpleNamespace(has_room=lambda: True, look=lambda: None)
+        context = Context(settings, engine, report, Runtime(), Spider("shop"))
+        bloom = BloomFilter(connection.client, KEY, blocks=BLOCKS)
+        bloom.open()
+        self.server = Server(Filters({DEFAULT: bloom}, connection))
+        local, jobs = LocalState(0, 2 * heartbeat), JobQueue()
+        claims = Claims(context, QUEUE, self.server, local, jobs, page_items=None)
         process = Process(f"machine{number}.example.com", 4711, f"boot{number:030}", 123_456)
-        self.me = Worker(workers.worker_id(SPIDER), 0, heartbeat, process, QUEUE)
-        self.bloom = BloomFilter(client, KEY, blocks=BLOCKS)
-        self.filters = Filters({"default": self.bloom}, Connection(client, ""))
-        self.reclaimer = Reclaimer(self.me, SPIDER, self, lambda event: event())
+        self.me = claims.me = replace(claims.me, process=process)
+        failover = Failover(context, self.server, local)
+        self.recovery = Recovery(context, self.server, claims, jobs, failover)
+        self.recovery._restorer = self  # type: ignore[assignment] # noqa: SLF001
         self.taken = 0
-        self._has_message = False
-        self._number, self._is_asked = 0, False
-        self._next_engine = time.monotonic() + random.uniform(0, ENGINE_SECONDS)
+        self._releasing: set[asyncio.Task[None]] = set()
+        finish_now(self.recovery.begin())
+        self.server.use_asyncio()
+        self.tasks = [self._start(self.recovery.run()), self._start(self._ask())]
 
-    def found(self, found: Reclaimed) -> None:
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.ensure_future(coroutine)
+
+    async def _ask(self) -> None:
+        """Ask as an engine does that has nothing to do: the spider may close, and does not."""
+        await asyncio.sleep(random.uniform(0, ENGINE_SECONDS))
+        while True:
+            self.recovery.may_close()
+            await asyncio.sleep(ENGINE_SECONDS)
+
+    def put_back(self, found: Reclaimed) -> None:
         """Crawl pages in no time."""
         self.taken += len(found.requests)
         fields = {found.block: [*found.requests]}
-        self.bloom.run(partial(claim_protocol.release_fields, fields=fields))
-        self.reclaimer.resume()
-        self._is_asked = False
-        self.wanted()
+        release = partial(claim_protocol.release_fields, fields=fields)
+        task = self._start(self.server.run(DEFAULT, release))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
 
-    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
-        """Called with claims that were ended."""
-
-    def wanted(self) -> None:
-        """Take more, at once."""
-        self.reclaimer.go_on()
-        self._has_message = True
-
-    def looked(self, status: ReclaimerStatus) -> None:
-        """See ``Restorer``: the spider may close, and does not want to."""
-        if self._is_asked and status.may_end == self._number:
-            self._is_asked = False
-
-    def run(self) -> float:
-        """Run what is due; return when to run again."""
-        now = time.monotonic()
-        if now >= self._next_engine:
-            self._next_engine = now + ENGINE_SECONDS
-            if not self._is_asked and not self.reclaimer.status.is_looking:
-                self._is_asked = True
-                self._number += 1
-                self.reclaimer.idle(self._number)
-        self._has_message = False
-        wait = self.reclaimer.run(self.filters)
-        return now if self._has_message else min(time.monotonic() + wait, self._next_engine)
-
-
-class Turns:
-    """Workers that one thread runs in turns."""
-
-    def __init__(self, client: redis.Redis, numbers: range, heartbeat: float) -> None:
-        self.crawls = [IdleCrawl(client, number, heartbeat) for number in numbers]
-        self._order = itertools.count()
-        #: Sorted by when they run.
-        self._queue: list[tuple[float, int, IdleCrawl]] = []
-        #: How late one of them ran: this process may not keep up.
-        self.longest_delay = 0.0
-
-    def open(self) -> None:
-        """Let each of them open the filter, one after the other."""
-        for crawl in self.crawls:
-            crawl.bloom.open()
-            crawl.reclaimer.begin(crawl.filters)
-            heapq.heappush(self._queue, (time.monotonic(), next(self._order), crawl))
-
-    def run(self, seconds: float, until: Callable[[], bool]) -> None:
-        """Let them run for some time, or until a condition holds."""
-        end, self.longest_delay = time.monotonic() + seconds, 0.0
-        while time.monotonic() < end and not until():
-            due, _, crawl = self._queue[0]
-            now = time.monotonic()
-            if due > now:
-                time.sleep(min(due, end, now + 0.1) - now)
-                continue
-            self.longest_delay = max(self.longest_delay, now - due)
-            heapq.heapreplace(self._queue, (crawl.run(), next(self._order), crawl))
-
-    def stop(self, crawl: IdleCrawl) -> None:
-        """Run one of them no more."""
-        self.crawls.remove(crawl)
-        self._queue = [entry for entry in self._queue if entry[2] is not crawl]
-        heapq.heapify(self._queue)
-
-    def end(self) -> None:
-        """Let them end, one after the other."""
-        for crawl in self.crawls:
-            crawl.reclaimer.end(crawl.filters)
+    def stop(self) -> None:
+        """Fall silent."""
+        for task in self.tasks:
+            task.cancel()
 
 
 class Fleet:
-    """So many workers, which some threads run in turns."""
+    """So many workers in one event loop."""
 
-    def __init__(self, server: Server, count: int, heartbeat: float) -> None:
-        self._pool = ThreadPoolExecutor(THREADS)
-        self._turns = [
-            Turns(server.client(), range(count)[first::THREADS], heartbeat)
-            for first in range(min(count, THREADS))
-        ]
+    def __init__(self, url: str, count: int, heartbeat: float) -> None:
+        self._client = redis.asyncio.Redis.from_url(url)
+        self._connection = Connection(
+            redis.Redis.from_url(url), "", False, _make_async=lambda: self._client
+        )
+        self._count, self._heartbeat = count, heartbeat
+        self.crawls: list[IdleCrawl] = []
 
     @property
     def taken(self) -> int:
         """Claims that were taken over."""
-        return sum(crawl.taken for turns in self._turns for crawl in turns.crawls)
+        return sum(crawl.taken for crawl in self.crawls)
 
-    @property
-    def longest_delay(self) -> float:
-        """How late a worker ran."""
-        return max(turns.longest_delay for turns in self._turns)
-
-    def open(self) -> None:
+    async def open(self) -> None:
         """Let all of them open the filter."""
-        self._in_threads(Turns.open)
+        for number in range(self._count):
+            self.crawls.append(IdleCrawl(self._connection, number, self._heartbeat))
+            await asyncio.sleep(0)
 
-    def run(self, seconds: float, *, until_taken: int = 0) -> None:
+    async def run(self, seconds: float, *, until_taken: int = 0) -> None:
         """Let them run for some time, or until so many claims are taken over."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not (until_taken and self.taken >= until_taken):
+            await asyncio.sleep(0.1)
 
-        def is_over() -> bool:
-            return bool(until_taken) and self.taken >= until_taken
-
-        self._in_threads(lambda turns: turns.run(seconds, is_over))
-
-    def kill_one(self) -> None:
+    async def kill_one(self) -> None:
         """Let a worker fall silent that has claims and has just sent a heartbeat."""
-        victim = self._turns[0].crawls[0]
+        victim = self.crawls.pop(0)
         items = [number.to_bytes(20, "big") for number in range(CLAIMS)]
         claim = partial(claim_protocol.claim, owner=victim.me.id, nonce="n")
-        victim.bloom.run(partial(claim, items=items, requests=["{}"] * CLAIMS))
+        requests = ["{}"] * CLAIMS
+        await victim.server.run(DEFAULT, partial(claim, items=items, requests=requests))
         beat = partial(worker_protocol.heartbeat, member=victim.me.member, life=victim.me.life)
-        victim.bloom.run(partial(beat, known=worker_protocol.ONLY_DEAD))
-        self._turns[0].stop(victim)
+        await victim.server.run(DEFAULT, partial(beat, known=worker_protocol.ONLY_DEAD))
+        victim.stop()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Let all that live end."""
-        self._in_threads(Turns.end)
-        self._pool.shutdown()
-
-    def _in_threads(self, act: Callable[[Turns], None]) -> None:
-        for _ in self._pool.map(act, self._turns):
-            pass
+        for crawl in self.crawls:
+            crawl.stop()
+            await crawl.recovery.heartbeats.end()
+        await self._client.aclose()
 
 
 def _row(table: Table, name: str, first: Sample, last: Sample) -> None:
@@ -228,6 +192,30 @@ def _row(table: Table, name: str, first: Sample, last: Sample) -> None:
     )
 
 
+async def measure_all(options: argparse.Namespace, url: str, client: redis.Redis) -> None:
+    """Measure, and print a table."""
+    table = Table(f"{options.workers:,} idle workers, {server_name(client)}", COLUMNS)
+    fleet = Fleet(url, options.workers, options.heartbeat)
+    life = 2 * options.heartbeat + 1
+
+    async def measure(name: str, act: Coroutine[Any, Any, None]) -> None:
+        first = Sample.take(client)
+        await act
+        _row(table, name, first, Sample.take(client))
+
+    await measure("they open the filter", fleet.open())
+    await measure("two heartbeats", fleet.run(life))
+    await measure("the next", fleet.run(options.settle))
+    await measure("at rest", fleet.run(options.seconds))
+    await fleet.kill_one()
+    begin = time.monotonic()
+    await measure("one falls silent", fleet.run(10 * life, until_taken=CLAIMS))
+    found = time.monotonic() - begin
+    await measure("they end", fleet.end())
+    console.print(table.to_rich())
+    print(f"{fleet.taken} of {CLAIMS} claims of the silent worker taken over after {found:.1f} s")
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.workers", description=__doc__)
@@ -236,34 +224,8 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=240.0, help="seconds before the rest")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the part at rest")
     options = parser.parse_args()
-    with Server(servers(full=False)[0]) as server, server.client() as client:
-        title = f"{options.workers:,} idle workers, {server_name(client)}"
-        table = Table(title, COLUMNS)
-        fleet = Fleet(server, options.workers, options.heartbeat)
-        life = 2 * options.heartbeat + 1
-
-        def measure(name: str, act: partial[None]) -> None:
-            first = Sample.take(client)
-            act()
-            _row(table, name, first, Sample.take(client))
-
-        measure("they open the filter", partial(fleet.open))
-        measure("two heartbeats", partial(fleet.run, life))
-        measure("the next", partial(fleet.run, options.settle))
-        measure("at rest", partial(fleet.run, options.seconds))
-        delay = fleet.longest_delay
-        fleet.kill_one()
-        begin = time.monotonic()
-        take_over = partial(fleet.run, 10 * life, until_taken=CLAIMS)
-        measure("one falls silent", take_over)
-        found = time.monotonic() - begin
-        delay_then = fleet.longest_delay
-        measure("they end", partial(fleet.end))
-        console.print(table.to_rich())
-        print(
-            f"{fleet.taken} of {CLAIMS} claims of the silent worker taken over after {found:.1f} s"
-        )
-        print(f"workers ran up to {delay:.2f} s late at rest, {delay_then:.2f} s then")
+    with Binary(servers(full=False)[0]) as server, server.client() as client:
+        asyncio.run(measure_all(options, server.url, client))
 
 
 if __name__ == "__main__":

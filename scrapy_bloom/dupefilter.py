@@ -13,16 +13,17 @@ from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.crawl.deduplicator import Deduplicator
+from scrapy_bloom.crawl.connecting import open_crawl
+from scrapy_bloom.crawl.crawl import Crawl
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity, is_start, pops_start_urls
-from scrapy_bloom.crawl.lifecycle import Lifecycle, shorten_errors
 from scrapy_bloom.crawl.metrics import MetricsServer, families
 from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
+from scrapy_bloom.crawl.short_errors import shorten_errors
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.settings import BloomSettings
 
@@ -72,18 +73,15 @@ class BloomDupeFilter(BaseDupeFilter):
         self._closed = self._is_local
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_next = True
-        self._is_open = self._spider_opened = False
+        self._spider_opened = False
         self._stats = Stats(crawler.stats)
         self._report = Report(self._stats)
         self._identity = Identity(crawler, self.settings, self._report)
-        self._crawl = Lifecycle(
-            crawler,
-            self.settings,
-            self._identity,
-            report=self._report,
-        )
-        self._deduplicator = Deduplicator(self._crawl, self._identity, self._report)
-        self._outputs = Outputs(crawler, self._deduplicator, self.settings.batch, self.log)
+        #: None unless it is open.
+        self._crawl: Crawl | None = None
+        self._outputs: Outputs | None = None
+        #: Whether an event loop writes what is queued.
+        self._has_loop = False
         self._spider_name = name
         self._metrics = MetricsServer(self.settings.metrics_port, self._read_metrics)
         #: The start request that the scheduler is offered next, to be looked up like any other.
@@ -93,8 +91,6 @@ class BloomDupeFilter(BaseDupeFilter):
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_idle, signals.spider_idle)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
-        if self.settings.retry_item_errors:
-            crawler.signals.connect(self._outputs.item_failed, signals.item_error)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> "BloomDupeFilter":
@@ -116,35 +112,41 @@ class BloomDupeFilter(BaseDupeFilter):
             FilterMismatchError: the stored filter has other blocks or seeds than the settings ask.
             StorageError: the server cannot be reached or used.
         """
-        filters = None if self._closed else self._open(OPENING_SECONDS)
-        if filters is None:
+        crawl = None if self._closed else self._open(OPENING_SECONDS)
+        if crawl is None:
             why = "developer command" if self.settings.enabled else "BLOOM_ENABLED is False"
             logger.info("Bloom filter off (%s): nothing is read or written on Redis", why)
             return
         self._report.opened(
-            filters,
+            crawl.server.filters,
             self.crawler.settings,
             self._identity.fingerprinter,
             self.settings,
         )
         self._count_round_trips()
 
-    def _open(self, patience: float) -> Filters | None:
+    def _open(self, patience: float) -> Crawl | None:
         """Open the filters, unless a developer command needs none."""
         if _is_shell(self.crawler):
             self._closed = True
             return None
         try:
-            filters = self._crawl.open(patience)
-            if self._crawl.follows_outputs:
-                self._crawl.engine.hook_scraper(self._outputs.hook)
+            self._crawl = crawl = open_crawl(
+                self.crawler, self.settings, self._identity, self._report, patience
+            )
+            self._has_loop = has_asyncio()
+            if self._has_loop and (self.settings.batch or crawl.claims is not None):
+                self._outputs = Outputs(self.crawler, crawl, self.settings.batch, self.log)
+                EngineAdapter(self.crawler).hook_scraper(self._outputs.hook)
+                if self.settings.retry_item_errors:
+                    item_failed = self._outputs.item_failed
+                    self.crawler.signals.connect(item_failed, signals.item_error)
         except BaseException:
+            self._close()
             self._closed = True
-            self._crawl.close()
             raise
-        self._is_open = True
         self._metrics.open()
-        return filters
+        return crawl
 
     def request_seen(self, request: Request) -> bool:
         """Return whether the request was scheduled before; if not, it is recorded now.
@@ -155,12 +157,15 @@ class BloomDupeFilter(BaseDupeFilter):
         if request is self._start:
             # Offsite pages, redirects and retries go by it, as without this filter.
             request.dont_filter, self._start = True, None
-        if not (self._is_open or self._closed):
+        if self._crawl is None and not self._closed:
             # The scheduler has not opened it, and the crawl is under way.
             self._open(patience=0)
-        if self._closed:
+        if self._crawl is None or self._closed:
             return self._is_local and self._was_scheduled(request)
-        return not self._deduplicator.decide(request).is_new
+        is_new = self._crawl.decider.decide(request).is_new
+        if not self._has_loop:
+            self._crawl.write_now()
+        return not is_new
 
     def _was_scheduled(self, request: Request) -> bool:
         if not request.meta.get("bloom_enabled", True):
@@ -197,7 +202,7 @@ class BloomDupeFilter(BaseDupeFilter):
         Raises:
             StorageError: the server cannot be reached or used.
         """
-        if self._closed:
+        if self._crawl is None or self._closed:
             return
         if self.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START") and not self._spider_opened:
             self._crawl.clear()
@@ -214,23 +219,26 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _close(self) -> "asyncio.Future[None] | None":
         """Close; return what is left to wait for."""
-        if self._closed:
+        if self._crawl is None or self._closed:
             return None
-        self._closed = self._outputs.is_closed = True
+        self._closed = True
+        if self._outputs is not None:
+            self._outputs.is_closed = True
         self._metrics.close()
-        if not self._crawl.is_busy:  # nothing to wait for
-            self._crawl.close()
-            self._count_round_trips()
-        return asyncio.ensure_future(self._aclose()) if has_asyncio() else None
+        if has_asyncio():
+            return asyncio.ensure_future(self._aclose(self._crawl))
+        self._crawl.close_now()
+        self._count_round_trips()
+        return None
 
-    async def _aclose(self) -> None:
-        await self._crawl.aclose()
+    async def _aclose(self, crawl: Crawl) -> None:
+        await crawl.aclose()
         self._count_round_trips()
 
     @property
     def filters(self) -> Filters | None:
         """The filters; None unless they are open."""
-        return self._crawl.connections.filters
+        return None if self._crawl is None or self._closed else self._crawl.server.filters
 
     # -- signals, stats, log --
 
@@ -247,7 +255,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _on_spider_idle(self) -> None:
         self._count_round_trips()
-        if not self._closed and not self._deduplicator.may_close():
+        if self._crawl is not None and not self._closed and not self._crawl.may_close():
             raise DontCloseSpider
 
     def _on_spider_closed(self) -> "asyncio.Future[None] | None":
@@ -263,9 +271,11 @@ class BloomDupeFilter(BaseDupeFilter):
             self._stats.set(name, count)
 
     def _round_trips(self) -> dict[str, int]:
-        connections = self._crawl.connections
-        counts = {"round_trips": connections.round_trips}
-        if others := connections.async_round_trips:
+        if self._crawl is None:
+            return {"round_trips": 0}
+        server = self._crawl.server
+        counts = {"round_trips": server.filters.round_trips}
+        if others := server.async_round_trips:
             counts["async_round_trips"] = others
         return counts
 

@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.output import Column, Document, size, to_json
-from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.server import ProjectServer, Stored
 from scrapy_bloom.cli.session import CHANGE, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
@@ -191,7 +191,7 @@ def delete(session: CommandSession) -> ExitCode:
     return ExitCode.FINE
 
 
-def _contents(server: Server, name: str) -> tuple[FilterInfo | None, str]:
+def _contents(server: ProjectServer, name: str) -> tuple[FilterInfo | None, str]:
     """Return what a filter holds, as numbers (None if it cannot be read) and as text.
 
     Raises:

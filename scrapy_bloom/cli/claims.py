@@ -22,7 +22,7 @@ from scrapy_bloom.cli.session import (
     option,
     subcommand,
 )
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl import workers
 
 #: What happens to the pages of claims that are released.
 CONSEQUENCE = "their pages are crawled only if a crawl finds the URLs again"

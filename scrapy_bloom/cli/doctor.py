@@ -37,7 +37,7 @@ from scrapy_bloom.cli.doctor_checks import (
     of_error,
 )
 from scrapy_bloom.cli.output import size
-from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.server import ProjectServer, Stored
 from scrapy_bloom.cli.session import (
     CommandSession,
     ExitCode,
@@ -229,7 +229,7 @@ def _check_server(
     try:
         if isinstance(facts, BloomError):
             raise facts
-        with closing(Server(settings, crawler.settings)) as server:
+        with closing(ProjectServer(settings, crawler.settings)) as server:
             facts = known[address] = facts or _read(server, settings)
             yield from _check_filters(crawler, settings, server, facts)
     except BloomError as error:
@@ -244,7 +244,7 @@ def _address(crawler: Crawler, settings: BloomSettings) -> str:
     return repr((settings.redis_url, settings.redis_params, settings.timeout, shared))
 
 
-def _read(server: Server, settings: BloomSettings) -> ServerFacts:
+def _read(server: ProjectServer, settings: BloomSettings) -> ServerFacts:
     """Read what there is to know of a server.
 
     Raises:
@@ -258,7 +258,7 @@ def _read(server: Server, settings: BloomSettings) -> ServerFacts:
 
 
 def _check_filters(
-    crawler: Crawler, settings: BloomSettings, server: Server, facts: ServerFacts
+    crawler: Crawler, settings: BloomSettings, server: ProjectServer, facts: ServerFacts
 ) -> Iterator[Check]:
     """Yield the checks of a server that answers, and of its filters."""
     windows = [] if facts.is_old else [*server.filters.by_window]
@@ -280,7 +280,7 @@ def _check_filters(
             yield Check(f"filter {server.key(window)}", result)
 
 
-def _look(server: Server, window: str) -> Stored | BloomError | None:
+def _look(server: ProjectServer, window: str) -> Stored | BloomError | None:
     """Return what is stored, or why it cannot be read."""
     try:
         return server.look(window)
@@ -326,7 +326,7 @@ def _fingerprinter(crawler: Crawler) -> str:
         return ""
 
 
-def _rights(server: Server, *, has_ledger: bool) -> Result:
+def _rights(server: ProjectServer, *, has_ledger: bool) -> Result:
     def test_open(session: FilterSession) -> Operation[None]:
         replies = yield rights.test_open(session.keys, DEFAULT_BLOCKS)
         error = rights.missing(replies)

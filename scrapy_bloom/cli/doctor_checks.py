@@ -21,8 +21,8 @@ from scrapy_bloom.cli.output import size
 from scrapy_bloom.cli.session import fingerprinter_of
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.identity import KNOWN
+from scrapy_bloom.crawl.workers import Queue
 from scrapy_bloom.dupefilter import is_ours
 from scrapy_bloom.fingerprinter import bounded
 from scrapy_bloom.settings import BloomSettings
@@ -154,9 +154,11 @@ def _reactor(project: Project) -> Result:
     has_none = not project.scrapy.getbool("TWISTED_REACTOR_ENABLED", True)
     if has_none or path.rpartition(".")[2] == "AsyncioSelectorReactor":
         return "asyncio"
+    refused = f'BLOOM_REMEMBER = "{project.settings.remember}" needs one: the crawl does not begin'
+    waits = "the whole crawl waits for the server at each lookup"
     return Finding(
         f"TWISTED_REACTOR = {path!r:.100} runs no asyncio loop",
-        "the whole crawl waits for the server at each lookup",
+        refused if project.settings.makes_claims else waits,
         'Set TWISTED_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"',
     )
 

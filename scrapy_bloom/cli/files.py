@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.extras.file import (
 from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.output import complain, progress, with_dates
-from scrapy_bloom.cli.server import Server
+from scrapy_bloom.cli.server import ProjectServer
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 
 #: The file name that stands for the standard output or input.
@@ -82,7 +82,7 @@ def import_(session: CommandSession) -> ExitCode:
     return ExitCode.FINE
 
 
-def _report(session: CommandSession, server: Server, saved: Saved, text: str) -> None:
+def _report(session: CommandSession, server: ProjectServer, saved: Saved, text: str) -> None:
     """Print what was saved or loaded."""
     key = server.key(session.window)
     document = {

@@ -29,9 +29,9 @@ from scrapy_bloom.cli.output import (
     window_and_period,
     with_dates,
 )
-from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.server import ProjectServer, Stored
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl import workers
 from scrapy_bloom.settings import WORDS
 
 #: Names of headers and rings, and a few others.
@@ -228,7 +228,7 @@ def names_in(keys: Iterable[bytes]) -> tuple[list[str], int]:
     return sorted(names), len(others)
 
 
-def _walk(server: Server) -> Iterator[bytes]:
+def _walk(server: ProjectServer) -> Iterator[bytes]:
     """Yield names of keys, of a cluster those of all primaries; some may come twice."""
     try:
         with reading():
@@ -238,7 +238,7 @@ def _walk(server: Server) -> Iterator[bytes]:
         raise explain(error, server.address, {**WORDS, "rights": RIGHTS}) from showable(error)
 
 
-def _listed(server: Server, name: str) -> Document | None:
+def _listed(server: ProjectServer, name: str) -> Document | None:
     """Read a filter; None for keys that only look like one's, or that cannot be read."""
     try:
         stored = server.look_at(name)

@@ -21,7 +21,7 @@ from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.output import complain, progress
-from scrapy_bloom.cli.server import Server
+from scrapy_bloom.cli.server import ProjectServer
 from scrapy_bloom.cli.session import CHANGE, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 from scrapy_bloom.migrate import (
@@ -52,7 +52,7 @@ class Target:
         StorageError: the server did not answer.
     """
 
-    def __init__(self, server: Server, windows: Iterable[str]) -> None:
+    def __init__(self, server: ProjectServer, windows: Iterable[str]) -> None:
         names, made = sorted(windows), server.filters.by_window
         self._address = server.address
         self._stored = {name: stored for name in names if (stored := server.look(name))}

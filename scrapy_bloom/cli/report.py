@@ -22,7 +22,7 @@ from scrapy_bloom.cli.info import MEASURE, generations, measure
 from scrapy_bloom.cli.output import Column, Row, minute, size
 from scrapy_bloom.cli.server import Stored
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl import workers
 
 #: A time beyond which a forecast is not worth a date, in seconds: 100 years.
 FAR = 100 * 366 * 86_400

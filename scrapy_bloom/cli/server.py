@@ -23,7 +23,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.filters import connect_filters
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
@@ -36,7 +36,7 @@ class NothingThereError(BloomError):
     """There is no such filter."""
 
 
-class Server:
+class ProjectServer:
     """The server of a project's filters.
 
     Args:
@@ -121,7 +121,7 @@ class Stored:
         snapshot: what is stored.
     """
 
-    server: Server
+    server: ProjectServer
     window: str
     bloom: BloomFilter
     snapshot: Snapshot

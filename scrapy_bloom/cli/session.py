@@ -17,7 +17,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli.output import Column, Document, json_list, table
-from scrapy_bloom.cli.server import Server, Stored
+from scrapy_bloom.cli.server import ProjectServer, Stored
 from scrapy_bloom.settings import DEFAULT, BloomSettings
 
 #: An option of a subcommand: what argparse's ``add_argument`` takes.
@@ -148,9 +148,9 @@ class CommandSession:
         crawler.addons.load_settings(crawler.settings)
         return crawler
 
-    def connect(self, fingerprinter: str = "") -> AbstractContextManager[Server]:
+    def connect(self, fingerprinter: str = "") -> AbstractContextManager[ProjectServer]:
         """Return a connection to the server, which is closed at the end."""
-        return closing(Server(self.settings, self.crawler.settings, fingerprinter))
+        return closing(ProjectServer(self.settings, self.crawler.settings, fingerprinter))
 
     @property
     def window(self) -> str:
@@ -179,7 +179,7 @@ class CommandSession:
         """Whether the options name one filter, instead of all that the project has."""
         return self.opts.window is not None or self.opts.key is not None
 
-    def chosen(self, server: Server) -> Iterator[tuple[str, Stored | None]]:
+    def chosen(self, server: ProjectServer) -> Iterator[tuple[str, Stored | None]]:
         """Yield the windows that the options choose, each with its filter; None if there is none.
 
         Raises:
@@ -188,7 +188,7 @@ class CommandSession:
         for name in [self.window] if self.is_chosen else self.windows:
             yield name, server.look(name)
 
-    def stored(self, server: Server) -> dict[str, Stored]:
+    def stored(self, server: ProjectServer) -> dict[str, Stored]:
         """Return the filters that the options choose and that are there, by window.
 
         Raises:
@@ -219,7 +219,9 @@ class CommandSession:
         """Print a result: the document with ``--json``, else the text."""
         print(json.dumps(document, indent=2) if self.opts.json else text)
 
-    def report_filters(self, server: Server, filters: Iterable[tuple[Document, str]]) -> None:
+    def report_filters(
+        self, server: ProjectServer, filters: Iterable[tuple[Document, str]]
+    ) -> None:
         """Print filters, each by its document or its text."""
         documents, texts = zip(*filters, strict=True)
         self.report({"address": server.address, "filters": documents}, "\n\n".join(texts))

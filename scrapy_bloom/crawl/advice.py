@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Schedule
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.bloom.validators import plural
-from scrapy_bloom.crawl.claims.workers import Queue
+from scrapy_bloom.crawl.workers import Queue
 
 _HOUR_SECONDS = 3_600
 #: Seconds of the shortest month, and of the shortest half of one.

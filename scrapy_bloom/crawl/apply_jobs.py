@@ -1,7 +1,7 @@
-"""What queued writes do with the filters: one call for many jobs of one kind. No I/O."""
+"""What queued writes do with the filters: one call for many jobs of one kind."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,10 +16,14 @@ from scrapy_bloom.bloom.protocol.membership import add, renew
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.jobs import CRAWLED, ClaimOwner, Job, JobKind, Run, Step, Steps
-from scrapy_bloom.crawl.server_state import ServerState
+from scrapy_bloom.crawl import failures
+from scrapy_bloom.crawl.failover import Failover
+from scrapy_bloom.crawl.jobs import CRAWLED, ClaimOwner, Job, JobKind
+from scrapy_bloom.crawl.server import Server
 from scrapy_bloom.fingerprinter import base_of
+
+#: Runs an operation on a window's filter.
+Run = Callable[[Callable[[FilterSession], Operation[Any]]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +42,26 @@ class LedgerWriter:
     tag: str
     tries: int
 
+    @classmethod
+    def of(cls, claims: ClaimOwner, windows: Collection[str]) -> "LedgerWriter":
+        """Return the one of a worker."""
+        assert claims.retry is not None  # noqa: S101 - pages are claimed
+        owners, tag = (claims.worker, claims.owner), claims.worker[1:9]
+        return cls(windows, owners, tag, claims.retry.attempts)
+
     def kept(self, jobs: Sequence[Job]) -> Kept | None:
         """Return how the requests of pages of one window are kept; None if they are not."""
         if not jobs or jobs[0].window not in self.windows:
             return None
         return Kept(self.tag, {job.item: job.reason for job in jobs if job.reason})
 
-    def add_failed(self, jobs: Sequence[Job]) -> Steps[None]:
+    async def add_failed(self, server: Server, jobs: Sequence[Job]) -> None:
         """Keep the requests of pages of one window that have failed, if this was the last try."""
         window, items = jobs[0].window, [job.item for job in jobs]
         if window in self.windows:
             kept = Kept(self.tag, {job.item: job.reason for job in jobs})
             add = partial(ledger_protocol.add_failed, items=items, kept=kept, tries=self.tries)
-            yield Step(window, partial(add, owners=self.owners))
+            await server.run(window, partial(add, owners=self.owners))
 
 
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
@@ -96,94 +107,81 @@ class JobApplier:
         claims: whose claims they make and end.
         server: which process it is, and what it may have lost.
         token: returns so many random bytes as hexadecimal text.
-        restarted: is called with the epoch that a restart of the server begins.
-        repeated: is called with pages that will be crawled again, because the claims on their links
-            may be lost.
+        failover: is told what the server has lost.
         freed: is called when claims have become free.
-        unsteady: is called when the server has named another process each time.
         replicas: how long pages wait for replicas.
-        unreplicated: is called with the number of pages that were recorded although too few
-            replicas had acknowledged, and what these answered.
         ledger: keeps the requests of pages that are recorded; None if they are not kept.
     """
 
     def __init__(
         self,
         claims: ClaimOwner,
-        server: ServerState,
+        server: Server,
         token: Callable[[int], str],
+        failover: Failover,
         *,
-        restarted: Callable[[int], object],
-        repeated: Callable[[Sequence[Job]], object],
-        freed: Callable[[], object],
-        unsteady: Callable[[], object] = int,
+        freed: Callable[[], object] = int,
         replicas: Replicas | None = None,
-        unreplicated: Callable[[int, Acknowledged], object] = lambda *_: None,
         ledger: LedgerWriter | None = None,
     ) -> None:
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
         self._server, self._token = server, token
-        self._restarted, self._repeated, self._freed = restarted, repeated, freed
-        self._unsteady = unsteady
-        self._replicas, self._unreplicated = replicas or Replicas(), unreplicated
-        self._ledger = ledger
-        #: Claims that the server has not granted, and those that are there without a request: in a
-        #: shared queue, the page that waits for it may be another worker's.
-        self._others: set[tuple[str, bytes]] = set()
-        self._unkept: set[tuple[str, bytes]] = set()
+        self._failover, self._freed = failover, freed
+        self._replicas, self._ledger = replicas or Replicas(), ledger
+        #: Fields of the claims of pages that have yielded a request which another worker has
+        #: claimed and not stored: it may lose it, and then only these pages have it.
+        self._doubtful: set[str] = set()
         #: Per window, URLs of versions that were recorded, until they are recorded themselves.
         self._bases: dict[str, set[bytes]] = defaultdict(set)
 
-    def apply(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
+    async def apply(self, jobs: Sequence[Job]) -> list[bytes]:
         """Apply jobs of one kind and window; return the items that could not be recorded."""
-        kind, run = jobs[0].kind, partial(Step, jobs[0].window)
+        kind, run = jobs[0].kind, partial(self._server.run, jobs[0].window)
         items, nonce = [job.item for job in jobs], self._token(4)
         if kind in CRAWLED:
-            return (yield from self._settle_crawled(jobs))
+            return await self._settle_crawled(jobs)
         if kind in (JobKind.RECORD, JobKind.BASE):
-            verdicts = yield run(partial(add, items=items))
-            bases = yield from self._record_bases(jobs[0].window, items, verdicts)
+            verdicts = await run(partial(add, items=items))
+            bases = await self._record_bases(jobs[0].window, items, verdicts)
             return _unrecorded(items, verdicts) + bases
         if kind in (JobKind.CLAIM, JobKind.KEEP):
             cooldown = self._retry.seconds if self._retry else 0
             claim = partial(claim_protocol.claim, tested=kind is JobKind.CLAIM, cooldown=cooldown)
             requests, pages = [job.request for job in jobs], [job.page for job in jobs]
-            verdicts = yield run(
+            verdicts = await run(
                 lambda session: claim(session, items, requests, self._owner, nonce, pages=pages)
             )
-            self._note_others(jobs, verdicts)
+            self._note_doubtful(jobs, verdicts)
         elif kind is JobKind.HOLD:
-            yield run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
+            await run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind in (JobKind.FAIL, JobKind.LATER):
             reasons = {job.item: job.reason for job in jobs}
             if self._ledger is not None:
-                yield from self._ledger.add_failed(jobs)
+                await self._ledger.add_failed(self._server, jobs)
             hides = kind is JobKind.FAIL
-            yield run(self._release_mine(items, self._retry, reasons, hides=hides))
+            await run(self._release_mine(items, self._retry, reasons, hides=hides))
         elif kind is JobKind.RELEASE:
-            yield from self._release(run, items)
+            await self._release(run, items)
         elif kind is JobKind.REPEAT:
-            yield from self._repeat(run, items, jobs[0].reason)
+            await self._repeat(run, items, jobs[0].reason)
         elif kind is JobKind.DROP:
             for job in jobs:
                 fields = {job.block: [job.item.decode()]}
-                yield run(partial(claim_protocol.release_fields, fields=fields, owner=self._owner))
+                await run(partial(claim_protocol.release_fields, fields=fields, owner=self._owner))
         return []
 
-    def _note_others(self, jobs: Sequence[Job], verdicts: Sequence[Verdict]) -> None:
+    def _note_doubtful(self, jobs: Sequence[Job], verdicts: Sequence[Verdict]) -> None:
         for job, verdict in zip(jobs, verdicts, strict=True):
-            if not (verdict.is_new or verdict in (Verdict.MINE, Verdict.MINE_UNKEPT)):
-                self._others.add((job.window, job.item))
             if verdict is Verdict.OTHERS_UNKEPT or verdict in UNKEPT_ELSEWHERE:
-                self._unkept.add((job.window, job.item))
+                self._doubtful.add(job.page)
 
-    def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> Steps[None]:
+    async def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> None:
         for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
-            yield run(partial(claim_protocol.release, items=items, owner=owner, server=server))
+            await run(partial(claim_protocol.release, items=items, owner=owner, server=server))
 
     # -- pages that are crawled --
 
-    def _settle_crawled(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
+    async def _settle_crawled(self, jobs: Sequence[Job]) -> list[bytes]:
         """Record pages and end their claims; return the items that could not be recorded.
 
         A server that was restarted, or replaced by a replica, may have lost the claims on the links
@@ -192,27 +190,27 @@ class JobApplier:
         """
         # Claims on the links of a page may be on other nodes of a cluster. First these have to be
         # on the replicas; then none of the primaries may have been replaced before.
-        acknowledged = yield from self._wait_for_replicas()
+        acknowledged = await self._wait_for_replicas()
         if self._server.is_many:
-            yield from self.identify_server()
+            await self.identify_server()
         try:
-            unrecorded = yield from self._confirm(jobs)
+            unrecorded = await self._confirm(jobs)
         except RestartedError:
             if self._server.refused():
-                self._unsteady()
-            yield from self.identify_server()
-            unrecorded = yield from self._confirm(jobs)
+                self._failover.server_unsteady()
+            await self.identify_server()
+            unrecorded = await self._confirm(jobs)
         if not self._replicas.has_enough(acknowledged):
-            self._unreplicated(len(jobs), acknowledged)
+            self._failover.unreplicated(len(jobs), acknowledged)
         return unrecorded
 
-    def check_replicas(self) -> Steps[None]:
+    async def check_replicas(self) -> None:
         """Notify whether there are too few replicas, before there are any pages."""
-        acknowledged = yield from self._wait_for_replicas()
+        acknowledged = await self._wait_for_replicas()
         if not self._replicas.has_enough(acknowledged):
-            self._unreplicated(0, acknowledged)
+            self._failover.unreplicated(0, acknowledged)
 
-    def _wait_for_replicas(self) -> Steps[Acknowledged]:
+    async def _wait_for_replicas(self) -> Acknowledged:
         """Wait until replicas have what was written before, but not for long.
 
         Pages are recorded all the same then: if they waited until a missing replica is back, a
@@ -221,20 +219,19 @@ class JobApplier:
         wait = self._replicas.next_wait()
         if wait is None:
             return Acknowledged(0)
-        acknowledged: Acknowledged = yield Step(wait=wait)
+        acknowledged: Acknowledged = await self._server.wait(wait)
         self._replicas.note(acknowledged)
         return acknowledged
 
-    def _confirm(self, jobs: Sequence[Job]) -> Steps[list[bytes]]:
-        run = partial(Step, jobs[0].window)
+    async def _confirm(self, jobs: Sequence[Job]) -> list[bytes]:
+        run = partial(self._server.run, jobs[0].window)
         if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
-            yield from self._repeat(run, [job.item for job in repeated], failures.RESTARTED)
-            self._repeated(repeated)
+            await self._repeat(run, [job.item for job in repeated], failures.RESTARTED)
+            self._failover.repeated(repeated)
         current = [job for job in jobs if job.epoch >= self._server.restarted]
-        settled = list[Job]()
-        left = list[bytes]()
+        settled, left = list[Job](), list[bytes]()
         for job in current:
-            if self._depends_on_others(job):
+            if self._is_doubtful(job):
                 left.append(job.item)
             else:
                 settled.append(job)
@@ -242,7 +239,8 @@ class JobApplier:
         if left:
             why = dict.fromkeys(left, failures.OTHERS_LINK)
             hides = jobs[0].kind is JobKind.CONFIRM  # else it is read in each run
-            yield run(self._release_mine(left, self._retry, why, hides=hides))
+            await run(self._release_mine(left, self._retry, why, hides=hides))
+            self._doubtful.difference_update(map(field_of, left))
         if jobs[0].kind is JobKind.CONFIRM:
             confirm = partial(
                 claim_protocol.confirm,
@@ -251,20 +249,20 @@ class JobApplier:
                 server=self._server.id,
                 kept=self._ledger.kept(settled) if self._ledger else None,
             )
-            verdicts = yield run(confirm)
+            verdicts = await run(confirm)
             # Afterwards: a page that is not confirmed must not be seen by way of its URL.
-            bases = yield from self._record_bases(jobs[0].window, crawled, verdicts)
+            bases = await self._record_bases(jobs[0].window, crawled, verdicts)
             unrecorded = _unrecorded(crawled, verdicts) + bases
         else:
-            yield from self._release(run, crawled, server=self._server.id)
+            await self._release(run, crawled, server=self._server.id)
             unrecorded = []
         if crawled:
             self._server.refusals = 0
         return unrecorded
 
-    def _record_bases(
+    async def _record_bases(
         self, window: str, items: Sequence[bytes], verdicts: Sequence[Verdict]
-    ) -> Steps[list[bytes]]:
+    ) -> list[bytes]:
         """Record the URLs of versions that were recorded; return those for which there is no room.
 
         If the server fails, they are recorded with the next ones: the versions are not confirmed a
@@ -278,22 +276,25 @@ class JobApplier:
         if not bases:
             return []
         ordered = sorted(bases)
-        recorded = yield Step(window, partial(renew, items=ordered))
+        recorded = await self._server.run(window, partial(renew, items=ordered))
         bases.clear()
         return _unrecorded(ordered, recorded)
 
-    def _depends_on_others(self, page: Job) -> bool:
-        """Whether another worker may lose a request that the page yielded, and only the page has.
+    def _is_doubtful(self, page: Job) -> bool:
+        """Whether another worker may lose a request that a page yielded, and only the page has.
 
-        Then the page must not be recorded: it would not yield the request again.
+        It must not be recorded then, and so must not the pages that have waited for it.
         """
-        return bool(self._others & page.relies_on or self._unkept & page.yielded)
+        is_doubtful = field_of(page.item) in self._doubtful
+        if is_doubtful:
+            self._doubtful.update(page.waiting)
+        return is_doubtful
 
-    def _repeat(self, run: Run, items: Sequence[bytes], reason: str) -> Steps[None]:
+    async def _repeat(self, run: Run, items: Sequence[bytes], reason: str) -> None:
         """Leave pages to the next look at claims, which is soon."""
         assert self._retry is not None  # noqa: S101 - pages are claimed
         due_now = replace(self._retry, seconds=0, attempts=FOREVER)
-        yield run(self._release_mine(items, due_now, dict.fromkeys(items, reason)))
+        await run(self._release_mine(items, due_now, dict.fromkeys(items, reason)))
         self._freed()
 
     def _release_mine(
@@ -309,14 +310,14 @@ class JobApplier:
             retry = replace(retry, reasons=by_field, hides=hides)
         return lambda session: claim_protocol.release(session, items, self._worker, retry)
 
-    def identify_server(self) -> Steps[None]:
+    async def identify_server(self) -> None:
         """Note whether the server is another process than before.
 
         What was claimed since an outage began is queued here, and claimed on the new server: only
         pages that began before the outage are crawled again.
         """
-        if self._server.identify((yield Step())):
-            self._restarted(self._server.restarted)
+        if self._server.identify(await self._server.ask_id()):
+            self._failover.server_restarted()
 
 
 def _unrecorded(items: Sequence[bytes], verdicts: Sequence[Verdict]) -> list[bytes]:

@@ -14,8 +14,6 @@ from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.options import EXTEND
 from scrapy_bloom.bloom.protocol import deletion
-from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
-from scrapy_bloom.bloom.protocol.session import FilterSession, touches
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 #: Is called with a filter's key, its window, an event, and the ring that changed.
@@ -59,23 +57,6 @@ class Filters:
         """From now on, do not wait for a host name to be resolved: rather fail at once."""
         for bloom in self.by_window.values():
             bloom.may_connect = not self.connection.resolves
-
-    def server_id(self) -> str:
-        """Return what names the server's process: another one may have lost what was written last.
-
-        Raises:
-            StorageError: the server does not answer.
-        """
-        return self.default.server_id()
-
-    def wait(self, wait: Wait) -> Acknowledged:
-        """Wait until replicas have what all clients wrote before.
-
-        Raises:
-            StorageError: the server does not answer.
-        """
-        sessions = [bloom.session for bloom in self.by_window.values()]
-        return self.default.wait(touches(sessions), wait)
 
     def noted_windows(self, names: Sequence[str]) -> set[str]:
         """Note in the main filter which windows there are; return all that were noted before.
@@ -137,17 +118,6 @@ def connect_filters(
     if len(blooms) == 1:
         blooms[DEFAULT].keep_connection()
     return Filters(blooms, connection, left)
-
-
-def newest_rings(first: FilterSession, second: FilterSession) -> list[Ring]:
-    """Return the rings of a filter's blocks, as the session that used them last holds them.
-
-    Empty if the filter is not open.
-    """
-    if not first.complete or not second.complete or first.header != second.header:
-        return []
-    pairs = ((held.ring, second.held[block].ring) for block, held in first.held.items())
-    return [max(pair, key=lambda ring: ring.active.number) for pair in pairs]
 
 
 def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connection:

@@ -1,18 +1,13 @@
-"""Queued writes: what they are, their order, and the steps that apply them."""
+"""Queued writes: what they are, and their order."""
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import takewhile
-from typing import Any, TypeVar
+from itertools import islice, takewhile
 
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Wait
-from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.settings import DEFAULT
 
 
 class JobKind(Enum):
@@ -65,11 +60,8 @@ class Job:
         block: the claim's block, for DROP.
         epoch: the epoch in which the page began to yield, for CONFIRM and DONE.
         is_last: whether all jobs before it come first: claims on the page's links.
-        relies_on: for CONFIRM and DONE, claims of pages that wait for requests which this page has
-            yielded too: if one is another worker's, the page is left for later.
-        yielded: likewise, claims on requests that it yielded: if one is another worker's, without
-            the request, the page is left for later.
         page: field of the claim of the page that yielded it, for CLAIM and KEEP.
+        waiting: for CONFIRM and DONE, fields of the claims of pages that have waited for it.
         reason: why its page failed, for FAIL, LATER and REPEAT; why it is missing, for CONFIRM.
     """
 
@@ -81,9 +73,8 @@ class Job:
     epoch: int = 0
     is_last: bool = False
     page: str = ""
+    waiting: tuple[str, ...] = ()
     reason: str = ""
-    relies_on: frozenset[tuple[str, bytes]] = frozenset()
-    yielded: frozenset[tuple[str, bytes]] = frozenset()
 
 
 def group(job: Job) -> tuple[JobKind, str]:
@@ -110,45 +101,42 @@ def freeing_first(jobs: Iterable[Job]) -> tuple[list[Job], list[Job]]:
 
 
 class JobQueue:
-    """The jobs that wait, in their order. The crawl's thread appends; that or another one takes.
+    """The jobs that wait, in their order.
 
     Attributes:
+        wake: is set when there are any, or the writer has something else to do.
         length: characters of the requests in them.
     """
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
-        self._added = self._taken = 0
+        self.wake = asyncio.Event()
+        self.length = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    @property
-    def length(self) -> int:
-        """Characters of the requests in jobs that wait."""
-        return self._added - self._taken
-
-    def append(self, job: Job) -> None:
+    def put(self, job: Job) -> None:
         """Add a job."""
         self._jobs.append(job)
-        self._added += len(job.request)
+        self.length += len(job.request)
+        self.wake.set()
 
     def first_batch(self, most: int) -> list[Job]:
         """Return the first jobs, as long as they are of one kind and for one filter."""
-        # By number: the other thread may append, and an iterator of a deque would fail.
-        first = (self._jobs[number] for number in range(min(most, len(self._jobs))))
-        return list(takewhile(lambda job: group(job) == group(self._jobs[0]), first))
+        first = group(self._jobs[0])
+        return list(takewhile(lambda job: group(job) == first, islice(self._jobs, most)))
 
     def take(self, count: int) -> list[Job]:
         """Remove the first jobs, and return them."""
         jobs = [self._jobs.popleft() for _ in range(count)]
-        self._taken += sum(len(job.request) for job in jobs)
+        self.length -= sum(len(job.request) for job in jobs)
         return jobs
 
     def put_back(self, jobs: Sequence[Job]) -> None:
         """Add jobs before all others."""
         self._jobs.extendleft(reversed(jobs))
-        self._taken -= sum(len(job.request) for job in jobs)
+        self.length += sum(len(job.request) for job in jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,48 +152,3 @@ class ClaimOwner:
     owner: str = ""
     worker: str = ""
     retry: RetryPolicy | None = None
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something to ask the server.
-
-    Args:
-        window: of the filter.
-        operation: is run on it; None to identify the server's process.
-        wait: if given, is waited for instead.
-    """
-
-    window: str = DEFAULT
-    operation: Callable[[FilterSession], Operation[Any]] | None = None
-    wait: Wait | None = None
-
-
-#: Makes the step of an operation.
-Run = Callable[[Callable[[FilterSession], Operation[Any]]], Step]
-#: Yields steps, receives what they return, returns its result.
-Steps = Generator[Step, Any, T]
-
-
-def run_blocking(steps: Steps[T], filters: Filters) -> T:
-    """Carry out steps and return their result."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                if step.wait is not None:
-                    answer: Any = filters.wait(step.wait)
-                elif step.operation is None:
-                    answer = filters.server_id()
-                else:
-                    answer = filters.by_window[step.window].run(step.operation)
-            except Exception as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result

@@ -155,11 +155,15 @@ class LocalState:
         self._offsets: dict[str, float] = {}
         #: Fingerprints of the window "run", and those that are not recorded in a filter.
         self._taken: set[bytes] = set()
+        #: Those of them that jobs will record, or claim, in a filter.
+        self._late: set[bytes] = set()
         #: Those of them that a filter has recorded since, while lookups still went without it.
         self._recorded: set[bytes] = set()
         #: Those of them that stay, also once a filter has claimed them.
         self._for_run: set[bytes] = set()
         self._reserved: dict[Key, Reserved] = {}
+        #: Claims in the window "run" that this run takes up again, although they are taken.
+        self.to_repeat: set[Key] = set()
         self.versions = ClaimedVersions(self._slots, self._place, self._add, clock)
 
     # -- recorded here only --
@@ -168,15 +172,22 @@ class LocalState:
         """Whether a URL is recorded here; a filter may have it too."""
         return item in self._taken
 
-    def take(self, item: bytes, *, for_run: bool = False) -> bool:
+    def is_over(self, item: bytes) -> bool:
+        """Whether a URL is recorded here, and its request is not under way: no job records it."""
+        return item in self._taken and item not in self._late
+
+    def take(self, item: bytes, *, for_run: bool = False, is_late: bool = False) -> bool:
         """Record a URL here; return whether it was new.
 
         Args:
             item: its fingerprint, or that of its version.
             for_run: whether it stays until the crawl ends, because no filter remembers it.
+            is_late: whether a job will record it in a filter.
         """
         is_new = item not in self._taken
         self._taken.add(item)
+        if is_late:
+            self._late.add(item)
         if for_run:
             base = base_of(item)
             items = (item,) if base is None else (item, base)
@@ -184,22 +195,28 @@ class LocalState:
             self._for_run.update(items)
         return is_new
 
-    def recorded(self, keys: Collection[Key], *, is_up: bool) -> None:
-        """Note URLs that a filter has recorded; forget them here once lookups use the filter."""
+    def recorded(
+        self, keys: Collection[Key], unrecorded: Collection[bytes], *, is_up: bool
+    ) -> None:
+        """Note URLs that a filter has recorded; forget them here once lookups use the filter.
+
+        Args:
+            keys: of the URLs.
+            unrecorded: those, or others, for which it has no room: they are kept here.
+            is_up: whether lookups use it.
+        """
         for key in keys:
             self._add(key, 0)
         self._recorded.update(item for _, item in keys)
+        self._recorded.difference_update(unrecorded)
         if is_up:
             self.server_is_used()
-
-    def keep(self, items: Collection[bytes]) -> None:
-        """Keep URLs recorded here for which a filter has no room."""
-        self._recorded.difference_update(items)
-        self._taken.update(items)
+        self._taken.update(unrecorded)
 
     def server_is_used(self) -> None:
         """Forget the URLs that the filters have recorded."""
         self._taken -= self._recorded - self._for_run
+        self._late -= self._recorded
         self._recorded.clear()
 
     # -- verdicts that the scheduler has not been offered --

@@ -18,13 +18,11 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.http import Response
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl.claims.policy import Lookup
-from scrapy_bloom.crawl.deduplicator import Deduplicator
+from scrapy_bloom.crawl.crawl import Crawl
 from scrapy_bloom.crawl.engine_hooks import check_method, drop_parsed
-from scrapy_bloom.crawl.runtime import has_asyncio, next_turn
+from scrapy_bloom.crawl.lookups import Lookup
 
 #: Outputs after which the event loop gets a turn, though the callback has more of them ready.
 MAX_PER_TURN = 64
@@ -37,7 +35,7 @@ class Outputs:
 
     Args:
         crawler: the running crawler.
-        deduplicator: decides which requests are new.
+        crawl: decides which requests are new, and follows pages.
         batch: requests of a page that are looked up together, at most; 0 looks up none.
         log: logs a dropped request.
     """
@@ -45,11 +43,12 @@ class Outputs:
     def __init__(
         self,
         crawler: Crawler,
-        deduplicator: Deduplicator,
+        crawl: Crawl,
         batch: int,
         log: Callable[[Request, Spider], None],
     ) -> None:
-        self.deduplicator, self.batch, self._log = deduplicator, batch, log
+        self.decider, self.claims = crawl.decider, crawl.claims
+        self.batch, self._log = batch, log
         #: Whether the filter is closed: all requests go on to the scheduler.
         self.is_closed = False
         self.scraper: Any = None
@@ -100,7 +99,8 @@ class Outputs:
         """Note that a pipeline has raised: for the signal ``item_error``."""
         assert failure.value is not None  # noqa: S101 - Scrapy has caught it
         for page in self._pages.get(id(response), ()):
-            self.deduplicator.item_failed(page, failure.value)
+            if self.claims is not None:
+                self.claims.tracker.raised(page, failure.value, in_pipeline=True)
 
     async def pass_on(
         self, outputs: list[Any], request: Request, response: Response | Failure
@@ -123,7 +123,7 @@ class Outputs:
 
     def drop(self, request: Request, lookup: Lookup) -> None:
         """Drop a duplicate, as the scheduler and the engine do."""
-        self.deduplicator.count_seen(lookup)
+        self.decider.count_seen(lookup)
         spider = self._crawler.spider
         assert spider is not None  # noqa: S101 - it has yielded the request
         self._log(request, spider)
@@ -147,16 +147,15 @@ class _Page:
     """
 
     def __init__(self, crawl: Outputs, request: Request, response: Response | Failure) -> None:
-        self._crawl, self._deduplicator = crawl, crawl.deduplicator
+        self._crawl, self._decider = crawl, crawl.decider
         self._request, self._response = request, response
-        self._note = self._deduplicator.yields(request)
-        self._has_asyncio = has_asyncio()
+        self._note = crawl.claims.tracker.yields(request) if crawl.claims else None
         #: Gathered outputs, with the lookups of requests that need one.
         self._gathered: list[tuple[Any, Lookup | None]] = []
         self._lookups: dict[tuple[str, bytes], Lookup] = {}
         self._items = 0
         #: Tasks that process outputs handed over, and the number of items in them.
-        self._handing_over: list[Any] = []
+        self._handing_over: list[asyncio.Task[None]] = []
         self._busy = 0
         #: One lookup at a time, so that requests keep their order.
         self._lookup = asyncio.Lock()
@@ -222,11 +221,12 @@ class _Page:
             return
         try:
             is_looked_up = self._crawl.batch and not self._crawl.is_closed
-            prepare = self._deduplicator.prepare
-            lookup = prepare(output, self._request) if is_looked_up else None
+            prepare = self._decider.prepare
+            lookup = prepare(output) if is_looked_up else None
         except Exception as error:
             # Scrapy would lose it without a log line.
-            self._deduplicator.lost_link(self._request, error)
+            if self._crawl.claims is not None:
+                self._crawl.claims.tracker.raised(self._request, error)
             return
         if lookup is not None:
             if lookup.verdict is not None:
@@ -262,10 +262,7 @@ class _Page:
         weight = max(1, self._items)
         self._busy += weight
         handing_over = self._hand_over(*self._take(), weight)
-        if self._has_asyncio:
-            self._handing_over.append(asyncio.ensure_future(handing_over))
-        else:
-            self._handing_over.append(Deferred.fromCoroutine(handing_over))
+        self._handing_over.append(asyncio.ensure_future(handing_over))
 
     async def _hand_over(
         self,
@@ -277,7 +274,7 @@ class _Page:
         try:
             async with self._lookup:
                 if lookups:
-                    await self._deduplicator.decide_many(lookups)
+                    await self._decider.decide_many(lookups)
             if outputs := [output for output, lookup in gathered if self._goes_on(output, lookup)]:
                 await self._crawl.pass_on(outputs, self._request, self._response)
         finally:
@@ -295,11 +292,8 @@ class _Page:
         """Give the loop its turn, and wait until more items may be handed over."""
         if self._in_turn >= MAX_PER_TURN:
             self._in_turn = 0
-            await self._wait(next_turn())
+            await self._wait(asyncio.sleep(0))
         while self._busy >= self._crawl.max_items:
-            if not self._has_asyncio:
-                await self._handing_over.pop(0)
-                continue
             self._handing_over = [one for one in self._handing_over if not one.done()]
             await self._wait(asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED))
 

@@ -16,11 +16,11 @@ from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, R
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.crawl import advice
-from scrapy_bloom.crawl.claims.workers import Queue
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.opening import Opening
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
+from scrapy_bloom.crawl.workers import Queue
 from scrapy_bloom.settings import ITEMS, BloomSettings
 
 #: Stats of the last log lines, as ``Tally`` has them.
@@ -233,9 +233,8 @@ class Report:
         text = "%r cleared: all URLs are new (SCHEDULER_FLUSH_ON_START is set in this project)"
         logger.warning(tagged("cleared", text), bloom)
 
-    def closed(self, round_trips: int, left: int) -> None:
-        """Set what the background thread did; log how many queued writes were not applied."""
-        self.stats.set("background_round_trips", round_trips)
+    def closed(self, left: int) -> None:
+        """Log how many queued writes were not applied."""
         if left:
             logger.warning(
                 tagged(

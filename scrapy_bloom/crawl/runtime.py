@@ -1,66 +1,28 @@
-"""The surroundings of a crawl: time, chance, threads, and calls into its own thread.
-
-A simulator passes another ``Runtime``; with its own ``connect_filters`` it then drives everything.
-"""
+"""Time and chance of a crawl, and coroutines that never wait."""
 
 import asyncio
 import secrets
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from twisted.internet.task import deferLater
-
-#: Schedules a function in the crawl's thread.
-InMain = Callable[[Callable[[], object]], object]
-
-
-def start_thread(target: Callable[[], None]) -> threading.Thread:
-    """Start a thread that does not keep the process alive."""
-    thread = threading.Thread(target=target, name="scrapy-bloom", daemon=True)
-    thread.start()
-    return thread
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Time, chance and threads.
+    """Time and chance.
 
     Args:
         monotonic: returns seconds that never go back.
-        sleep: blocks the calling thread for some seconds.
+        sleep: blocks for some seconds.
         token: returns so many random bytes as hexadecimal text.
-        event: makes an event that threads wait for.
-        start_thread: runs a function in a new thread.
-        in_main: schedules a function in the crawl's thread; None to find the way in ``to_main``.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
     token: Callable[[int], str] = secrets.token_hex
-    event: Callable[[], threading.Event] = threading.Event
-    start_thread: Callable[[Callable[[], None]], threading.Thread] = start_thread
-    in_main: InMain | None = None
-
-    def to_main(self) -> InMain:
-        """Return what schedules functions in the calling thread, which runs a loop or reactor."""
-        if self.in_main is not None:
-            return self.in_main
-        try:
-            return asyncio.get_running_loop().call_soon_threadsafe
-        except RuntimeError:
-            # Another reactor than asyncio's.
-            return _reactor().callFromThread  # type: ignore[no-any-return]
-
-
-async def next_turn() -> None:
-    """Let the event loop, or the reactor, run its other tasks."""
-    if has_asyncio():
-        await asyncio.sleep(0)
-    else:
-        await deferLater(_reactor(), 0)
 
 
 def has_asyncio() -> bool:
@@ -72,7 +34,27 @@ def has_asyncio() -> bool:
     return True
 
 
-def _reactor() -> Any:
-    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+def finish_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, because what it awaits blocks; return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise AssertionError("it waits")
 
-    return reactor
+
+async def in_thread(blocking: Callable[[], object]) -> None:
+    """Run a function that blocks in a thread of asyncio's pool."""
+    await asyncio.to_thread(blocking)
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, or so many seconds; return whether it has happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

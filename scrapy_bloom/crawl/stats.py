@@ -72,7 +72,6 @@ STATS: Mapping[str, Stat] = {
         estimated_error_rate="chance that a new URL counts as seen",
         round_trips="round trips that the crawl waited for",
         async_round_trips="round trips during which the crawl went on",
-        background_round_trips="round trips of the background thread",
     ),
 }
 

@@ -1,7 +1,6 @@
-"""Fixtures of several files: servers to stop, dupefilters, and the background thread alone."""
+"""Fixtures of several files: servers to stop, and dupefilters."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -11,12 +10,10 @@ from support.dupefilters import Make
 from support.odd_site import LabOf, labs
 from support.servers import LASTING, Server
 from support.workers import Shop
-from support.write_behind import TIMEOUT, EventLog, FakeServer, MakeWriter
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl import apply_jobs, loop_writer, server_state, write_behind
-from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.crawl import server as crawl_server
+from scrapy_bloom.crawl import writer
 
 
 @pytest.fixture
@@ -36,47 +33,9 @@ def lasting_server(any_binary: str) -> Iterator[Server]:
 @pytest.fixture
 def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are applied, and the server is looked for, after shorter times."""
-    for module in (loop_writer, write_behind):
-        monkeypatch.setattr(module, "FLUSH_SECONDS", 0.01)
-    monkeypatch.setattr(server_state, "FIRST_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(server_state, "LAST_RETRY_SECONDS", 0.1)
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    """A server in memory: an operation on it is a name and items."""
-
-    def named(name: str) -> Callable[..., tuple[str, Sequence[bytes], str]]:
-        return lambda _, items, *args, server="", **kwargs: (name, items, server)
-
-    for name in ("claim", "confirm", "hold", "release"):
-        monkeypatch.setattr(claim_protocol, name, named(name))
-    monkeypatch.setattr(apply_jobs, "add", named("add"))
-    return FakeServer()
-
-
-@pytest.fixture
-def events() -> Iterator[EventLog]:
-    """Receives the events of writers."""
-    events = EventLog()
-    yield events
-    events.close()
-
-
-@pytest.fixture
-def make_writer(fake: FakeServer, events: EventLog) -> Iterator[MakeWriter]:
-    """Makes writers on the server in memory; at the end, they stop and close their connections."""
-    made: list[WriteBehind] = []
-
-    def make(**options: Any) -> WriteBehind:
-        made.append(WriteBehind(fake.filters, events.queue.put, events, **options))
-        return made[-1]
-
-    yield make
-    for writer in made:
-        writer.stop(TIMEOUT)
-    events.close()
-    assert fake.open == 0, "a connection is left"
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(crawl_server, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(crawl_server, "LAST_RETRY_SECONDS", 0.1)
 
 
 @pytest.fixture

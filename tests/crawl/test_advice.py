@@ -5,47 +5,54 @@ import logging
 import pytest
 import redis
 from scrapy import Request
-from support.dupefilters import Make, UrlFingerprinter, stats
+from support.dupefilters import Make, UrlFingerprinter, shut, stats
+from support.loops import in_loop
 
-from scrapy_bloom import FilterMismatchError
+from scrapy_bloom import BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
+from scrapy_bloom.crawl.runtime import finish_now
 
 
-def test_eviction_is_warned_about(
+@in_loop
+async def test_eviction_is_warned_about(
     make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        make()
+        scheduled = make()
     finally:
         client.config_set("maxmemory-policy", "noeviction")
     assert "maxmemory-policy is allkeys-lru" in caplog.text
     caplog.clear()
-    make(BLOOM_REMEMBER="crawled")
+    crawled = make(BLOOM_REMEMBER="crawled")
     assert not caplog.records
+    await shut(scheduled, crawled)
 
 
-def test_an_http_cache_that_never_expires_is_warned_about(
+@in_loop
+async def test_an_http_cache_that_never_expires_is_warned_about(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make(HTTPCACHE_ENABLED=True)
+    made = [make(HTTPCACHE_ENABLED=True)]
     assert "HTTPCACHE_EXPIRATION_SECS = 0 never expires" in caplog.text
     caplog.clear()
     policy = "scrapy.extensions.httpcache.RFC2616Policy"
     for good in ({"HTTPCACHE_EXPIRATION_SECS": 3600}, {"HTTPCACHE_POLICY": policy}):
-        make(BLOOM_REMEMBER="crawled", HTTPCACHE_ENABLED=True, **good)
+        made += [make(BLOOM_REMEMBER="crawled", HTTPCACHE_ENABLED=True, **good)]
     assert not caplog.records
+    await shut(*made)
 
 
-def test_another_fingerprinter_than_the_filters_is_warned_about(
+@in_loop
+async def test_another_fingerprinter_than_the_filters_is_warned_about(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make(BLOOM_REMEMBER="crawled")
-    make(BLOOM_REMEMBER="crawled")
+    made = [make(BLOOM_REMEMBER="crawled") for _ in range(2)]
     assert not caplog.records
-    make(REQUEST_FINGERPRINTER_CLASS=UrlFingerprinter)
+    made.append(make(REQUEST_FINGERPRINTER_CLASS=UrlFingerprinter))
     assert "fingerprints of 'scrapy.utils.request.RequestFingerprinter'" in caplog.text
     assert "UrlFingerprinter" in caplog.text
+    await shut(*made)
 
 
 def test_changed_settings_are_applied_once_and_said_in_a_line(
@@ -134,22 +141,15 @@ def test_what_an_earlier_run_was_given_does_not_count(make: Make) -> None:
 
 
 def test_a_worker_that_connects_again_undoes_no_settings(make: Make, client: redis.Redis) -> None:
-    """Those of a run count when it begins; a filter that is lost is made by them."""
+    """Those of a run count when it begins."""
     worker = make(BLOOM_RECRAWL_AFTER="2 months", BLOOM_CAPACITY=500)
-    connect = worker._crawl.connections.connector(lambda call: call)
     make(BLOOM_RECRAWL_AFTER="6 months")
-
-    def reconnected() -> Config:
-        filters = connect()
-        filters.default.open()
-        config = filters.default.config
-        filters.close()
-        assert config
-        return config
-
-    assert (reconnected().window, reconnected().capacity) == ("6 months", 10_000)
-    client.flushall()
-    assert (reconnected().window, reconnected().capacity) == ("2 months", 500)
+    assert worker._crawl is not None
+    finish_now(worker._crawl.server.reopen())
+    found = BloomFilter(client, "shop:bloom").look()
+    assert found is not None
+    config = found.rings[0].config
+    assert (config.window, config.capacity) == ("6 months", 10_000)
 
 
 def test_a_window_of_seconds_is_warned_about_before_it_forgets(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from support.loops import eventually, in_loop
+from support.loops import in_loop
 from support.outages import killed, stalled
 from support.servers import Server
 from support.workers import TIMEOUT, Worker, marked
@@ -23,15 +23,14 @@ async def test_a_crawl_ends_in_time_without_the_server_and_says_what_is_not_reco
     own_server: Server,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
         with outage(own_server):
             assert not any(worker.sees(number) for number in range(3))
             begin = time.monotonic()
-            worker.dupefilter.close("finished")
+            await worker.close()
             assert time.monotonic() - begin < 2 * TIMEOUT + 2
         assert "3 records could not be written" in caplog.text
         assert not worker.sees(3)
-    await eventually(lambda: not worker.thread._thread.is_alive(), "the thread ends")
     assert marked(own_server, remember) <= 3
 
 
@@ -40,12 +39,10 @@ async def test_a_crawl_ends_in_time_without_the_server_and_says_what_is_not_reco
 async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
     remember: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker,
-        killed(own_server),
-    ):
-        worker.thread.server._failures = 1_000  # the next attempt would be late
-        assert not any(worker.sees(number) for number in range(3))
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker:
+        with killed(own_server):
+            worker.server._failures = 1_000  # the next attempt would be late
+            assert not any(worker.sees(number) for number in range(3))
     assert marked(own_server, remember) == 3
     assert "could not be written" not in caplog.text
 
@@ -63,11 +60,11 @@ async def test_a_crawl_that_ends_without_the_server_says_what_it_did_and_what_is
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    with Worker(own_server.url) as worker:
+    async with Worker(own_server.url) as worker:
         assert not worker.sees(0)
         with outage(own_server):
             assert not (is_noticed and worker.sees(1))
-            worker.dupefilter.close("finished")
+            await worker.close()
         new = "1 new, 1 crawled without the server's answer" if is_noticed else "1 new"
         assert f"{new}, 0 seen, 0 failed in this process; how many URLs are" in caplog.text
         assert "what it holds at the end is not known: " in caplog.text
@@ -81,9 +78,9 @@ async def test_a_server_that_is_back_at_the_end_says_what_it_holds(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with Worker(own_server.url, BLOOM_REMEMBER="scheduled", BLOOM_TIMEOUT=5) as worker:
+    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled", BLOOM_TIMEOUT=5) as worker:
         with killed(own_server):
-            worker.thread.server._failures = 1_000  # the next attempt would be late
+            worker.server._failures = 1_000  # the next attempt would be late
             assert not worker.sees(0)
-        worker.dupefilter.close("finished")
+        await worker.close()
     assert "0 seen, 0 failed in this process; 1 URL" in caplog.text

@@ -29,7 +29,7 @@ def lockstep(node: Server, **settings: object) -> Iterator[Lockstep]:
 
 @in_loop
 async def fill_slots(node: Server, slots: dict[int, int]) -> None:
-    with worker_on(node.port, **SETTINGS) as worker:
+    async with worker_on(node.port, **SETTINGS) as worker:
         slots.update(slots_of_pages(worker, range(PAGES * PAGE)))
 
 

@@ -1,7 +1,7 @@
 """A node of a cluster fails: the blocks on the others are used as before."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -74,7 +74,7 @@ async def outlive(
     look_up: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with (
+    async with (
         worker_on(nodes[0].port, BLOOM_TIMEOUT=TIMEOUT, BLOOM_REMEMBER=remember) as one,
         worker_on(nodes[0].port, BLOOM_TIMEOUT=TIMEOUT, BLOOM_REMEMBER=remember) as two,
     ):
@@ -86,9 +86,9 @@ async def outlive(
             assert not await look_up(one, SECOND)
             assert await look_up(two, SECOND) == {*SECOND} - gone
             # Then it is not waited for.
-            round_trips = one.connections.round_trips + one.connections.async_round_trips
+            round_trips = one.round_trips
             assert not await look_up(one, THIRD)
-            after = one.connections.round_trips + one.connections.async_round_trips
+            after = one.round_trips
             assert after - round_trips <= len(THIRD) - len(gone & {*THIRD})
             assert await look_up(two, THIRD) == {*THIRD} - gone
             assert await look_up(one, [*FIRST, *SECOND, *THIRD]) == {*FIRST, *SECOND, *THIRD}
@@ -98,7 +98,7 @@ async def outlive(
                 )
         wait_for_cluster(nodes)
         for worker in (one, two):
-            await worker.back()
+            await worker.found_again()
             await eventually(
                 partial(is_written, worker, len(gone & {*SECOND, *THIRD})),
                 "what was seen without it is written",
@@ -132,15 +132,15 @@ def test_a_lost_reply_of_one_node_is_that_nodes(
 async def lose_one_reply(nodes: list[Server], kind: Kind, look_up: Any) -> None:
     # Without heartbeats, whose reply may be the one.
     settings = {"BLOOM_TIMEOUT": TIMEOUT, "BLOOM_REMEMBER": "scheduled"}
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         proxy = stack.enter_context(Proxy(nodes[1].port))
         with nodes[1].client() as client:
             client.config_set("cluster-announce-port", proxy.port)
         with nodes[0].client() as client:
             known = lambda: str(proxy.port) in str(client.execute_command("CLUSTER SLOTS"))  # noqa: E731
             await eventually(known, "the node is known by the proxy's port")
-        one = stack.enter_context(worker_on(nodes[0].port, **settings))
-        two = stack.enter_context(worker_on(nodes[0].port, **settings))
+        one = await stack.enter_async_context(worker_on(nodes[0].port, **settings))
+        two = await stack.enter_async_context(worker_on(nodes[0].port, **settings))
         gone = pages_on(nodes[1], one, range(FOURTH.stop))
         assert not await look_up(one, FIRST)
         assert await look_up(two, FIRST) == {*FIRST}
@@ -148,7 +148,7 @@ async def lose_one_reply(nodes: list[Server], kind: Kind, look_up: Any) -> None:
             assert not await look_up(one, SECOND)
         unknown = one.stat("unknown") + one.stat("offline")
         assert 0 < unknown <= len(gone & {*SECOND})
-        await one.back()
+        await one.found_again()
         await eventually(partial(is_written, one, unknown), "what was unknown is written")
         assert one.stat("outages") == 1
         # Whatever the node has done with the lost call: the pages are one's.

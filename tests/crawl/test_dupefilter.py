@@ -3,20 +3,20 @@
 import asyncio
 import logging
 import pickle
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import redis
 from scrapy import Request, Spider, signals
-from support.dupefilters import URL, Make, UrlFingerprinter, spider_of, stats
+from support.dupefilters import URL, Make, UrlFingerprinter, shut, spider_of, stats
+from support.loops import in_loop
 from support.outages import stalled
 from support.polling import until
 from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter, FilterMismatchError, StorageError
-from scrapy_bloom.crawl.claims.reclaimer import Reclaimer
+from scrapy_bloom.crawl.recovery import Recovery
 
 
 def test_a_request_is_seen_the_second_time(make: Make) -> None:
@@ -54,12 +54,12 @@ def test_stats_count_verdicts_and_round_trips(
 ) -> None:
     """The cache saves a round trip."""
     dupefilter = make(BLOOM_CACHE_SIZE=cache_size)
-    opening = dupefilter._crawl.connections.round_trips
+    opening = dupefilter._crawl.server.filters.round_trips
     for url in (URL, URL, "https://example.com/b"):
         dupefilter.request_seen(Request(url))
     assert stats(dupefilter)["bloom/new"] == 2
     assert stats(dupefilter)["bloom/seen"] == 1
-    assert dupefilter._crawl.connections.round_trips == opening + round_trips
+    assert dupefilter._crawl.server.filters.round_trips == opening + round_trips
 
 
 def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -232,7 +232,8 @@ def test_a_failed_open_leaves_no_connection(make: Make, client: redis.Redis) -> 
 
 @pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 @pytest.mark.parametrize(("flushes", "opened"), [(False, False), (True, False), (True, True)])
-def test_a_flush_clears_the_filter_at_the_start_of_a_crawl_that_is_set_to(
+@in_loop
+async def test_a_flush_clears_the_filter_at_the_start_of_a_crawl_that_is_set_to(
     make: Make, remember: str, flushes: bool, opened: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """scrapy-redis flushes before the spider is opened, and again at close."""
@@ -245,7 +246,9 @@ def test_a_flush_clears_the_filter_at_the_start_of_a_crawl_that_is_set_to(
     is_cleared = flushes and not opened
     assert ("cleared" in caplog.text) is is_cleared
     assert ("at the end of a worker is ignored" in caplog.text) is not is_cleared
-    assert make(BLOOM_REMEMBER=remember).request_seen(Request(URL)) is not is_cleared
+    other = make(BLOOM_REMEMBER=remember)
+    assert other.request_seen(Request(URL)) is not is_cleared
+    await shut(dupefilter, other)
 
 
 def test_a_filter_that_is_not_enabled_deduplicates_without_a_server(
@@ -324,7 +327,7 @@ def test_a_fault_of_the_filter_itself_costs_no_request_and_no_endless_crawl(
     def fail(*_: object) -> bool:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(dupefilter._deduplicator, "_decide", fail)
+    monkeypatch.setattr(dupefilter._crawl.decider, "_decide", fail)
     assert dupefilter.request_seen(Request(URL)) is False
     assert dupefilter.request_seen(Request(URL)) is True
     assert stats(dupefilter)["bloom/unknown"] == 2
@@ -390,13 +393,13 @@ def test_requests_carry_nothing_of_the_filter(make: Make) -> None:
     assert pickle.loads(pickle.dumps(request)).url == URL
 
 
-def test_what_fails_after_the_filters_are_open_is_raised_and_leaves_no_thread(
+def test_what_fails_after_the_filters_are_open_is_raised(
     make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(*args: object) -> None:
+    async def fail(*args: object) -> None:
         raise StorageError("the server went away")
 
-    monkeypatch.setattr(Reclaimer, "begin", fail)
+    monkeypatch.setattr(Recovery, "begin", fail)
 
     async def open_in_loop() -> None:
         dupefilter = make(is_open=False, BLOOM_REMEMBER="crawled", JOBDIR=str(tmp_path))
@@ -405,4 +408,3 @@ def test_what_fails_after_the_filters_are_open_is_raised_and_leaves_no_thread(
         assert dupefilter.filters is None
 
     asyncio.run(open_in_loop())
-    assert not any(thread.name == "scrapy-bloom" for thread in threading.enumerate())

@@ -8,7 +8,8 @@ import redis
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
-from support.dupefilters import URL, Make, spider_of, stats
+from support.dupefilters import URL, Make, shut, spider_of, stats
+from support.loops import in_loop
 
 from scrapy_bloom import FilterMismatchError
 from scrapy_bloom.crawl.identity import MAX_KEYS
@@ -117,7 +118,8 @@ def test_any_number_of_meta_keys_takes_no_memory(make: Make) -> None:
         ({}, {"bloom_recrawl_after": "run"}, False),
     ],
 )
-def test_what_is_named_already_is_not_advised_to_be_named(
+@in_loop
+async def test_what_is_named_already_is_not_advised_to_be_named(
     settings: dict[str, Any],
     meta: dict[str, str],
     is_advised: bool,
@@ -131,7 +133,7 @@ def test_what_is_named_already_is_not_advised_to_be_named(
         with caplog.at_level(logging.INFO):
             dupefilter.request_seen(Request("https://example.com/list", meta=meta))
             dupefilter.request_seen(page)
-            dupefilter.close("finished")
+            await shut(dupefilter)
     assert "nothing was new" in caplog.text
     assert ("name them by" in caplog.text) is is_advised
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,25 @@ HOST = "redis.test"
 async def test_a_server_that_forgets_its_scripts_is_no_outage(
     remember: str, own_server: Server
 ) -> None:
-    with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker, own_server.client() as client:
-        for number in range(5):
-            client.script_flush()
-            assert not worker.sees(number)
-            client.script_flush()
-            assert worker.sees(number)
-        assert worker.stat("outages") == worker.stat("unknown") == worker.stat("offline") == 0
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+        with own_server.client() as client:
+            for number in range(5):
+                client.script_flush()
+                assert not worker.sees(number)
+                client.script_flush()
+                assert worker.sees(number)
+            assert worker.stat("outages") == worker.stat("unknown") == worker.stat("offline") == 0
     assert marked(own_server, remember) == 5
 
 
 @in_loop
 async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
     hub = Request("https://example.com/", meta={"bloom_recrawl_after": "run"})
-    with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker, killed(own_server):
-        assert not worker.dupefilter.request_seen(hub)
-        assert worker.dupefilter.request_seen(hub)
-        assert worker.stat("outages") == 0
+    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+        with killed(own_server):
+            assert not worker.dupefilter.request_seen(hub)
+            assert worker.dupefilter.request_seen(hub)
+            assert worker.stat("outages") == 0
 
 
 # -- on the way back --
@@ -56,12 +58,12 @@ async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
 
 @in_loop
 async def test_outages_come_again(lasting_server: Server) -> None:
-    with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
+    async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
         for outage in range(3):
             with killed(lasting_server):
                 assert not worker.sees(outage)
                 assert not worker.sees(10 + outage)
-            await worker.back()
+            await worker.found_again()
             assert worker.stat("outages") == worker.stat("unknown") == outage + 1
         assert all(worker.sees(number) for number in (0, 1, 2, 10, 11, 12))
 
@@ -70,13 +72,13 @@ async def test_outages_come_again(lasting_server: Server) -> None:
 async def test_an_outage_that_a_write_notices_costs_the_crawl_nothing(
     own_server: Server,
 ) -> None:
-    with Worker(own_server.url) as worker:
+    async with Worker(own_server.url) as worker:
         with killed(own_server):
-            worker.thread.put(Job(JobKind.RELEASE, "default", b"anything"))
+            worker.jobs.put(Job(JobKind.RELEASE, "default", b"anything"))
             await eventually(lambda: worker.stat("outages"))
             assert not worker.sees(0)
             assert worker.sees(0)
-        await worker.back()
+        await worker.found_again()
         assert (worker.stat("unknown"), worker.stat("offline")) == (0, 1)
     assert claimed(own_server) == 1
 
@@ -86,35 +88,36 @@ async def test_an_outage_that_a_write_notices_costs_the_crawl_nothing(
 async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
     remember: str, lasting_server: Server
 ) -> None:
-    with Proxy(lasting_server.port) as proxy, Worker(proxy.url, BLOOM_REMEMBER=remember) as worker:
-        proxy.fault = Fault(Kind.RESET_REPLY, probability=0.05)
-        count = 0
+    with Proxy(lasting_server.port) as proxy:
+        async with Worker(proxy.url, BLOOM_REMEMBER=remember) as worker:
+            proxy.fault = Fault(Kind.RESET_REPLY, probability=0.05)
+            count = 0
 
-        def is_bad_enough() -> bool:
-            nonlocal count
-            assert not worker.sees(count)
-            assert worker.sees(count // 2)
-            count += 1
-            return worker.stat("outages") >= 3
+            def is_bad_enough() -> bool:
+                nonlocal count
+                assert not worker.sees(count)
+                assert worker.sees(count // 2)
+                count += 1
+                return worker.stat("outages") >= 3
 
-        await eventually(is_bad_enough, "the connection is reset")
-        proxy.fault = PASS
-        await worker.back()
-        await eventually(lambda: not worker.thread.queue)
-        assert all(worker.sees(number) for number in range(count))
-        assert marked(lasting_server, remember) == count
+            await eventually(is_bad_enough, "the connection is reset")
+            proxy.fault = PASS
+            await worker.found_again()
+            await eventually(lambda: not worker.jobs)
+            assert all(worker.sees(number) for number in range(count))
+            assert marked(lasting_server, remember) == count
 
 
 @pytest.mark.parametrize("remember", REMEMBER)
 @in_loop
 async def test_pages_are_made_up_for_in_their_windows(remember: str, own_server: Server) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("^$", "1 day"), ("^$", "2 days")]}
-    with Worker(own_server.url, BLOOM_REMEMBER=remember, **windows) as worker:
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember, **windows) as worker:
         with killed(own_server):
             for name in ("default", "1 day", "2 days", "1 day"):
                 worker.dupefilter.request_seen(in_window(name, name))
-        await worker.back()
-        await eventually(lambda: not worker.thread.queue)
+        await worker.found_again()
+        await eventually(lambda: not worker.jobs)
         names = ["1 day", "2 days", "default"]
         for place, name in enumerate(names):
             assert worker.dupefilter.request_seen(in_window(name, name))
@@ -135,15 +138,15 @@ async def test_the_spider_is_closed_once_if_that_is_wanted(
     remember: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"BLOOM_REMEMBER": remember, "BLOOM_ON_REDIS_ERROR": "close"}
-    with Worker(own_server.url, **settings) as worker:
+    async with Worker(own_server.url, **settings) as worker:
         with killed(own_server):
             assert not worker.sees(0)
             assert "The spider is closed, unless the server is back at once" in caplog.text
             await eventually(lambda: worker.engine.calls)
             assert not worker.sees(1), "requests go on until it is closed"
             assert worker.sees(1)
-            await eventually(lambda: worker.thread.server._failures > 2)
-        await worker.back()
+            await eventually(lambda: worker.server._failures > 2)
+        await worker.found_again()
         assert worker.engine.calls == [CLOSED_WITHOUT_SERVER]
     assert marked(own_server, remember) == 2
 
@@ -154,22 +157,22 @@ async def test_the_spider_is_not_closed_because_a_connection_was(
     host: str, own_server: Server
 ) -> None:
     """The crawl replaces an idle connection at once, unless it would have to resolve a name."""
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         stack.enter_context(known_host(HOST))
         url = f"redis://{host}:{own_server.port}/0"
         # With "scheduled", the thread has nothing to do: it does not notice a restart.
         settings = {"BLOOM_ON_REDIS_ERROR": "close", "BLOOM_REMEMBER": "scheduled"}
-        worker = stack.enter_context(Worker(url, **settings))
+        worker = await stack.enter_async_context(Worker(url, **settings))
         client = stack.enter_context(own_server.client())
         client.ping()
         kick(client)
         assert not worker.sees(0)
         assert worker.sees(0)
-        await worker.back()
+        await worker.found_again()
         with killed(own_server):
             pass
         assert not worker.sees(1)
-        await worker.back()
+        await worker.found_again()
         assert worker.sees(1)
         assert worker.stat("outages") == (2 if host == HOST else 0)
         assert worker.engine.calls == []
@@ -177,22 +180,23 @@ async def test_the_spider_is_not_closed_because_a_connection_was(
 
 @in_loop
 async def test_a_connection_that_was_closed_is_no_outage(own_server: Server) -> None:
-    with Worker(own_server.url) as worker, own_server.client() as client:
-        for number in range(3):
-            client.ping()
-            kick(client)
-            assert not worker.sees(number)
-            assert worker.sees(number)
-        assert worker.stat("outages") == worker.stat("unknown") == 0
+    async with Worker(own_server.url) as worker:
+        with own_server.client() as client:
+            for number in range(3):
+                client.ping()
+                kick(client)
+                assert not worker.sees(number)
+                assert worker.sees(number)
+            assert worker.stat("outages") == worker.stat("unknown") == 0
 
 
 @in_loop
 async def test_the_spider_is_not_closed_without_being_asked_to(own_server: Server) -> None:
-    with Worker(own_server.url) as worker:
+    async with Worker(own_server.url) as worker:
         with killed(own_server):
             assert not worker.sees(0)
-            await eventually(lambda: worker.thread.server._failures > 2)
-        await worker.back()
+            await eventually(lambda: worker.server._failures > 2)
+        await worker.found_again()
         assert worker.engine.calls == []
 
 
@@ -205,7 +209,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(failover, "MAX_OFFLINE", 5)
-    with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
         for outages in (1, 2):
             with killed(own_server):
                 assert not any(worker.sees(outages * 100 + number) for number in range(4))
@@ -213,9 +217,9 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
                 # Requests in flight at the pause are looked up, too.
                 assert not any(worker.sees(outages * 100 + number) for number in range(4, 9))
                 assert worker.engine.calls == ["pause", "unpause"] * (outages - 1) + ["pause"]
-            await worker.back()
+            await worker.found_again()
             assert worker.engine.calls == ["pause", "unpause"] * outages
-            await eventually(lambda: not worker.thread.queue)
+            await eventually(lambda: not worker.jobs)
     assert "remembers 5 requests by itself" in caplog.text
     assert marked(own_server, remember) == 9, "those of the second outage"
 
@@ -225,18 +229,18 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
 
 def process_of(worker: Worker) -> int:
     """Return the process id of an embedded server."""
-    connection: Any = worker.connections.filters.connection
+    connection: Any = worker.server.filters.connection
     with redis.Redis(unix_socket_path=str(connection._server.socket_path)) as client:
         return int(client.info("server")["process_id"])
 
 
 @in_loop
 async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
+    async with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
         assert not worker.dupefilter.request_seen(page(0))
         os.kill(process_of(worker), signal.SIGKILL)
         assert not worker.dupefilter.request_seen(page(1))
-        await worker.back()
+        await worker.found_again()
         assert all(worker.dupefilter.request_seen(page(number)) for number in range(2))
         assert worker.stat("outages") == 1
 
@@ -245,7 +249,7 @@ async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path
 async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Worker(f"embedded:{tmp_path / 'data'}") as worker:
+    async with Worker(f"embedded:{tmp_path / 'data'}") as worker:
         pid = process_of(worker)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -254,4 +258,4 @@ async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
             os.kill(pid, signal.SIGCONT)
         assert "did not answer in time: see whether it is up, or start the crawl" in caplog.text
         assert "BLOOM_REDIS_URL" not in caplog.text
-        await worker.back()
+        await worker.found_again()

@@ -10,8 +10,8 @@ from support.odd_site import Lab, LabOf, page
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.workers import Process, Worker
 
 #: Forged entries. Those of claims that are taken over cost 0.15 ms of CPU each.
 MANY, SOME = 100_000, 20_000

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 import redis
 from scrapy import Request
-from support.dupefilters import URL, Make
+from support.dupefilters import URL, Make, shut
+from support.loops import in_loop
 from support.odd_site import ERROR, MISSING, Done, LabOf, Reply, moved, page
 
 ITEMS = """
@@ -273,7 +274,8 @@ def test_a_page_with_an_item_waits_until_its_link_is_due(lab_of: LabOf) -> None:
 
 
 @pytest.mark.parametrize(("remember", "is_seen"), [("items", True), ("crawled", False)])
-def test_a_worker_pushes_a_page_once_to_a_shared_queue(
+@in_loop
+async def test_a_worker_pushes_a_page_once_to_a_shared_queue(
     make: Make, client: redis.Redis, remember: str, is_seen: bool
 ) -> None:
     """Another worker may crawl it, find no item and end its claim: only that worker knows."""
@@ -286,3 +288,4 @@ def test_a_worker_pushes_a_page_once_to_a_shared_queue(
     for claims in client.scan_iter("*:claims"):
         client.delete(claims)
     assert dupefilter.request_seen(Request(URL)) is is_seen
+    await shut(dupefilter)

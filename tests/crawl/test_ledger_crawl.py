@@ -18,7 +18,6 @@ from scrapy_bloom.bloom.model.keys import Keys
 
 LEDGER: dict[str, Any] = {"BLOOM_LEDGER": True, "BLOOM_RECRAWL_AFTER": "6 months"}
 PAGES = [f"/{number}" for number in range(40)]
-SELECT = "twisted.internet.selectreactor.SelectReactor"
 #: Half a year later; then another half a year.
 LATER, MUCH_LATER = (2027, 7, 20), (2028, 1, 20)
 
@@ -57,7 +56,6 @@ def missing(lab: Lab) -> Mapping[str, tuple[int, str]]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"TWISTED_REACTOR": SELECT},
         {"BLOOM_BATCH": 0},
         {"BLOOM_CAPACITY": 20, "BLOOM_BLOCKS": 1},
         {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},

@@ -13,8 +13,8 @@ from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.crawl.claims import request_codec
-from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl import request_codec
+from scrapy_bloom.crawl.lookups import Lookup
 
 URL = "https://example.com/"
 NEW, SEEN, UNKNOWN = Verdict.NEW, Verdict.SEEN, Verdict.UNKNOWN
@@ -56,8 +56,8 @@ def run(server: Server, client: redis.Redis) -> Run:
 
 def page(dupefilter: BloomDupeFilter, name: str, links: int = 30) -> list[Lookup]:
     """Return the lookups about a page's links."""
-    prepare, page = dupefilter._deduplicator.prepare, Request(URL)
-    lookups = [prepare(Request(f"{URL}{name}/{n}"), page) for n in range(links)]
+    prepare = dupefilter._crawl.decider.prepare
+    lookups = [prepare(Request(f"{URL}{name}/{n}")) for n in range(links)]
     return [lookup for lookup in lookups if lookup is not None]
 
 
@@ -67,11 +67,11 @@ def verdicts(lookups: Sequence[Lookup]) -> set[Verdict | None]:
 
 def test_pages_that_come_together_are_asked_about_in_one_round(run: Run) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))  # loads the script
-        before = dupefilter._crawl.connections.async_round_trips
+        await dupefilter._crawl.decider.decide_many(page(dupefilter, "first"))  # loads the script
+        before = dupefilter._crawl.server.async_round_trips
         pages = [page(dupefilter, f"{number}") for number in range(20)]
-        await asyncio.gather(*map(dupefilter._deduplicator.decide_many, pages))
-        assert dupefilter._crawl.connections.async_round_trips == before + 1
+        await asyncio.gather(*map(dupefilter._crawl.decider.decide_many, pages))
+        assert dupefilter._crawl.server.async_round_trips == before + 1
         assert all(verdicts(lookups) == {NEW} for lookups in pages)
 
     run(scenario)
@@ -86,7 +86,7 @@ def test_a_url_is_looked_up_once_in_a_round_for_all_pages_that_link_it(
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         pages = [page(dupefilter, "same"), page(dupefilter, "same"), page(dupefilter, "other")]
-        await asyncio.gather(*map(dupefilter._deduplicator.decide_many, pages))
+        await asyncio.gather(*map(dupefilter._crawl.decider.decide_many, pages))
         assert [verdicts(lookups) for lookups in pages] == [{NEW}, {SEEN}, {NEW}]
         requests = [[lookup.request for lookup in lookups] for lookups in pages]
         assert dupefilter.request_seen(requests[1][0]) is False  # it comes before the first page's
@@ -105,9 +105,9 @@ def test_with_a_shared_queue_what_another_page_has_claimed_is_looked_up_with_the
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         first = page(dupefilter, "same")
-        await dupefilter._deduplicator.decide_many(first)
+        await dupefilter._crawl.decider.decide_many(first)
         second = page(dupefilter, "same")
-        await dupefilter._deduplicator.decide_many(second)
+        await dupefilter._crawl.decider.decide_many(second)
         assert len(first) == len(second)
         assert all(lookup.is_duplicate for lookup in second)
         assert not any(dupefilter.request_seen(lookup.request) for lookup in first)
@@ -121,17 +121,17 @@ def test_what_comes_during_a_round_is_part_of_it_or_of_the_next(
     run: Run, name: str, rounds: int, verdict: Verdict
 ) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))  # loads the script
-        before = dupefilter._crawl.connections.async_round_trips
+        await dupefilter._crawl.decider.decide_many(page(dupefilter, "first"))  # loads the script
+        before = dupefilter._crawl.server.async_round_trips
         first, second = page(dupefilter, "same"), page(dupefilter, name)
-        asking = asyncio.ensure_future(dupefilter._deduplicator.decide_many(first))
+        asking = asyncio.ensure_future(dupefilter._crawl.decider.decide_many(first))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
-        await dupefilter._deduplicator.decide_many(second)
+        await dupefilter._crawl.decider.decide_many(second)
         assert asking.done()
         assert verdicts(first) == {NEW}
         assert verdicts(second) == {verdict}
-        assert dupefilter._crawl.connections.async_round_trips == before + rounds
+        assert dupefilter._crawl.server.async_round_trips == before + rounds
 
     run(scenario)
 
@@ -140,7 +140,7 @@ def test_one_page_that_is_cancelled_leaves_the_others_their_answers(run: Run) ->
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         cancelled, other = page(dupefilter, "cancelled"), page(dupefilter, "other")
         tasks = [
-            asyncio.ensure_future(dupefilter._deduplicator.decide_many(one))
+            asyncio.ensure_future(dupefilter._crawl.decider.decide_many(one))
             for one in (cancelled, other)
         ]
         await asyncio.sleep(0)
@@ -159,10 +159,10 @@ def test_closing_does_not_wait_for_a_lookup_of_a_cancelled_page(
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         asked, cancelled = page(dupefilter, "asked"), page(dupefilter, "cancelled")
-        task = asyncio.ensure_future(dupefilter._deduplicator.decide_many(asked))
+        task = asyncio.ensure_future(dupefilter._crawl.decider.decide_many(asked))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
-        waiting = asyncio.ensure_future(dupefilter._deduplicator.decide_many(cancelled))
+        waiting = asyncio.ensure_future(dupefilter._crawl.decider.decide_many(cancelled))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([task, waiting])
@@ -184,10 +184,10 @@ def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
     """Also if the round that makes them is under way when the crawl closes."""
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))
+        await dupefilter._crawl.decider.decide_many(page(dupefilter, "first"))
         client.client_pause(300, all=False)
         lookups = page(dupefilter, "cancelled")
-        task = asyncio.ensure_future(dupefilter._deduplicator.decide_many(lookups))
+        task = asyncio.ensure_future(dupefilter._crawl.decider.decide_many(lookups))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is under way
         task.cancel()
@@ -208,11 +208,11 @@ def test_a_page_that_is_cancelled_hides_nothing(run: Run) -> None:
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
         lookups = page(dupefilter, "cancelled")
-        task = asyncio.ensure_future(dupefilter._deduplicator.decide_many(lookups))
+        task = asyncio.ensure_future(dupefilter._crawl.decider.decide_many(lookups))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        await dupefilter._deduplicator.decide_many(page(dupefilter, "other"))
+        await dupefilter._crawl.decider.decide_many(page(dupefilter, "other"))
         assert not any(dupefilter.request_seen(lookup.request) for lookup in lookups)
         assert all(dupefilter.request_seen(lookup.request) for lookup in lookups)
 
@@ -221,14 +221,14 @@ def test_a_page_that_is_cancelled_hides_nothing(run: Run) -> None:
 
 def test_after_a_failure_nobody_who_waits_is_told_seen(run: Run, client: redis.Redis) -> None:
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        await dupefilter._deduplicator.decide_many(page(dupefilter, "first"))
+        await dupefilter._crawl.decider.decide_many(page(dupefilter, "first"))
         client.client_pause(10_000, all=False)
         try:
             first, second = page(dupefilter, "same"), page(dupefilter, "same")
-            asking = asyncio.ensure_future(dupefilter._deduplicator.decide_many(first))
+            asking = asyncio.ensure_future(dupefilter._crawl.decider.decide_many(first))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            await dupefilter._deduplicator.decide_many(second)
+            await dupefilter._crawl.decider.decide_many(second)
             await asking
             assert verdicts(first) == verdicts(second) == {UNKNOWN}
             # The first of the two to be scheduled is new, the other is not.

@@ -1,4 +1,4 @@
-"""A crawl, and its thread, wait at their start for a server that is slow or loads its data."""
+"""A crawl waits at its start for a server that is slow or loads its data."""
 
 import socket
 import time
@@ -58,7 +58,7 @@ async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
     with ExitStack() as stall:
         stall.enter_context(stalled(own_server))
         failed_opens.then = lambda: stall.close() if failed_opens.count == 4 else None
-        with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+        async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
             assert not worker.sees(0)
             assert worker.stat("outages") == 0
     assert failed_opens.count >= 4
@@ -71,7 +71,7 @@ async def test_a_crawl_waits_at_its_start_for_a_server_that_loads_its_data(
 ) -> None:
     with loading(own_server):
         await eventually(lambda: is_loading(own_server))
-        with Worker(own_server.url) as worker:
+        async with Worker(own_server.url) as worker:
             assert not worker.sees(0)
             assert worker.stat("outages") == 0
 
@@ -98,14 +98,10 @@ def test_waiting_for_a_slow_server_has_an_end() -> None:
     with pytest.raises(NotReadyError):
         Opening(patience=0.5).run(time_out)
     assert len(calls) > 1
-    calls.clear()
-    with pytest.raises(NotReadyError):
-        Opening(is_over=lambda: True).run(time_out)
-    assert len(calls) == 1
 
 
 def test_a_crawl_does_not_wait_for_a_server_that_is_down() -> None:
     begin = time.monotonic()
     with pytest.raises(StorageError, match="is not there"):
-        Worker("redis://127.0.0.1:1/0")
+        Worker("redis://127.0.0.1:1/0", BLOOM_REMEMBER="scheduled")
     assert time.monotonic() - begin < OPENING_SECONDS

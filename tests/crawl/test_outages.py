@@ -61,28 +61,28 @@ async def outlive(
         caplog: the log.
         forgets: whether the server loses the page that was recorded before.
     """
-    with Worker(url, BLOOM_REMEMBER=remember) as worker:
+    async with Worker(url, BLOOM_REMEMBER=remember) as worker:
         assert not worker.sees(0)
         with cause():
             caplog.clear()
             assert not worker.sees(1), "an unknown outcome is new"
             assert worker.sees(1), "and final"
-            round_trips = worker.connections.round_trips
+            round_trips = worker.round_trips
             assert not any(worker.sees(number) for number in range(2, 10))
             assert all(worker.sees(number) for number in range(10)), "before and since"
-            assert worker.connections.round_trips == round_trips, "no look-up reaches the server"
+            assert worker.round_trips == round_trips, "no look-up reaches the server"
             assert (worker.stat("unknown"), worker.stat("offline")) == (1, 8)
             await eventually(lambda: re.search(says, caplog.text), f"{says} in {caplog.text}")
             assert not worker.sees(10)
             assert worker.sees(10), "although the server was looked for"
-        await worker.back()
+        await worker.found_again()
         await eventually(lambda: worker.stat("recorded_late") == 10)
         assert "reconnected" in caplog.text
         assert worker.stat("outages") == worker.stat("unknown") == 1
         assert all(worker.sees(number) for number in range(1, 11))
         assert not worker.sees(11)
         assert worker.stat("unknown") == 1
-        with Worker(url, BLOOM_REMEMBER=remember) as other:
+        async with Worker(url, BLOOM_REMEMBER=remember) as other:
             assert all(other.sees(number) for number in range(1, 12))
             assert other.sees(0) is not forgets
             assert not other.sees(12)

@@ -4,11 +4,11 @@ Each crawl is a process of its own; the site is in this one.
 """
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from support.counting import COUNTING, PAGES, REMEMBER, assert_ended_well, plain, spider
-from support.odd_site import LabOf, page, tree
+from support.odd_site import Done, LabOf, page, tree
+from support.polling import until
 
 # -- as Scrapy does --
 
@@ -59,19 +59,35 @@ def test_any_batch_will_do(lab_of: LabOf, batch: int, remember: str) -> None:
 
 
 @REMEMBER
-@pytest.mark.parametrize(
-    "reactor",
-    [
-        {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
-        {"TWISTED_REACTOR_ENABLED": False},  # from Scrapy 2.19 on; older ones do not know it
-    ],
-    ids=["select", "none"],
-)
-def test_any_reactor_will_do(lab_of: LabOf, reactor: dict[str, Any], remember: str) -> None:
-    lab = lab_of(tree(PAGES))
-    done = lab.crawl(COUNTING, BLOOM_REMEMBER=remember, **reactor)
-    assert done.hits == Counter(lab.site.pages.keys())
+def test_without_a_reactor_all_is_the_same(lab_of: LabOf, remember: str) -> None:
+    """From Scrapy 2.19 on; older ones do not know the setting."""
+    done = lab_of(tree(PAGES)).crawl(
+        COUNTING, BLOOM_REMEMBER=remember, TWISTED_REACTOR_ENABLED=False
+    )
+    assert "bloom/async_round_trips" in done.stats
+    assert_complete(done)
+
+
+SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+
+
+def test_scheduled_works_under_another_reactor(lab_of: LabOf) -> None:
+    done = lab_of(tree(PAGES)).crawl(COUNTING, BLOOM_REMEMBER="scheduled", **SELECT)
+    assert "bloom/async_round_trips" not in done.stats
+    assert_complete(done)
+
+
+@pytest.mark.parametrize("remember", ["crawled", "items"])
+def test_claims_are_refused_under_another_reactor(lab_of: LabOf, remember: str) -> None:
+    with lab_of(tree(PAGES)).start(BLOOM_REMEMBER=remember, **SELECT) as crawl:
+        until(lambda: crawl.is_over, "it is refused")
+    assert f'BLOOM_REMEMBER = "{remember}" needs asyncio' in crawl.log
+    assert "remove TWISTED_REACTOR from the settings" in crawl.log
+    assert "Crawled (" not in crawl.log
+
+
+def assert_complete(done: Done) -> None:
+    """Each page was crawled once; duplicates were dropped and counted; nothing is left."""
+    assert done.hits == Counter(tree(PAGES).keys())
     assert done.stats["dupefilter/filtered"] == done.stats["test/dropped"]
-    is_without = "TWISTED_REACTOR" in reactor
-    assert ("bloom/async_round_trips" in done.stats) is not is_without
     assert_ended_well(done)

@@ -38,7 +38,7 @@ def test_no_page_is_hidden_by_a_server_that_fails_midway(
             lab.site.hold_after(15)
             until(lambda: proxy.struck or crawl.is_over, "the server is missed")
             proxy.fault = PASS
-            back = proxy.requests + 10  # a crawl that ends waits no longer than BLOOM_TIMEOUT
+            back = proxy.requests + 1  # a crawl that ends waits no longer than BLOOM_TIMEOUT
             until(lambda: proxy.requests > back or crawl.is_over, "the server is used again")
             lab.site.release()
             stats = crawl.wait()

@@ -19,7 +19,7 @@ from support.workers import Worker
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl.lookups import Lookup
 
 #: From the longest to the shortest.
 LENGTHS = ["never", "9 months", "6 months", "2 weeks", "1 day"]
@@ -106,7 +106,7 @@ def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
 
 def batch(dupefilter: BloomDupeFilter, requests: list[Request]) -> list[Lookup]:
     """Return the lookups of a page's links; all of them are needed."""
-    found = [dupefilter._deduplicator.prepare(one, Request(URL)) for one in requests]
+    found = [dupefilter._crawl.decider.prepare(one) for one in requests]
     lookups = [lookup for lookup in found if lookup is not None]
     assert len(lookups) == len(requests)
     return lookups
@@ -122,15 +122,15 @@ async def test_a_batch_asks_the_filter_of_each_window_once(server: Server, remem
         "BLOOM_REMEMBER": remember,
         "BLOOM_RECRAWL_RULES": [("/a$", "1 day"), ("/b$", "2 weeks")],
     }
-    with Worker(server.url, **settings | {"BLOOM_REMEMBER": "scheduled"}) as worker:
+    async with Worker(server.url, **settings | {"BLOOM_REMEMBER": "scheduled"}) as worker:
         assert not any(worker.dupefilter.request_seen(link) for link in links[::2])
-    with Worker(server.url, **settings) as worker:
-        decide, connections = worker.dupefilter._deduplicator.decide_many, worker.connections
+    async with Worker(server.url, **settings) as worker:
+        decide, own = worker.crawl.decider.decide_many, worker.server
         await decide(batch(worker.dupefilter, [Request(f"{URL}/{n}") for n in "abc"]))  # scripts
-        before = connections.async_round_trips
+        before = own.async_round_trips
         lookups = batch(worker.dupefilter, links)
         await decide(lookups)
-        assert connections.async_round_trips == before + 3
+        assert own.async_round_trips == before + 3
         assert [lookup.verdict for lookup in lookups] == [Verdict.SEEN, Verdict.NEW] * 15
         known = batch(worker.dupefilter, links[::2])
         assert {lookup.verdict for lookup in known} == {Verdict.SEEN}, "of the cache"

@@ -201,10 +201,10 @@ def test_pages_that_failed_for_good_are_counted(failing: Lab) -> None:
 
 
 LOOKING_OFTEN = """
-from scrapy_bloom.crawl.claims import reclaimer
+from scrapy_bloom.crawl import recovery
 from support.odd_site import OddSpider
 
-reclaimer.LOOK_SECONDS = 0.5
+recovery.LOOK_SECONDS = 0.5
 
 class Own(OddSpider):
     pass

@@ -157,7 +157,7 @@ def crawl(worker: Worker, *numbers: int) -> None:
     """Claim pages and queue that they are crawled."""
     for number in numbers:
         assert not worker.sees(number)
-        worker.thread.put(Job(JobKind.CONFIRM, "default", fingerprint(request(number))))
+        worker.jobs.put(Job(JobKind.CONFIRM, "default", fingerprint(request(number))))
 
 
 @in_loop
@@ -165,7 +165,7 @@ async def test_with_its_replica_nothing_is_counted(
     pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     primary, _ = pair
-    with waiting(primary, BLOOM_TIMEOUT=TIMEOUT) as worker:
+    async with waiting(primary, BLOOM_TIMEOUT=TIMEOUT) as worker:
         crawl(worker, *range(10))
         await eventually(lambda: recorded(primary) == 10)
         assert worker.stat("unreplicated") == 0
@@ -177,7 +177,7 @@ async def test_a_replica_that_is_late_is_counted_and_does_not_hold_up_the_crawl(
     pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     primary, replica = pair
-    with waiting(primary, BLOOM_TIMEOUT=2) as worker:
+    async with waiting(primary, BLOOM_TIMEOUT=2) as worker:
         with stalled(replica):
             crawl(worker, *range(3))
             assert worker.sees(0)  # while pages wait
@@ -194,7 +194,7 @@ async def test_a_replica_that_is_late_is_counted_and_does_not_hold_up_the_crawl(
             before = worker.stat("unreplicated")
             crawl(worker, number)
             await eventually(lambda: recorded(primary) == number + 1)
-            await eventually(lambda: not worker.thread.queue)
+            await eventually(lambda: not worker.jobs)
             return worker.stat("unreplicated") == before
 
         noticed = [await is_noticed(number) for number in range(6, 30)]
@@ -205,7 +205,7 @@ async def test_a_replica_that_is_late_is_counted_and_does_not_hold_up_the_crawl(
 async def test_a_server_without_replicas_is_warned_about_when_the_filter_is_opened(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with waiting(own_server):
+    async with waiting(own_server):
         await eventually(lambda: TEXT in caplog.text)
 
 
@@ -218,7 +218,7 @@ async def test_a_user_who_may_not_wait_gets_the_remedy(
             "hasty", enabled=True, passwords=["+s"], keys="*", commands=["+@all", "-wait"]
         )
     params = {"username": "hasty", "password": "s"}
-    with waiting(own_server, BLOOM_REDIS_PARAMS=params) as worker:
+    async with waiting(own_server, BLOOM_REDIS_PARAMS=params) as worker:
         await eventually(lambda: "refuses WAIT" in caplog.text)
         crawl(worker, 1, 2)
         await eventually(lambda: worker.stat("unreplicated") == 2)

@@ -8,6 +8,8 @@ import redis
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapy_redis.scheduler import Scheduler
+from support.dupefilters import shut
+from support.loops import in_loop
 from support.servers import Server
 
 from scrapy_bloom import BloomDupeFilter
@@ -38,7 +40,8 @@ def open_scheduler(request: pytest.FixtureRequest, server: Server, client: redis
     return build
 
 
-def test_a_scheduler_filters_and_hands_out(open_scheduler: Open, client: redis.Redis) -> None:
+@in_loop
+async def test_a_scheduler_filters_and_hands_out(open_scheduler: Open, client: redis.Redis) -> None:
     scheduler = open_scheduler()
     assert len(scheduler) == 0
     request = Request(URL)
@@ -51,10 +54,13 @@ def test_a_scheduler_filters_and_hands_out(open_scheduler: Open, client: redis.R
     assert scheduler.next_request() is None
     assert not scheduler.has_pending_requests()
     scheduler.close("finished")
-    scheduler.df.close("finished")
+    await shut(scheduler.df)
 
 
-def test_a_persistent_scheduler_is_opened_again(open_scheduler: Open, client: redis.Redis) -> None:
+@in_loop
+async def test_a_persistent_scheduler_is_opened_again(
+    open_scheduler: Open, client: redis.Redis
+) -> None:
     """The same object, as scrapy-redis's own test does, and by another process."""
     scheduler = open_scheduler()
     scheduler.persist = True
@@ -65,7 +71,7 @@ def test_a_persistent_scheduler_is_opened_again(open_scheduler: Open, client: re
     assert len(scheduler) == 2
     assert not scheduler.enqueue_request(Request(f"{URL}2"))
     scheduler.close("finished")
-    scheduler.df.close("finished")
+    await shut(scheduler.df)
     second = open_scheduler()
     second.persist = True
     assert len(second) == 2
@@ -75,4 +81,4 @@ def test_a_persistent_scheduler_is_opened_again(open_scheduler: Open, client: re
     second.persist = False
     second.close("finished")
     assert len(second) == 0
-    second.df.close("finished")
+    await shut(second.df)

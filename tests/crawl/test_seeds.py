@@ -9,7 +9,8 @@ import pytest
 import redis
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.dupefilters import Make
+from support.dupefilters import Make, shut
+from support.loops import in_loop
 from support.odd_site import LabOf, page
 from support.servers import Server
 
@@ -62,11 +63,12 @@ def test_chosen_urls_hide_a_page_where_the_seeds_are_known_and_only_there(
 @pytest.mark.parametrize(
     ("seeds", "warnings"), [(SEEDS, 1), (json.dumps(SEEDS), 1), (17, 0), ("17", 0), (None, 0)]
 )
-def test_one_warning_says_what_to_do_about_listed_seeds(
+@in_loop
+async def test_one_warning_says_what_to_do_about_listed_seeds(
     make: Make, caplog: pytest.LogCaptureFixture, seeds: object, warnings: int
 ) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
-    make(BLOOM_REMEMBER="crawled", **{**LISTED, **windows, "BLOOM_SEEDS": seeds})
+    await shut(make(BLOOM_REMEMBER="crawled", **{**LISTED, **windows, "BLOOM_SEEDS": seeds}))
     found = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(found) == warnings
     assert all("BLOOM_SEEDS lists" in text and "BLOOM_KEY" in text for text in found)
@@ -85,7 +87,8 @@ def is_ours(value: object) -> bool:
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, len(SEEDS)], ids=["listed", "drawn"])
-def test_no_object_shows_seeds(make: Make, server: Server, seeds: object) -> None:
+@in_loop
+async def test_no_object_shows_seeds(make: Make, server: Server, seeds: object) -> None:
     dupefilter = make(BLOOM_REMEMBER="crawled", **{**LISTED, "BLOOM_SEEDS": seeds})
     assert dupefilter.filters
     bloom = dupefilter.filters.default
@@ -96,6 +99,7 @@ def test_no_object_shows_seeds(make: Make, server: Server, seeds: object) -> Non
         live = [BloomFilter(client, "another", seeds=drawn), *filter(is_ours, gc.get_objects())]
         assert len(live) > 50
         assert not [type(one) for one in live if shows(f"{one!r} {one!s}", drawn)]
+    await shut(dupefilter)
 
 
 def test_no_error_shows_seeds(make: Make, client: redis.Redis) -> None:

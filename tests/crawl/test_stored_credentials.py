@@ -10,7 +10,7 @@ from support.odd_site import Lab, LabOf, page
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.crawl.claims import request_codec, workers
+from scrapy_bloom.crawl import request_codec, workers
 
 KEY = "odd:bloom"
 #: Sends each link with a secret, in the way that CREDENTIALS names.

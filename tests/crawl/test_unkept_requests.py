@@ -176,7 +176,7 @@ class FollowSpider(Base, Spider):
 
 #: Waits 1 s, not 5 s, before it takes over what an empty queue should have.
 IMPATIENT = """
-from scrapy_bloom.crawl.claims import liveness
+from scrapy_bloom.crawl import liveness
 liveness.ORPHANED_AFTER_SECONDS = 1
 """
 

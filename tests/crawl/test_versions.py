@@ -163,9 +163,9 @@ def request(version: object = None, url: str = URL, **meta: Any) -> Request:
 
 def is_written(dupefilter: BloomDupeFilter) -> None:
     """Wait until what is queued is written."""
-    thread = dupefilter._crawl.write_behind
-    assert thread is not None
-    until(lambda: not thread.queue, "jobs are written")
+    assert dupefilter._crawl is not None
+    jobs = dupefilter._crawl._writer._jobs
+    until(lambda: not jobs, "jobs are written")
 
 
 def test_a_version_that_is_none_is_warned_about_once_and_ignored(

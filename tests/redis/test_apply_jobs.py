@@ -1,8 +1,7 @@
 """What queued writes do with claims that turn out to be another worker's."""
 
-import time
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import redis
@@ -13,13 +12,16 @@ from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.crawl import apply_jobs
 from scrapy_bloom.crawl.apply_jobs import JobApplier
+from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind, Steps, run_blocking
-from scrapy_bloom.crawl.server_state import ServerState
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
+from scrapy_bloom.crawl.runtime import finish_now
+from scrapy_bloom.crawl.server import Server
 from scrapy_bloom.fingerprinter import versioned
 
-FIRST, SECOND = b"1" * 20, b"2" * 20
+FIRST, SECOND, THIRD = b"1" * 20, b"2" * 20, b"3" * 20
 #: Of one spider: the tag comes second in an owner.
 OURS, THEIRS = "wtheshop-ours", "wtheshop-theirs"
 
@@ -30,16 +32,13 @@ class Worker:
     def __init__(self, client: redis.Redis, **options: Any) -> None:
         self._client = client
         self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
-        self._filters = Filters({"default": self.bloom}, Connection(client, ""))
-        server = ServerState(time.monotonic)
-        server.identify(self._filters.server_id())
+        self.server = Server(Filters({"default": self.bloom}, Connection(client, "")))
+        self.server.identify(finish_now(self.server.ask_id()))
         self._applier = JobApplier(
             ClaimOwner(OURS, OURS, RetryPolicy("-theshop", 1_000, 5)),
-            server,
+            self.server,
             lambda size: "0" * size,
-            restarted=print,
-            repeated=print,
-            freed=bool,
+            cast("Failover", None),  # nothing is repeated
         )
 
     def claim(self, item: bytes, owner: str, request: str = "{}") -> None:
@@ -48,32 +47,13 @@ class Worker:
         self.bloom.run(lambda session: claim(session, [item], [request], owner, "n"))
 
     def apply(
-        self,
-        kind: JobKind,
-        item: bytes,
-        relies_on: Sequence[bytes] = (),
-        yielded: Sequence[bytes] = (),
+        self, kind: JobKind, item: bytes, page: bytes = b"", waiting: bytes = b""
     ) -> list[bytes]:
-        """Apply one job; return what could not be recorded."""
-        return run_blocking(self.steps(kind, item, relies_on, yielded), self._filters)
-
-    def steps(
-        self,
-        kind: JobKind,
-        item: bytes,
-        relies_on: Sequence[bytes] = (),
-        yielded: Sequence[bytes] = (),
-    ) -> Steps[list[bytes]]:
-        """Return the steps of a job."""
-        job = Job(
-            kind,
-            "default",
-            item,
-            "{}" * (kind is JobKind.CLAIM),
-            relies_on=frozenset(("default", one) for one in relies_on),
-            yielded=frozenset(("default", one) for one in yielded),
-        )
-        return self._applier.apply([job])
+        """Apply one job, of a request that a page has yielded; return what was not recorded."""
+        request = "{}" * (kind is JobKind.CLAIM)
+        job = Job(kind, "default", item, request, page=field_of(page) if page else "")
+        job = replace(job, waiting=(field_of(waiting),) if waiting else ())
+        return finish_now(self._applier.apply([job]))
 
     def owner(self, item: bytes) -> str:
         """Return the owner of a claim."""
@@ -87,35 +67,6 @@ def worker(client: redis.Redis) -> Worker:
     return Worker(client)
 
 
-@pytest.mark.parametrize("is_recorded", [False, True])
-def test_a_page_that_relies_on_one_of_another_worker_is_left_for_later(
-    worker: Worker, is_recorded: bool
-) -> None:
-    """The first page waits for a request, in vain if it is not recorded by this worker."""
-    if is_recorded:
-        worker.bloom.add(FIRST)
-    else:
-        worker.claim(FIRST, owner=THEIRS)
-    worker.claim(SECOND, owner=OURS)
-    worker.apply(JobKind.CLAIM, FIRST)
-    worker.apply(JobKind.CONFIRM, SECOND, relies_on=[FIRST])
-    assert SECOND not in worker.bloom
-    assert worker.owner(SECOND) == "-theshop"
-
-
-@pytest.mark.parametrize("is_claimed", [False, True])
-def test_a_page_that_relies_on_one_of_the_same_worker_is_recorded(
-    worker: Worker, is_claimed: bool
-) -> None:
-    if is_claimed:
-        worker.claim(FIRST, owner=OURS)
-    worker.claim(SECOND, owner=OURS)
-    worker.apply(JobKind.CLAIM, FIRST)
-    worker.apply(JobKind.CONFIRM, SECOND, relies_on=[FIRST])
-    assert SECOND in worker.bloom
-    assert worker.owner(FIRST) == OURS
-
-
 @pytest.mark.parametrize("owner", [OURS, THEIRS])
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
@@ -124,10 +75,21 @@ def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
     """The owner may be a queue that workers share: the page that waits is another worker's."""
     worker.claim(FIRST, owner, "{}" if is_kept else "")
     worker.claim(SECOND, OURS)
-    worker.apply(JobKind.CLAIM, FIRST)
-    worker.apply(JobKind.CONFIRM, SECOND, yielded=[FIRST])
+    worker.apply(JobKind.CLAIM, FIRST, page=SECOND)
+    worker.apply(JobKind.CONFIRM, SECOND)
     assert (SECOND in worker.bloom) is is_kept
     assert worker.owner(FIRST) == owner
+
+
+def test_so_is_a_page_that_has_waited_for_that_one(worker: Worker) -> None:
+    """That one is not stored: only this page yields it again."""
+    worker.claim(FIRST, THEIRS, "")
+    worker.claim(SECOND, OURS, "")
+    worker.claim(THIRD, OURS)
+    worker.apply(JobKind.CLAIM, FIRST, page=SECOND)
+    worker.apply(JobKind.CONFIRM, SECOND, waiting=THIRD)
+    worker.apply(JobKind.CONFIRM, THIRD)
+    assert worker.bloom.contains([SECOND, THIRD]) == [False, False]
 
 
 # -- versions --
@@ -158,18 +120,22 @@ def test_a_page_that_is_not_to_be_recorded_leaves_its_url(worker: Worker) -> Non
         assert worker.bloom.contains([VERSION, FIRST]) == [False, False], kind
 
 
-def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(worker: Worker) -> None:
+def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The claim of the version is gone by then: its job alone would not do it."""
     worker.claim(VERSION, OURS)
-    steps = worker.steps(JobKind.CONFIRM, VERSION)
-    confirm = next(steps)
-    assert confirm.operation is not None
-    steps.send(worker.bloom.run(confirm.operation))
-    with pytest.raises(StorageError):
-        steps.throw(StorageError("the server has gone"))
+    with monkeypatch.context() as patch:
+        patch.setattr(apply_jobs, "renew", fail)
+        with pytest.raises(StorageError):
+            worker.apply(JobKind.CONFIRM, VERSION)
     assert worker.bloom.contains([VERSION, FIRST]) == [True, False]
     worker.apply(JobKind.CONFIRM, VERSION)
     assert worker.bloom.contains([VERSION, FIRST]) == [True, True]
+
+
+def fail(*_: object, **__: object) -> None:
+    raise StorageError("the server has gone")
 
 
 def test_an_outage_records_both(worker: Worker) -> None:

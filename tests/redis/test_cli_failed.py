@@ -11,7 +11,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl import workers
 
 SHARED: dict[str, Any] = {"BLOOM_KEY": KEY}
 

@@ -12,8 +12,8 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.cli.monitor import GAUGES
 from scrapy_bloom.cli.server import PAGE, living
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Worker
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.workers import Worker
 
 
 def of(values: Values, key: str = KEY, window: str = "default") -> dict[str, float]:

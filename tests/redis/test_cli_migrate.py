@@ -100,6 +100,7 @@ def test_what_scrapy_redis_has_seen_a_crawl_has_seen(
     assert (report["read"], report["new"], report["skipped"]) == (302, 302, 0)
     assert (report["checked"], report["seen"]) == (302, 302)
     settings = {"BLOOM_REDIS_URL": server.url, "REQUEST_FINGERPRINTER_CLASS": OURS}
+    settings["BLOOM_REMEMBER"] = "scheduled"  # without an event loop
     crawler = get_crawler(Shop, settings_dict=settings)
     crawler.spider = Shop.from_crawler(crawler)
     crawler._apply_settings()

@@ -13,9 +13,9 @@ from support.servers import Server
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.request_codec import dump
-from scrapy_bloom.crawl.claims.workers import Process
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.request_codec import dump
+from scrapy_bloom.crawl.workers import Process
 
 URL = "https://example.com/"
 REQUEST = dump(Request(URL, meta={"key": "a value"}), None)

@@ -17,7 +17,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.exchanges import Exchanges
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.crawl.claims import workers
+from scrapy_bloom.crawl import workers
 
 URL = "https://example.com/a"
 

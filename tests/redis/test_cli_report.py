@@ -10,7 +10,7 @@ import redis
 from support.cli import KEY, SECRET, URLS, Call, claim, everything, fail, fingerprints, register
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.crawl.claims.workers import Process
+from scrapy_bloom.crawl.workers import Process
 
 HOSTILE = '<script>alert("1")</script>&\'x'
 

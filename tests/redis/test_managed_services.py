@@ -53,8 +53,8 @@ def crawl(worker: Worker, *numbers: int) -> None:
     """Claim pages and queue that they are crawled."""
     for number in numbers:
         assert not worker.sees(number)
-        item, epoch = fingerprint(page(number)), worker.thread.server.epoch
-        worker.thread.put(Job(JobKind.CONFIRM, "default", item, epoch=epoch))
+        item, epoch = fingerprint(page(number)), worker.server.epoch
+        worker.jobs.put(Job(JobKind.CONFIRM, "default", item, epoch=epoch))
 
 
 async def crawl_all(worker: Worker, server: Server, *numbers: int) -> None:
@@ -71,12 +71,12 @@ async def test_what_services_refuse_is_not_needed(
 ) -> None:
     with restricted(server, REFUSED[service]) as url:
         client.script_flush()
-        with Worker(url, BLOOM_REMEMBER="crawled") as worker:
+        async with Worker(url, BLOOM_REMEMBER="crawled") as worker:
             await crawl_all(worker, server, *range(20))
             client.script_flush()
             await crawl_all(worker, server, *range(20, 40))
             assert all(map(worker.sees, range(40)))
-        with Worker(url, BLOOM_REMEMBER="crawled") as worker:
+        async with Worker(url, BLOOM_REMEMBER="crawled") as worker:
             assert all(map(worker.sees, range(40)))
             assert worker.stat("outages") == worker.stat("unknown") == 0
     assert claimed(server) == 0
@@ -107,8 +107,9 @@ async def test_a_server_that_hides_its_process_is_warned_about(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A restart would not be noticed."""
-    with restricted(server, "info") as url, Worker(url, BLOOM_REMEMBER="crawled"):
-        pass
+    with restricted(server, "info") as url:
+        async with Worker(url, BLOOM_REMEMBER="crawled"):
+            pass
     assert caplog.text.count("does not show its run_id") == 1
 
 
@@ -130,10 +131,10 @@ async def test_a_server_whose_process_is_another_one_at_each_look_is_used_withou
     numbers = itertools.count()
     monkeypatch.setattr(Driver, "server_id", lambda self: f"{next(numbers):040x}")
     params = {"redis_cls": Blocking}
-    with Worker(server.url, BLOOM_REMEMBER="crawled", BLOOM_REDIS_PARAMS=params) as worker:
+    async with Worker(server.url, BLOOM_REMEMBER="crawled", BLOOM_REDIS_PARAMS=params) as worker:
         for first in range(0, 60, 10):
             crawl(worker, *range(first, first + 10))
-            await eventually(lambda: not worker.thread.queue)
+            await eventually(lambda: not worker.jobs)
         assert recorded(server) >= 20
         assert worker.stat("repeated") <= 40
         assert worker.stat("outages") == 0
@@ -152,10 +153,10 @@ async def test_a_cluster_of_one_shard(any_binary: str, kind: str) -> None:
         url = f"redis://127.0.0.1:{node.port}"
         params = {"redis_cls": "redis.RedisCluster"} if kind == "cluster" else {}
         settings = {"BLOOM_REMEMBER": "crawled", "BLOOM_REDIS_PARAMS": params}
-        with Worker(url, **settings) as worker:
+        async with Worker(url, **settings) as worker:
             await crawl_all(worker, node, *range(40))
             assert worker.stat("outages") == 0
-        with Worker(url, **settings) as worker:
+        async with Worker(url, **settings) as worker:
             assert all(map(worker.sees, range(40)))
         if kind == "plain":
             with pytest.raises(StorageError, match="has no database of that number"):
@@ -177,24 +178,25 @@ async def test_evicted_parts_are_counted_and_their_pages_are_new(
     limit = ("--maxmemory", "8mb", "--maxmemory-policy", "volatile-lru", "--lazyfree-lazy-eviction")
     settings = {"BLOOM_REMEMBER": "crawled", "BLOOM_RECRAWL_AFTER": "1 year"}
     with Server(any_binary, *limit, "no") as server:
-        with Worker(server.url, **settings) as worker:
+        async with Worker(server.url, **settings) as worker:
             await crawl_all(worker, server, *range(50))
         assert "maxmemory-policy is volatile-lru" in caplog.text
-        with Worker(server.url, **settings) as worker, server.client() as client:
-            numbers = itertools.count()
+        async with Worker(server.url, **settings) as worker:
+            with server.client() as client:
+                numbers = itertools.count()
 
-            def is_evicted() -> bool:
-                for number in itertools.islice(numbers, 500):
-                    client.set(f"ballast:{number}", b"x" * 10_000, ex=10_000)
-                return not client.keys("*:ring")
+                def is_evicted() -> bool:
+                    for number in itertools.islice(numbers, 500):
+                        client.set(f"ballast:{number}", b"x" * 10_000, ex=10_000)
+                    return not client.keys("*:ring")
 
-            # Keys of the same second are evicted at random.
-            until(is_evicted, "the server evicts the filter")
-            client.delete(*client.keys("ballast:*"))
-            crawl(worker, *range(50))
-            await eventually(lambda: recorded(server) == 50, "they are recorded again")
-            assert worker.stat("lost_blocks") > 0
-            assert worker.stat("outages") == 0
+                # Keys of the same second are evicted at random.
+                until(is_evicted, "the server evicts the filter")
+                client.delete(*client.keys("ballast:*"))
+                crawl(worker, *range(50))
+                await eventually(lambda: recorded(server) == 50, "they are recorded again")
+                assert worker.stat("lost_blocks") > 0
+                assert worker.stat("outages") == 0
 
 
 def test_a_service_without_scripts_is_refused_with_the_reason(any_binary: str) -> None:
@@ -212,7 +214,7 @@ def test_a_service_without_scripts_is_refused_with_the_reason(any_binary: str) -
 async def test_idle_connections_that_the_server_closes_are_no_outage(any_binary: str) -> None:
     with Server(any_binary, "--timeout", "1") as server:
         settings = {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": 3}
-        with Worker(server.url, **settings) as worker:
+        async with Worker(server.url, **settings) as worker:
             await crawl_all(worker, server, 1, 2)
             with server.client() as client:
                 idle = partial(client.info, "clients")

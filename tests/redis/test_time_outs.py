@@ -294,7 +294,7 @@ def test_nothing_is_sent_before_the_first_connection(
 
 
 def reconnect(bloom: BloomFilter) -> None:
-    """Make a connection as a background thread does: by an operation on the same client."""
+    """Make a connection as the writer does: by an operation on the same client."""
     other = BloomFilter(bloom._driver.client, KEY, timeout=PATIENCE)
     thread = threading.Thread(target=other.eviction_policy)
     thread.start()

@@ -20,7 +20,7 @@ from support.paths import ROOT, TESTS
 
 console = Console(width=100)
 PACKAGE = ROOT / "scrapy_bloom"
-SCRIPTS, CLAIMS = "bloom/protocol/lua", "crawl/claims"
+SCRIPTS = "bloom/protocol/lua"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages that began before a restart are recorded",
-        "crawl/server_state.py",
+        "crawl/server.py",
         "self.restarted = self.epoch",
         "self.restarted = 0",
         "forgetful",
@@ -167,20 +167,20 @@ MUTANTS = (
     ),
     Mutant(
         "what is queued at the end is not written",
-        "crawl/write_behind.py",
-        "self._flush(filters)\n            self._read_messages()",
-        "self._stopping.is_set() or self._flush(filters)\n            self._read_messages()",
+        "crawl/writer.py",
+        "return self._is_late() or (self._server.is_up and not self._jobs)",
+        "return True",
         "calm",
     ),
     Mutant(
         "a page does not wait for requests that are not stored",
-        f"{CLAIMS}/in_flight.py",
+        "crawl/in_flight.py",
         "waiting.pages.append(parent)\n            parent.unkept += 1",
         "pass",
     ),
     Mutant(
         "a page whose request failed is recorded",
-        f"{CLAIMS}/in_flight.py",
+        "crawl/in_flight.py",
         "if kind in _INSTEAD:",
         "if kind is JobKind.REPEAT:",
     ),
@@ -193,69 +193,69 @@ MUTANTS = (
     ),
     Mutant(
         "an old event of a look ends a newer claim",
-        f"{CLAIMS}/in_flight.py",
+        "crawl/in_flight.py",
         "if claim[0] == window and waiting.since < before and",
         "if claim[0] == window and",
     ),
     Mutant(
         "a page with an error status is recorded",
-        f"{CLAIMS}/tracker.py",
+        "crawl/tracker.py",
         "flight.error is None and result.status in self._crawled_statuses",
         "flight.error is None",
     ),
     Mutant(
         "workers that live count as dead",
-        f"{CLAIMS}/liveness.py",
+        "crawl/liveness.py",
         "worker.until <= self.now)",
         "worker.until <= self.now + 60)",
         "kills",
     ),
     Mutant(
         "the server's clock is compared with that of a client that is slow",
-        f"{CLAIMS}/liveness.py",
+        "crawl/liveness.py",
         "worker.until <= self.now)",
         "worker.until <= self.now - 3_600)",
         "kills",
     ),
     Mutant(
         "claims of workers without an entry are never free",
-        f"{CLAIMS}/liveness.py",
+        "crawl/liveness.py",
         "return not self.is_partial and known_for >= 2 * self.me.heartbeat",
         "return False",
     ),
     Mutant(
         "what has left a shared queue is never found",
-        f"{CLAIMS}/liveness.py",
+        "crawl/liveness.py",
         "return is_older or self.now - claim.time >= 2 * ORPHANED_AFTER_SECONDS",
         "return False",
         "shared",
     ),
     Mutant(
         "claims without a request stay when their worker is dead",
-        f"{CLAIMS}/claim_sweep.py",
+        "crawl/sweep.py",
         "if claim.length or not view.is_unkept_lost(claim):",
         "if True:",
         "kills",
     ),
     Mutant(
         "requests that are put back lose their claims",
-        f"{CLAIMS}/restorer.py",
+        "crawl/restorer.py",
         "set_claims(request, {**claims, key: len(text)})",
         "set_claims(request, {})",
         "kills",
     ),
     Mutant(
         "the claims of a redirect that leads to a known page stay",
-        f"{CLAIMS}/tracker.py",
+        "crawl/tracker.py",
         "self._settler.settle(offer.inherited, kind, redirected)",
         "pass",
         "calm",
     ),
     Mutant(
         "a crawl ends before it has looked for what dead workers left",
-        f"{CLAIMS}/restorer.py",
-        "        status = self._status\n        if not status.is_looking:",
-        "        return True\n        status = self._status\n        if not status.is_looking:",
+        "crawl/recovery.py",
+        "if not self._server.is_up or self._failover.is_closing:",
+        "if True:",
     ),
     Mutant(
         "any look of another worker lets a crawl end",
@@ -273,21 +273,21 @@ MUTANTS = (
     ),
     Mutant(
         "a page without an item is recorded",
-        f"{CLAIMS}/settler.py",
+        "crawl/settler.py",
         "self._only_items and not is_kept and not (page and page.has_item)",
         "self._only_items and not page",
         "items-kills",
     ),
     Mutant(
         "no page has an item",
-        f"{CLAIMS}/tracker.py",
+        "crawl/tracker.py",
         "                flight.has_item = True\n",
         "                pass\n",
         "items-kills",
     ),
     Mutant(
         "a page is recorded although a pipeline has raised for its item",
-        f"{CLAIMS}/tracker.py",
+        "crawl/tracker.py",
         "if flight.item_error:\n            return",
         "if False:\n            return",
         "pipelines",
@@ -302,9 +302,10 @@ MUTANTS = (
     ),
     Mutant(
         "a chunk of the ledger is deleted before its requests are claimed",
-        f"{CLAIMS}/ledger_task.py",
-        "self._is_wanted, self._is_proposed, self._given = False, False, due",
-        "self._is_wanted, self._is_proposed, self._given = False, True, due",
+        "crawl/ledger.py",
+        "        new, is_complete = await self._decider.new_among(requests)",
+        "        await self._drop(chunk)\n"
+        "        new, is_complete = await self._decider.new_among(requests)",
         "ledger",
     ),
     Mutant(
@@ -316,15 +317,15 @@ MUTANTS = (
     ),
     Mutant(
         "a crawl ends although requests of the ledger are due",
-        f"{CLAIMS}/restorer.py",
-        "if self._proposals and not self._proposals.may_close():",
-        "if False:",
+        "crawl/crawl.py",
+        "(self._ledger is None or self._ledger.may_close())",
+        "True",
         "ledger",
     ),
     Mutant(
         "requests of the ledger stay with the rules that they had",
-        f"{CLAIMS}/ledger_task.py",
-        "        if self._rules.have_changed(filters):\n",
+        "crawl/ledger.py",
+        "        if await self._rules.have_changed(self._server):\n",
         "        if False:\n",
         "ledger-rules",
     ),
@@ -335,27 +336,48 @@ MUTANTS = (
         "redis.call('LTRIM', KEYS[1], 1, 0)",
         "ledger",
     ),
+    # -- the event loop --
     Mutant(
         "the writer drops a job",
-        "crawl/loop_writer.py",
-        "        queue = self._flushing.queue\n",
-        "        queue = self._flushing.queue\n        queue.take(len(queue) > 1)\n",
+        "crawl/writer.py",
+        "self._jobs.take(len(jobs))\n            if unrecorded",
+        "self._jobs.take(min(len(jobs) + 1, len(self._jobs)))\n            if unrecorded",
         "calm",
     ),
     Mutant(
-        "a round of writes that fails is not repeated",
-        "crawl/loop_writer.py",
-        "            self._is_stopped = True  #",
-        "            queue.take(len(queue))\n            self._is_stopped = True  #",
+        "pages are confirmed before their links are claimed",
+        "crawl/writer.py",
+        "            jobs = self._jobs.first_batch(size)\n",
+        "            self._jobs.put_back(self._jobs.take(len(self._jobs))[::-1])\n"
+        "            jobs = self._jobs.first_batch(size)\n",
+    ),
+    Mutant(
+        "two rounds of writes are under way at a time",
+        "crawl/writer.py",
+        "await self._round(len(self._jobs))\n",
+        "asyncio.ensure_future(self._round(len(self._jobs)))\n",
+        "calm",
+    ),
+    Mutant(
+        "a round that fails is not repeated",
+        "crawl/writer.py",
+        "except BloomError:\n                raise\n",
+        "except BloomError:\n                self._jobs.take(len(jobs))\n                raise\n",
         "lossy",
     ),
     Mutant(
-        "pages are confirmed before their links are claimed",
-        "crawl/jobs.py",
-        "        # By number: the other",
-        "        confirm = JobKind.CONFIRM\n"
-        "        self._jobs = deque(sorted(self._jobs, key=lambda job: job.kind is not confirm))\n"
-        "        # By number: the other",
+        "an outage never ends",
+        "crawl/writer.py",
+        "                self._server.recover()\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a lookup's verdicts are given to another page",
+        "crawl/lookups.py",
+        "                    verdicts = await self._server.run(window, self._look_up(same))\n",
+        "                    verdicts = await self._server.run(window, self._look_up(same))\n"
+        "                    verdicts = verdicts[1:] + verdicts[:1]\n",
+        "calm",
     ),
     Mutant(
         "two rounds of lookups are under way at a time",
@@ -365,33 +387,13 @@ MUTANTS = (
         "calm",
     ),
     Mutant(
-        "verdicts of lookups are given to other pages",
-        "crawl/lookups.py",
-        "zip(lookups, verdicts, strict=True):\n            if verdict is",
-        "zip(lookups, verdicts[::-1], strict=True):\n            if verdict is",
-        "calm",
-    ),
-    Mutant(
-        "a page gets the answer to another page about a request that is not stored",
-        "crawl/lookups.py",
-        "            self._ask_again()\n",
-        "",
-        "pipelines",
-    ),
-    Mutant(
         "a page is recorded whose lookup was cancelled",
         "crawl/outputs.py",
-        "                    await self._deduplicator.decide_many(lookups)\n",
+        "                    await self._decider.decide_many(lookups)\n",
         "                    try:\n"
-        "                        await self._deduplicator.decide_many(lookups)\n"
+        "                        await self._decider.decide_many(lookups)\n"
         "                    except asyncio.CancelledError:\n"
         "                        return\n",
-    ),
-    Mutant(
-        "outputs after an exception are lost",
-        "crawl/outputs.py",
-        "                continue  # as Scrapy does",
-        "                return  # as Scrapy does",
     ),
     Mutant(
         "what a callback has yielded before it waits is lost when it is cancelled",
@@ -401,11 +403,65 @@ MUTANTS = (
         "        except BaseException:\n            return\n",
     ),
     Mutant(
+        "outputs after an exception are lost",
+        "crawl/outputs.py",
+        "                continue  # as Scrapy does: a middleware may have more to yield\n",
+        "                return\n",
+    ),
+    Mutant(
         "a reserved verdict is used twice",
         "crawl/local_state.py",
-        "        reserved = self._reserved.pop(key, None)\n",
-        "        reserved = self._reserved.get(key)\n",
+        "reserved = self._reserved.pop(key, None)",
+        "reserved = self._reserved.get(key)",
         "calm",
+    ),
+    Mutant(
+        "a lookup that joins another page's is not new to anybody",
+        "crawl/lookups.py",
+        "        for lookup in waiting:\n            if not self._joins(lookup):\n",
+        "        for lookup in waiting:\n            if self._joins(lookup):\n",
+        "calm",
+    ),
+    Mutant(
+        "a claim stays whose page was crawled during its lookup",
+        "crawl/decider.py",
+        "                self._give_back(key, Reserved(verdict, lookup.length))\n",
+        "                pass\n",
+        "kills",
+    ),
+    Mutant(
+        "a page with a request that another worker may lose is recorded",
+        "crawl/apply_jobs.py",
+        "                self._doubtful.add(job.page)\n",
+        "                pass\n",
+        "shared",
+    ),
+    Mutant(
+        "a page is recorded that has waited for one which is left for later",
+        "crawl/apply_jobs.py",
+        "            self._doubtful.update(page.waiting)\n",
+        "            pass\n",
+        "pipelines",
+    ),
+    Mutant(
+        "a page takes the answer to another page, whose request it is not",
+        "crawl/lookups.py",
+        "            self._ask_again()\n",
+        "",
+        "pipelines",
+    ),
+    Mutant(
+        "after an outage the silence of others counts",
+        "crawl/recovery.py",
+        "self.heartbeats.distrusts_until = self._clock() + GRACE_SECONDS",
+        "self.heartbeats.distrusts_until = 0.0",
+    ),
+    Mutant(
+        "a crawl ends while pages are not written",
+        "crawl/recovery.py",
+        "if not is_still or self._jobs:",
+        "if not is_still:",
+        "forgetful",
     ),
 )
 

@@ -4,7 +4,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +24,18 @@ from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.model import hashing
 from scrapy_bloom.bloom.protocol import ring_store
-from scrapy_bloom.crawl import filters, outputs
-from scrapy_bloom.crawl.claims import pace, record_when_crawled, workers
-from scrapy_bloom.crawl.claims.workers import Process
+from scrapy_bloom.crawl import (
+    claims,
+    connecting,
+    filters,
+    opening,
+    outputs,
+    pace,
+    server,
+    workers,
+)
+from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.crawl.workers import Process
 from simulation.client import (
     AsyncSimulatedClient,
     AsyncSimulatedCluster,
@@ -36,10 +45,8 @@ from simulation.client import (
     talk,
 )
 from simulation.engine import Engine
-from simulation.known import watched
 from simulation.loop import SimulatedLoop
 from simulation.site import Site
-from simulation.threads import simulated_threads
 from simulation.world import World
 
 TIMEOUT = 2.0
@@ -76,7 +83,6 @@ class Crawl:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
         has_unwritten: whether it has logged that it could not write all.
-        forgotten_claims: fields of those that it does not end, by a fault that is known.
     """
 
     def __init__(
@@ -92,7 +98,6 @@ class Crawl:
         self._world, self._site, self.name, self.spider = world, site, name, spider
         self._settings, self._shared_queue = settings, shared_queue
         self.must_stop, self.owner, self.has_unwritten = False, "", False
-        self.forgotten_claims = set[str]()
         self._engine: Engine | None = None
         self._task = world.spawn(name, self._main, self)
 
@@ -189,6 +194,12 @@ def simulated(world: World) -> Iterator[None]:
 
         return name
 
+    def runtime() -> Runtime:
+        return Runtime(lambda: world.now, world.wait, world.token)
+
+    async def in_thread(blocking: Callable[[], object]) -> None:
+        blocking()
+
     chosen = SimpleNamespace(token_hex=world.token, randbelow=world.rng.randrange)
     clock = SimpleNamespace(monotonic=lambda: world.now, perf_counter=time.perf_counter)
     patches: list[tuple[Any, str, Any]] = [
@@ -207,7 +218,10 @@ def simulated(world: World) -> Iterator[None]:
         (workers, "queue_id", named(workers.queue_id)),
         (ring_store, "secrets", chosen),
         (hashing, "secrets", chosen),
-        (record_when_crawled, "MAX_ATTEMPTS", MAX_ATTEMPTS),
+        (claims, "MAX_ATTEMPTS", MAX_ATTEMPTS),
+        (connecting, "Runtime", runtime),
+        (server, "in_thread", in_thread),
+        (opening, "Runtime", runtime),
     ]
     if world.rng.random() < 0.5:
         patches += [(pace, name, value) for name, value in CROWD.items()]
@@ -215,8 +229,6 @@ def simulated(world: World) -> Iterator[None]:
     logging.getLogger().addHandler(log)
     try:
         with ExitStack() as stack:
-            stack.enter_context(simulated_threads(world))
-            stack.enter_context(watched(world))
             for patch in patches:
                 stack.enter_context(mock.patch.object(*patch))
             random.seed(world.rng.random())

@@ -9,7 +9,6 @@ from support.clock import FrozenServer
 
 from scrapy_bloom import BloomFilter
 from simulation.kinds import PERIOD, SETTINGS, WINDOW, Kind
-from simulation.known import is_known
 from simulation.process import Crawl, simulated
 from simulation.site import Site, short
 from simulation.world import Faults, World
@@ -124,8 +123,7 @@ class _Run:
             self._crawl_until_quiet()
             self._check(" after the window", expected)
             self._check_once(" after the window")
-        found = [*self._world.found, *self._found]
-        return [violation for violation in found if not is_known(violation)]
+        return [*self._world.found, *self._found]
 
     # -- crawls --
 
@@ -180,10 +178,9 @@ class _Run:
                     continue
                 url = self._site.fields[name.decode()]
                 self._left_behind[url] += 1
-                is_known = name.decode() in crawl.forgotten_claims
                 has_written = self._kind.writes_all and not crawl.has_unwritten
                 may_leave = self._kind.repeats and not has_written
-                if not (crawl.must_stop or may_leave or is_known):
+                if not (crawl.must_stop or may_leave):
                     self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
 
     def _crawl_without_faults(self) -> None:

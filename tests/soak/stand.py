@@ -21,7 +21,7 @@ from support.polling import until
 from support.proxy import Proxy
 from support.servers import SERVERS, Server
 
-from scrapy_bloom.crawl.server_state import LAST_RETRY_SECONDS
+from scrapy_bloom.crawl.server import LAST_RETRY_SECONDS
 from soak.faults import FaultLoop
 from soak.visits import Visits
 from soak.worker import GENERATIONS, HUB_PERIODS

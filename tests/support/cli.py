@@ -18,8 +18,8 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.crawl.claims.request_codec import dump
-from scrapy_bloom.crawl.claims.workers import Process, Worker, failed_id, worker_id
+from scrapy_bloom.crawl.request_codec import dump
+from scrapy_bloom.crawl.workers import Process, Worker, failed_id, worker_id
 from support.servers import contents
 
 KEY = "shop:bloom"

@@ -22,6 +22,13 @@ def spider_of(dupefilter: BloomDupeFilter) -> Spider:
     return dupefilter.crawler.spider
 
 
+async def shut(*dupefilters: BloomDupeFilter) -> None:
+    """Close dupefilters in a running event loop, which those that make claims need."""
+    for dupefilter in dupefilters:
+        if (closing := dupefilter._close()) is not None:
+            await closing
+
+
 class UrlFingerprinter:
     """Identifies requests by their URLs without the query."""
 

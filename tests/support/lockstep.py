@@ -4,19 +4,16 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
-from scrapy import Request
 from scrapy.utils.reactor import install_reactor
 
 from scrapy_bloom.bloom.client.routes import slot_of
-from scrapy_bloom.crawl.claims.policy import Lookup
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.lookups import Lookup
 from support.loops import eventually
 from support.paths import TESTS
 from support.polling import PATIENCE
@@ -103,12 +100,11 @@ class Lockstep:
 
 async def look_up(worker: Worker, numbers: Sequence[int]) -> set[int]:
     """Look pages up as the links of a page; return those that are seen."""
-    deduplicator = worker.dupefilter._deduplicator
+    decider = worker.crawl.decider
     requests = {number: page(number) for number in numbers}
-    parent = Request("https://example.com/")
-    lookups = {number: deduplicator.prepare(one, parent) for number, one in requests.items()}
+    lookups = {number: decider.prepare(one) for number, one in requests.items()}
     waiting: list[Lookup] = [one for one in lookups.values() if one and one.verdict is None]
-    await deduplicator.decide_many(waiting)
+    await decider.decide_many(waiting)
     return {
         number
         for number, lookup in lookups.items()
@@ -124,8 +120,7 @@ def worker_on(port: int, **settings: Any) -> Worker:
 
 def slots_of_pages(worker: Worker, numbers: Sequence[int]) -> dict[int, int]:
     """Return the hash slots of pages' blocks."""
-    filters = worker.connections.filters
-    assert filters is not None
+    filters = worker.server.filters
     session, identify = filters.default.session, worker.dupefilter._identity.key
     blocks = {number: session.hasher.block(identify(page(number))[1]) for number in numbers}
     return {number: slot_of(session.keys.ring(block)) for number, block in blocks.items()}
@@ -134,17 +129,7 @@ def slots_of_pages(worker: Worker, numbers: Sequence[int]) -> dict[int, int]:
 async def main(port: int, pages: int, settings: dict[str, Any]) -> None:
     """Look pages up; write what is new."""
     new: list[int] = []
-    back = 0.0
-    with worker_on(port, **settings) as worker:
-        failover: Any = worker.dupefilter._crawl.failover
-        server_back = failover.server_back
-
-        def note(filters: Filters) -> None:
-            nonlocal back
-            server_back(filters)
-            back = time.time()
-
-        failover.server_back = note
+    async with worker_on(port, **settings) as worker:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
@@ -154,7 +139,8 @@ async def main(port: int, pages: int, settings: dict[str, Any]) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
         await eventually(worker.is_back, "it is back")
         outages = worker.stat("outages")
-    sys.stdout.write(json.dumps({"new": new, "outages": outages, "back": back}))
+    found = {"new": new, "outages": outages, "back": worker.last_back}
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A scraper and a deduplicator without Scrapy's engine, and the forms that outputs have."""
+"""A scraper and a decider without Scrapy's engine, and the forms that outputs have."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
@@ -12,7 +12,7 @@ from scrapy.signalmanager import SignalManager
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl.lookups import Lookup
 from scrapy_bloom.crawl.outputs import Outputs
 
 PAGE, RESPONSE = Request("https://example.com/"), Response("https://example.com/")
@@ -76,8 +76,11 @@ class Scraper:
         return [output for one in self.lists for output in one]
 
 
-class FakeDeduplicator:
-    """Knows some requests to be duplicates; gives the verdicts of others when it is asked."""
+class FakeDecider:
+    """Knows some requests to be duplicates; gives the verdicts of others when it is asked.
+
+    It is also the tracker of pages, and the crawl that has both.
+    """
 
     def __init__(self) -> None:
         self.known: list[Request] = []
@@ -89,8 +92,9 @@ class FakeDeduplicator:
         self.lost: list[Request] = []
         self.noted: list[Request] = []
         self.failed: list[tuple[Request, BaseException]] = []
+        self.decider = self.claims = self.tracker = self
 
-    def prepare(self, request: Request, page: Request) -> Lookup | None:
+    def prepare(self, request: Request) -> Lookup | None:
         if request in self.broken:
             raise LookupError
         verdict = Verdict.SEEN if request in self.known else None
@@ -108,13 +112,13 @@ class FakeDeduplicator:
     def log(self, request: Request, spider: Spider) -> None:
         self.dropped.append(request)
 
-    def lost_link(self, page: Request, error: Exception) -> None:
+    def raised(self, page: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
+        if in_pipeline:
+            self.failed.append((page, error))
+            return
         assert page is PAGE
         assert isinstance(error, LookupError)
         self.lost.append(page)
-
-    def item_failed(self, page: Request, error: BaseException) -> None:
-        self.failed.append((page, error))
 
     def yields(self, page: Request) -> Callable[[Request], None] | None:
         assert page is PAGE
@@ -125,7 +129,7 @@ class ScraperLab:
     """A scraper whose outputs are looked up."""
 
     def __init__(self, batch: int = 64, scraper: Scraper | None = None) -> None:
-        self.scraper, self.filter = scraper or Scraper(), FakeDeduplicator()
+        self.scraper, self.filter = scraper or Scraper(), FakeDecider()
         self.offsite: list[Request] = []
         middleware = SimpleNamespace(should_follow=lambda one, spider: one not in self.offsite)
         self.signals = SignalManager(self)
@@ -134,8 +138,8 @@ class ScraperLab:
             signals=self.signals,
             get_downloader_middleware=lambda _: middleware,
         )
-        deduplicator: Any = self.filter
-        self.outputs = Outputs(crawler, deduplicator, batch, self.filter.log)
+        crawl: Any = self.filter
+        self.outputs = Outputs(crawler, crawl, batch, self.filter.log)
         self.outputs.hook(self.scraper)
 
     async def handle(self, outputs: Any) -> None:

@@ -13,8 +13,8 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.http import Headers
 
-from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
-from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
+from scrapy_bloom.crawl.request_codec import NotKeepableError, dump, load
+from scrapy_bloom.crawl.request_values import MAX_LENGTH
 
 URL = "https://example.com/page?q=1"
 Method = Callable[..., Any]

@@ -7,8 +7,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.write_behind import WriteBehind
+from scrapy_bloom.crawl.server import Watcher
 from support.loops import eventually
 from support.servers import Server
 
@@ -38,12 +37,15 @@ class FakeEngine:
         self.calls.append(reason)
 
 
-class Worker:
+class Worker(Watcher):
     """An open dupefilter, in a running event loop; closed at the end of a ``with`` block.
 
     Args:
         url: of the server.
         settings: of the crawler.
+
+    Attributes:
+        last_back: when the last outage ended, in Unix seconds; 0 for none.
     """
 
     def __init__(self, url: str, **settings: object) -> None:
@@ -58,23 +60,22 @@ class Worker:
         self.stats = crawler.stats
         self.dupefilter = BloomDupeFilter.from_crawler(crawler)
         self.dupefilter.open()
-        self.connections = self.dupefilter._crawl.connections
-        thread = self.dupefilter._crawl.write_behind
-        assert thread is not None
-        self.thread: WriteBehind = thread
+        assert self.dupefilter._crawl is not None
+        self.crawl = self.dupefilter._crawl
+        self.server, self.jobs = self.crawl.server, self.crawl._writer._jobs
         crawler.engine = self.engine = FakeEngine()
-        self._count_ends_of_outages()
+        self._times_back, self.last_back = 0, 0.0
+        self.server.watch(self)
 
-    def _count_ends_of_outages(self) -> None:
-        failover: Any = self.dupefilter._crawl.failover
-        server_back = failover.server_back
-        self._times_back = 0
+    def back(self) -> None:
+        """Count the ends of outages."""
+        self._times_back += 1
+        self.last_back = time.time()
 
-        def count(filters: Filters) -> None:
-            server_back(filters)
-            self._times_back += 1
-
-        failover.server_back = count
+    @property
+    def round_trips(self) -> int:
+        """Blocking, and without blocking."""
+        return self.server.filters.round_trips + self.server.async_round_trips
 
     def sees(self, number: int) -> bool:
         """Look a page up; the answer must come in time."""
@@ -89,17 +90,22 @@ class Worker:
 
     def is_back(self) -> bool:
         """Whether the crawl uses the server again after all outages."""
-        return self.dupefilter._crawl.failover.is_up and self._times_back >= self.stat("outages")
+        return self.server.is_up and self._times_back >= self.stat("outages")
 
-    async def back(self) -> None:
+    async def found_again(self) -> None:
         """Wait until the crawl uses the server again."""
         await eventually(self.is_back, "the server is found again")
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.dupefilter.close("finished")
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the dupefilter; a second time does nothing."""
+        if (closing := self.dupefilter._close()) is not None:
+            await closing
 
 
 def page(number: int) -> Request:

@@ -54,6 +54,8 @@ PURE_EXTRAS = ("algebra", "bitmaps", "install", "save")
 IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}
 #: Lines of a file, methods of a class, lines of a function, at most.
 MAX_LINES, MAX_METHODS, MAX_FUNCTION = 400, 20, 50
+#: Parameters of a constructor in ``crawl``, at most.
+MAX_PARAMETERS = 7
 #: Whose methods are the library's interface.
 PUBLIC = {"BaseFilter", "BloomFilter", "AsyncBloomFilter"}
 
@@ -108,6 +110,35 @@ def test_packages_import_in_one_direction(module: str) -> None:
 def test_modules_import_each_other_in_no_circle() -> None:
     graph = {module: ours(module) for module in modules()}
     list(TopologicalSorter(graph).static_order())
+
+
+def rows_of_crawl() -> list[list[str]]:
+    """Return the files of ``crawl`` as docs/architecture.md has them, from top to bottom."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    table = page.partition("| file | what it is |\n|---|---|\n")[2].partition("\n\n")[0]
+    return [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines()]
+
+
+def test_files_of_a_crawl_import_down_the_list_only() -> None:
+    rows = rows_of_crawl()
+    place = {name: number for number, row in enumerate(rows) for name in row}
+    own = {name.removeprefix("crawl.") for name in modules() if package_of(name) == "crawl"}
+    assert place.keys() == own
+    wrong = [
+        f"{name} imports {other}"
+        for name in own
+        for other in (found.removeprefix("crawl.") for found in ours(f"crawl.{name}"))
+        if place.get(other, len(rows)) <= place[name]
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if package_of(name) == "crawl"])
+def test_constructors_of_a_crawl_take_few_parameters(module: str) -> None:
+    for node in ast.walk(ast.parse(source(module))):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            taken = len(node.args.args) + len(node.args.kwonlyargs) - 1
+            assert taken <= MAX_PARAMETERS, f"{module}: {node.lineno}"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +302,8 @@ def test_py_typed_is_shipped() -> None:
 def test_the_page_on_architecture_names_what_there_is() -> None:
     """Its tables: all packages from the bottom to the top, and files of the package."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    _, packages, places = re.split(r"^## (?:Packages|Where do .*)$", text, flags=re.MULTILINE)
+    sections = r"^## (?:Packages|Inside a crawl|Where do .*)$"
+    _, packages, _, places = re.split(sections, text, flags=re.MULTILINE)
     firsts = re.findall(r"^\| (`.+?) \|", packages, re.MULTILINE)
     named = [name for first in firsts for name in re.findall(r"`(.+?)`", first)]
     assert named == PACKAGES

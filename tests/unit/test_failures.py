@@ -13,7 +13,7 @@ from twisted.internet import error
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed
 
-from scrapy_bloom.crawl.claims.failures import describe, of_pipeline, redact
+from scrapy_bloom.crawl.failures import describe, of_pipeline, redact
 
 URL = "https://example.com/"
 SECRET = "S3CRET"

@@ -9,7 +9,12 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, ScrapyRedisFingerprinter, bounded
+from scrapy_bloom.fingerprinter import (
+    MAX_FINGERPRINT,
+    VERSIONED,
+    ScrapyRedisFingerprinter,
+    bounded,
+)
 
 PATH = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
 
@@ -74,5 +79,5 @@ def test_what_filters_hold_is_short_and_tells_apart_what_differs(
 ) -> None:
     assert len(bounded(first)) <= MAX_FINGERPRINT
     assert (bounded(first) == bounded(other)) == (first == other)
-    if len(first) <= MAX_FINGERPRINT:
+    if len(first) <= MAX_FINGERPRINT and not first.startswith(VERSIONED):
         assert bounded(first) == first

@@ -16,8 +16,8 @@ from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol.scripts import Reply
-from scrapy_bloom.crawl.claims.request_codec import dump, load
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl.request_codec import dump, load
+from scrapy_bloom.crawl.workers import Process, Worker
 
 HEADER = Header(id="0" * 32, blocks=1, seeds=(5, 7, 11))
 NOW = 1_700_000_000

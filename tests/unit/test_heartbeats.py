@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, MAX_WORKERS, WorkerEntries
-from scrapy_bloom.crawl.claims import pace, workers
-from scrapy_bloom.crawl.claims.heartbeats import KnownWorkers
-from scrapy_bloom.crawl.claims.liveness import WorkerView
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl import pace, workers
+from scrapy_bloom.crawl.heartbeats import KnownWorkers
+from scrapy_bloom.crawl.liveness import WorkerView
+from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_000_000
 FAR = Process("far", 7, "another machine", 99)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.crawl.claims.in_flight import InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.identity import Key
+from scrapy_bloom.crawl.in_flight import InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.jobs import JobKind
 
 CONFIRM, FAIL, LATER = JobKind.CONFIRM, JobKind.FAIL, JobKind.LATER
@@ -199,26 +199,3 @@ def test_a_page_that_yields_what_another_waits_for_does_not_wait() -> None:
     unkept.add(claim(3), first)
     unkept.adopt(claim(3), second)
     assert (first.unkept, second.unkept) == (1, 0)
-
-
-def test_a_page_relies_on_those_that_may_be_another_workers() -> None:
-    unkept, first, page = UnkeptRequests(time.monotonic), flight(1), flight(2)
-    first.is_certain = False
-    unkept.add(claim(3), first)
-    unkept.add(claim(4), page)
-    assert unkept.doubtful == {claim(3)}
-    unkept.rely(page, claim(3))
-    unkept.rely(first, claim(3))
-    assert page.relies_on == {claim(1)}
-    assert not first.relies_on
-    unkept.add(claim(3), page)
-    assert not unkept.doubtful
-    assert unkept.settle(claim(3), CONFIRM) == []
-
-
-def test_a_request_is_no_longer_doubtful_when_it_is_settled() -> None:
-    unkept, page = UnkeptRequests(time.monotonic), flight(1)
-    page.is_certain = False
-    unkept.add(claim(3), page)
-    unkept.settle(claim(3), FAIL)
-    assert not unkept.doubtful

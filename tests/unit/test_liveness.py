@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.liveness import WorkerView
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.liveness import WorkerView
+from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_000_000
 FAR = Process("far", 7, "another machine", 99)

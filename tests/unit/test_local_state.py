@@ -142,7 +142,7 @@ def test_what_is_taken_is_new_once(state: LocalState) -> None:
 
 def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
     state.take(b"a")
-    state.recorded([("default", b"a")], is_up=False)
+    state.recorded([("default", b"a")], (), is_up=False)
     assert state.has_taken(b"a")
     state.server_is_used()
     assert not state.has_taken(b"a")
@@ -168,8 +168,7 @@ def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
 
 def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
     state.take(b"a")
-    state.recorded([("default", b"a"), ("default", b"b")], is_up=False)
-    state.keep([b"a", b"b"])
+    state.recorded([("default", b"a"), ("default", b"b")], [b"a", b"b"], is_up=False)
     state.server_is_used()
     assert state.has_taken(b"a")
     assert state.has_taken(b"b")

@@ -13,8 +13,8 @@ from support.paths import ROOT
 
 import scrapy_bloom
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
-from scrapy_bloom.crawl.lifecycle import ShortErrors
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.short_errors import ShortErrors
 from scrapy_bloom.crawl.stats import Stats
 
 PACKAGE = Path(scrapy_bloom.__file__).parent

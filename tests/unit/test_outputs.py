@@ -16,7 +16,7 @@ from support.scraping import (
     ITEM,
     PAGE,
     RESPONSE,
-    FakeDeduplicator,
+    FakeDecider,
     Scraper,
     ScraperLab,
     generate,
@@ -253,8 +253,8 @@ async def test_what_goes_on_after_an_exception_is_read_to_its_end() -> None:
 
 
 def outputs(crawler: Any) -> Outputs:
-    deduplicator: Any = FakeDeduplicator()
-    return Outputs(crawler, deduplicator, 64, deduplicator.log)
+    crawl: Any = FakeDecider()
+    return Outputs(crawler, crawl, 64, crawl.log)
 
 
 class SynchronousScraper(Scraper):

@@ -1,18 +1,15 @@
-"""``Outputs`` and callbacks that wait, are cancelled or time out, with asyncio and without."""
+"""``Outputs`` and callbacks that wait, are cancelled or time out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from scrapy import Request
-from scrapy.http import Response
 from support.loops import in_loop
-from support.scraping import FORMS, ITEM, Scraper, ScraperLab, generate, link, links, one_turn
-from twisted.internet.defer import Deferred
+from support.scraping import ITEM, Scraper, ScraperLab, link, one_turn
 
 from scrapy_bloom.crawl import outputs as outputs_module
-from scrapy_bloom.crawl.claims.policy import Lookup
+from scrapy_bloom.crawl.lookups import Lookup
 
 # -- callbacks that wait --
 
@@ -192,72 +189,3 @@ async def test_a_time_out_that_is_left_before_anything_was_waited_for_is_none() 
 
     await lab.handle(callback())
     assert lab.scraper.flat == [ITEM, ITEM, "over"]
-
-
-# -- without asyncio --
-
-
-class BlockingScraper(Scraper):
-    """Processes outputs one after the other."""
-
-    async def handle_spider_output_async(
-        self, result: Any, request: Request, response: Response
-    ) -> None:
-        for output in result:
-            await self.pipeline(output)
-            self.done.append(output)
-        self.lists.append(result)
-
-
-def handle_without_asyncio(lab: ScraperLab, outputs: Any) -> list[Any]:
-    """Return a list that gets the result when there is one."""
-    results: list[Any] = []
-    Deferred.fromCoroutine(lab.handle(outputs)).addBoth(results.append)
-    return results
-
-
-@pytest.fixture
-def blocking() -> ScraperLab:
-    return ScraperLab(batch=10, scraper=BlockingScraper())
-
-
-@FORMS
-def test_without_asyncio_links_are_looked_up_in_batches(blocking: ScraperLab, form: Any) -> None:
-    requests = links(25)
-    assert handle_without_asyncio(blocking, form([ITEM, *requests])) == [None]
-    assert [len(some) for some in blocking.filter.rounds] == [10, 10, 5]
-    assert blocking.scraper.flat == [ITEM, *requests]
-
-
-def test_without_asyncio_a_callback_may_wait_for_what_it_has_yielded(blocking: ScraperLab) -> None:
-    first, last, waited_for = link(1), link(2), Deferred[None]()
-
-    async def callback() -> AsyncIterator[Any]:
-        yield first
-        await waited_for
-        yield last
-
-    results = handle_without_asyncio(blocking, callback())
-    assert blocking.scraper.done == [first]
-    assert not results
-    waited_for.callback(None)
-    assert blocking.scraper.done == [first, last]
-    assert results == [None]
-
-
-def test_without_asyncio_a_page_waits_until_there_is_room_for_its_items() -> None:
-    lab = ScraperLab(scraper=BlockingScraper(1))
-    processing: list[Deferred[None]] = []
-
-    async def pipeline(_: Any) -> None:
-        processing.append(Deferred())
-        await processing[-1]
-
-    lab.scraper.pipeline = pipeline
-    results = handle_without_asyncio(lab, generate([1, 2, 3]))
-    for number in (1, 2, 3):
-        assert not results
-        assert len(processing) == number
-        processing[-1].callback(None)
-    assert results == [None]
-    assert lab.scraper.done == [1, 2, 3]

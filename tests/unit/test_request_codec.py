@@ -42,9 +42,9 @@ from support.stored_requests import (
     stored,
 )
 
-from scrapy_bloom.crawl.claims import request_codec
-from scrapy_bloom.crawl.claims.request_codec import dump, load
-from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
+from scrapy_bloom.crawl import request_codec
+from scrapy_bloom.crawl.request_codec import dump, load
+from scrapy_bloom.crawl.request_values import MAX_LENGTH
 
 # -- what is kept --
 

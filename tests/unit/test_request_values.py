@@ -48,8 +48,8 @@ from support.stored_requests import (
     sample,
 )
 
-from scrapy_bloom.crawl.claims.request_codec import dump, load
-from scrapy_bloom.crawl.claims.request_values import MAX_DEPTH
+from scrapy_bloom.crawl.request_codec import dump, load
+from scrapy_bloom.crawl.request_values import MAX_DEPTH
 
 TODAY = datetime(2027, 1, 1, 12, tzinfo=UTC)
 

@@ -28,8 +28,8 @@ from support.stored_requests import (
     stored,
 )
 
-from scrapy_bloom.crawl.claims.request_codec import dump, load
-from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
+from scrapy_bloom.crawl.request_codec import dump, load
+from scrapy_bloom.crawl.request_values import MAX_LENGTH
 
 
 def held(value: object) -> str:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Process, Worker, may_be_dead, parse_all
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.workers import Process, Worker, may_be_dead, parse_all
 
 FAR = Process("far", 7, "another machine", 99)
 WORKER = Worker("w-1", 1_000, 30.0, FAR)

@@ -9,7 +9,7 @@ as `bloom/listing/seen`; the window `run` has `bloom/run/new` and `bloom/run/see
 that are filtered also count in Scrapy's own `dupefilter/filtered`."""
 ON_GAUGES = """\
 They are set when the crawl begins and when it ends; `bloom/rotations` with each rotation, round
-trips also when the spider is idle, except those of the background thread."""
+trips also when the spider is idle."""
 HEADINGS = {
     Kind.COUNTER: ("Counters", "They grow during the crawl."),
     Kind.GAUGE: ("Gauges", ON_GAUGES),

@@ -1,6 +1,7 @@
 """Makes clients of redis-py's that repeat nothing, and whose connections never wait for ever.
 
-Resolving a host name has no time-out. So a crawl's thread leaves connecting to a background thread.
+Resolving a host name has no time-out. So no call of a crawl that blocks connects then: see
+``Connection.restart``.
 """
 
 import asyncio

@@ -98,9 +98,12 @@ class Connection:
             return None  # some arguments are known to clients that block only, as those for OCSP
 
     def restart(self) -> None:
-        """Start an embedded server again if its process has gone; other servers are left alone."""
+        """Start an embedded server again if its process has gone; let go of old connections."""
         if self._server is not None:
             self._server.restart()
+        pool = getattr(self.client, "connection_pool", None)
+        if pool is not None:
+            pool.disconnect()
 
     def close(self) -> None:
         """Close the client and leave the embedded server; may be called again."""

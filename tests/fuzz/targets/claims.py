@@ -15,11 +15,11 @@ from fuzz.mutate import json_text
 from fuzz.target import Target
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.ledger_protocol import decode_reason, encode_reason
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.liveness import WorkerView
-from scrapy_bloom.crawl.claims.request_codec import NotKeepableError, dump, load
-from scrapy_bloom.crawl.claims.request_values import MAX_LENGTH
-from scrapy_bloom.crawl.claims.workers import Process, Worker
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.liveness import WorkerView
+from scrapy_bloom.crawl.request_codec import NotKeepableError, dump, load
+from scrapy_bloom.crawl.request_values import MAX_LENGTH
+from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_700_000_000
 NAME = "pages"
@@ -160,13 +160,13 @@ def _request_seeds() -> Iterator[bytes]:
 CLAIMS = Target(
     run_claims,
     _claim_seeds,
-    ("crawl.claims.workers", "crawl.claims.liveness"),
+    ("crawl.workers", "crawl.liveness"),
     json_text,
 )
 REQUESTS = Target(
     run_request,
     _request_seeds,
-    ("crawl.claims.request_codec", "crawl.claims.request_values"),
+    ("crawl.request_codec", "crawl.request_values"),
     json_text,
     ("_class", "scrapy.http:FormRequest", "support.stored_requests:Colour", "namedtuple", "enum"),
 )

@@ -10,7 +10,7 @@ A request that is not stored is lost with this process, so the page that yielded
 after it: see ``in_flight.py``.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -20,19 +20,21 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
-from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.claims.in_flight import Claims, InFlightRequest, PageItems
-from scrapy_bloom.crawl.claims.request_codec import (
+from scrapy_bloom.crawl import failures
+from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.identity import Key, name_of
+from scrapy_bloom.crawl.in_flight import Claims, InFlightRequest, PageItems
+from scrapy_bloom.crawl.jobs import JobKind
+from scrapy_bloom.crawl.request_codec import (
     NO_PARTS,
     SET_LATER,
     PartNames,
     note_set_later,
     set_later,
 )
-from scrapy_bloom.crawl.claims.settler import ClaimSettler
-from scrapy_bloom.crawl.identity import Key, name_of
-from scrapy_bloom.crawl.jobs import Job, JobKind
-from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.settler import ClaimSettler
+from scrapy_bloom.crawl.workers import Queue
 
 #: The key of ``meta`` that holds a request's claims.
 META = "bloom_claims"
@@ -66,43 +68,37 @@ class ClaimTracker:
     """Listens to the engine: see ``engine_hooks.RequestListener``.
 
     Args:
+        context: what all parts use.
+        server: which epoch it is.
         settler: settles claims.
-        windows: the windows that have a filter.
-        crawled_statuses: HTTP statuses of pages that count as crawled.
-        may_be_others: whether claims in the queue may be another worker's.
-        put: queues a job.
-        keep_once: stores a request that is neither tested nor recorded.
-        handed_out: is called when the crawl gets a request to do.
+        queue: of the crawl; claims in it may be another worker's.
         page_items: decides which pages have an item; None if all are recorded.
-        report: counts and warns.
+        keep_once: stores a request that is neither tested nor recorded.
 
     Attributes:
-        epoch: in which pages begin now: see ``failover.py``.
         restored: the request that is being put back.
         was_offered: whether the scheduler was offered that request.
         not_kept_reason: why the last request could not be stored.
         pages: of requests that the scheduler has not been offered yet.
+        handed_out_count: requests that the crawl has got to do.
     """
 
     def __init__(
         self,
+        context: Context,
+        server: Server,
         settler: ClaimSettler,
-        *,
-        windows: Collection[str],
-        crawled_statuses: frozenset[int],
-        may_be_others: bool,
-        put: Callable[[Job], None],
-        keep_once: Callable[[Request], None],
-        handed_out: Callable[[], object],
+        queue: Queue,
         page_items: PageItems | None,
-        report: Report,
+        *,
+        keep_once: Callable[[Request], None],
     ) -> None:
-        self._settler, self._windows = settler, windows
-        self._crawled_statuses, self._may_be_others = crawled_statuses, may_be_others
-        self._put, self._keep_once = put, keep_once
-        self._handed_out, self._report = handed_out, report
-        self._page_items = page_items
-        self.epoch = 0
+        self._report, self._server, self._settler = context.report, server, settler
+        self._windows = tuple(server.filters.by_window)
+        self._crawled_statuses = context.settings.crawled_statuses
+        self._may_be_others = bool(queue.name)
+        self._page_items, self._keep_once = page_items, keep_once
+        self.handed_out_count = 0
         self.offer = Offer()
         self.restored: Request | None = None
         self.was_offered = False
@@ -119,19 +115,18 @@ class ClaimTracker:
         """Give a request its claims: this one, and those that it inherits."""
         set_claims(request, {**self.offer.inherited, claim: length})
 
-    def claim_later(self, request: Request, claim: Key) -> None:
+    def claim_later(self, request: Request) -> None:
         """Note that a job claims a request: its page is settled after that job."""
         parent = self.pages.get(request)
         if parent is not None:
             parent.has_queued = True
-            parent.has_yielded(claim)
 
     def yields(self, page: Request) -> Callable[[object], None] | None:
         """Return a function for each request and item that a page yields; None for none."""
         flight = self._in_flight.get(page)
         if flight is None:
             return None
-        flight.epoch = self.epoch
+        flight.epoch = self._server.epoch
 
         def note(output: object) -> None:
             if isinstance(output, Request):
@@ -140,12 +135,6 @@ class ClaimTracker:
                 flight.has_item = True
 
         return note
-
-    def yields_again(self, page: Request, claim: Key) -> None:
-        """Make a page wait for a request that is not stored, and that was scheduled before."""
-        flight = self._in_flight.get(page)
-        if flight is not None:
-            self._settler.also_yielded(claim, flight, is_same=False)
 
     # -- what the engine does --
 
@@ -185,7 +174,7 @@ class ClaimTracker:
             # Another worker may lose the request that the same redirect has led to.
             kind = JobKind.LATER if offer.is_same_page else JobKind.CONFIRM
             reason = failures.OTHERS_TARGET if offer.is_same_page else ""
-            redirected = InFlightRequest({}, epoch=self.epoch, reason=reason)
+            redirected = InFlightRequest({}, epoch=self._server.epoch, reason=reason)
             self._settler.settle(offer.inherited, kind, redirected)
         else:  # redirected in circles, or dropped by a scheduler of the user's
             self._settler.ignore(offer.inherited)
@@ -199,12 +188,12 @@ class ClaimTracker:
         parent, claims = self.pages.pop(request, None), self._take_claims(request)
         if parent is not None and not any(claims.values()):
             parent.set_instead(JobKind.LATER, failures.FAILED_LINK)
-        unqueued = InFlightRequest({}, epoch=self.epoch, reason=failures.NOT_QUEUED)
+        unqueued = InFlightRequest({}, epoch=self._server.epoch, reason=failures.NOT_QUEUED)
         self._settler.settle(claims, JobKind.FAIL, unqueued)
 
     def handed_out(self, request: Request) -> None:
         """Follow a request that has left the queue."""
-        self._handed_out()
+        self.handed_out_count += 1
         self.sweep()
         later = set_later(request)
         request.meta.pop(SET_LATER, None)
@@ -215,18 +204,16 @@ class ClaimTracker:
             return
         flight = self._in_flight.get(request)
         if flight is None:
-            is_certain = self._settler.uncertain.isdisjoint(claims)
             self._in_flight[request] = InFlightRequest(
                 claims,
-                epoch=self.epoch,
-                is_certain=is_certain,
+                epoch=self._server.epoch,
                 yielded_with=PartNames.of(request).without(later),
             )
         else:  # its callback has yielded it again
             flight.claims |= claims
             flight.times += 1
         for claim in claims if self._may_be_others else ():
-            self._put(Job(JobKind.HOLD, *claim))
+            self._settler.hold(claim)
 
     def turned_into(self, request: Request, successor: Request) -> None:
         """Pass claims on to a redirect's target, or to a retry."""

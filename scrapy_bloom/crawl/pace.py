@@ -9,9 +9,10 @@ from hashlib import blake2b
 
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.worker_protocol import Turn
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Worker
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.settings import DEFAULT
 
 #: Seconds between looks at the other workers while the crawl is idle, at least.
 IDLE_SECONDS = 0.5
@@ -25,6 +26,8 @@ FEW, MANY = 3, 20
 READ_PER_SECOND = 5_000
 #: Seconds between looks at all claims: failed URLs may be due.
 LOOK_SECONDS = 600.0
+#: Seconds until the crawl is asked again whether it has room for more requests.
+ROOM_SECONDS = 0.5
 
 
 def idle_seconds(workers: int, heartbeat: float) -> float:
@@ -57,10 +60,15 @@ class LookTurns:
     Args:
         me: this worker.
         spider: name of its spider.
+        server: of the filters.
     """
 
-    def __init__(self, me: Worker, spider: str) -> None:
-        self._me, self._spider = me, spider
+    def __init__(self, me: Worker, spider: str, server: Server) -> None:
+        self._server = server
+        keys = sorted(bloom.key for bloom in server.filters.by_window.values())
+        common = "\0".join((me.shared_queue, *keys)).encode()
+        #: What workers have in common that look for the same claims.
+        self._group = workers.tag(spider) + blake2b(common, digest_size=8).hexdigest()
         #: When this worker's last look began, in Unix milliseconds on the server.
         self._begun = 0
         #: A look that began after this moment will do; 0 for none that has begun yet.
@@ -70,28 +78,21 @@ class LookTurns:
         """From now on, no look will do that has begun already."""
         self._since = 0
 
-    def take(self, filters: Filters, pause: float, *, clean: bool) -> Turn:
+    async def take(self, pause: float, *, clean: bool) -> Turn:
         """Return whether it is this worker's turn, or another one has looked.
 
         Args:
-            filters: the filters.
             pause: seconds between the beginnings of two looks.
             clean: whether only a look will do that has found nothing.
         """
-        begin = partial(worker_protocol.begin_look, group=self._group(filters), since=self._since)
-        turn = filters.default.run(partial(begin, pause=pause, clean=clean))
+        begin = partial(worker_protocol.begin_look, group=self._group, since=self._since)
+        turn = await self._server.run(DEFAULT, partial(begin, pause=pause, clean=clean))
         if turn.is_mine:
             self._begun, self._since = turn.now, turn.now - 1
         self._since = self._since or turn.now
         return turn
 
-    def end(self, filters: Filters, *, clean: bool) -> None:
+    async def end(self, *, clean: bool) -> None:
         """Note that this worker's look has ended, and whether it has found nothing."""
-        end = partial(worker_protocol.end_look, group=self._group(filters), begun=self._begun)
-        filters.default.run(partial(end, clean=clean))
-
-    def _group(self, filters: Filters) -> str:
-        """Return what workers have in common that look for the same claims."""
-        keys = sorted(bloom.key for bloom in filters.by_window.values())
-        common = "\0".join((self._me.shared_queue, *keys)).encode()
-        return workers.tag(self._spider) + blake2b(common, digest_size=8).hexdigest()
+        end = partial(worker_protocol.end_look, group=self._group, begun=self._begun)
+        await self._server.run(DEFAULT, partial(end, clean=clean))

@@ -15,11 +15,11 @@ from twisted.python.failure import Failure
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
-from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.claims.request_codec import NO_PARTS, PartNames
+from scrapy_bloom.crawl import failures
 from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.jobs import JobKind
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.request_codec import NO_PARTS, PartNames
 from scrapy_bloom.settings import RUN
 
 #: Claim -> length in characters of the request stored with it; 0 if none is stored.
@@ -44,16 +44,13 @@ class InFlightRequest:
         item_error: what a pipeline has raised for one of its items, in words; "" for nothing.
         times: how often it has to finish: its callback may have yielded the request again.
         epoch: the epoch in which its callback began to yield, see ``failover.py``.
-        has_queued: whether claims on its links were queued for the background thread.
+        has_queued: whether claims on its links were queued.
         kind: how it is settled when it waits for nothing; None until its callback is done.
         unkept: how many requests that it yielded are neither kept nor settled.
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: LATER if that request failed, REPEAT if it was lost; None for neither.
         reason: why it failed, is missing, or is crawled again.
         is_given_up: whether its claims stay as they are, for the next run.
-        is_certain: whether the server has granted its claim: else the page may be another worker's.
-        relies_on: claims, not certain, of pages that wait for requests which it yielded too.
-        yielded: claims, not certain, of requests that it yielded.
         has_item: whether it has yielded an item, or counts as if it had.
         also: recorded with it, if it is kept and has yielded an item; None for nothing.
         yielded_with: what the spider had set on it; NO_PARTS after its callback.
@@ -71,9 +68,6 @@ class InFlightRequest:
     instead: JobKind | None = None
     reason: str = ""
     is_given_up: bool = False
-    is_certain: bool = True
-    relies_on: set[Key] | None = None  # no empty set: 100,000 pages may wait
-    yielded: set[Key] | None = None
     has_item: bool = False
     also: Key | None = None
     yielded_with: PartNames = NO_PARTS
@@ -81,12 +75,6 @@ class InFlightRequest:
 
     def __post_init__(self) -> None:
         self.claim = next(reversed(self.claims), None)
-
-    def has_yielded(self, claim: Key) -> None:
-        """Note a claim, not certain, of a request that it yielded."""
-        if self.yielded is None:
-            self.yielded = set()
-        self.yielded.add(claim)
 
     @property
     def is_complete(self) -> bool:
@@ -133,8 +121,6 @@ class UnkeptRequests:
         self._pages: dict[Key | None, InFlightRequest] = {}
         #: Requests that no page waits for: start requests, and those that the spider schedules.
         self._orphans: set[Key] = set()
-        #: Requests that only pages wait for whose claims are not certain.
-        self.doubtful: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._parents)
@@ -146,10 +132,6 @@ class UnkeptRequests:
                 self._orphans.add(claim)
             return []
         self._orphans.discard(claim)
-        if parent.is_certain:
-            self.doubtful.discard(claim)
-        elif claim not in self._parents:
-            self.doubtful.add(claim)
         waiting = self._parents.setdefault(claim, _Waiting(0))
         waiting.since = self._clock()
         if not self.waits_for(parent, claim):
@@ -178,15 +160,14 @@ class UnkeptRequests:
                 waiting += [other for page in pages for other in page.claims]
         return claim in found
 
-    def rely(self, page: InFlightRequest, claim: Key) -> None:
-        """Note that a page yields a doubtful request: others, that may not be ours, wait for it."""
-        pages = self._parents[claim].pages
-        others = {one.claim for one in pages if one.claim and one is not page}
-        page.relies_on = (page.relies_on or set()) | others
-
     def waits_for(self, page: InFlightRequest, claim: Key) -> bool:
         """Whether a page waits for a request."""
         return claim in self._parents and any(one is page for one in self._parents[claim].pages)
+
+    def waiting(self, claim: Key) -> tuple[str, ...]:
+        """Return the fields of the claims of pages that wait for a request."""
+        pages = self._parents[claim].pages if claim in self._parents else ()
+        return tuple(field_of(page.claim[1]) for page in pages if page.claim)
 
     def is_crawled_twice(self, page: InFlightRequest) -> bool:
         """Whether the same page, crawled before, waits for requests: this one must not be recorded.
@@ -228,7 +209,6 @@ class UnkeptRequests:
 
     def _pop(self, claim: Key) -> list[InFlightRequest]:
         """Return the pages that wait for a request, and forget the request."""
-        self.doubtful.discard(claim)
         pages = self._parents.pop(claim).pages
         for page in pages:
             page.unkept -= 1

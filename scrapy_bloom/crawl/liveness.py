@@ -6,8 +6,8 @@ from functools import cached_property
 
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED
-from scrapy_bloom.crawl.claims import workers
-from scrapy_bloom.crawl.claims.workers import Worker
+from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.workers import Worker
 
 #: Seconds after which requests that an empty queue should have count as lost.
 ORPHANED_AFTER_SECONDS = 5

@@ -1,15 +1,15 @@
 """Settles this worker's claims, and those of pages that wait for them."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
-from scrapy_bloom.crawl.claims import failures
-from scrapy_bloom.crawl.claims.in_flight import MAX_UNKEPT, Claims, InFlightRequest, UnkeptRequests
+from scrapy_bloom.crawl import failures
+from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.in_flight import MAX_UNKEPT, Claims, InFlightRequest, UnkeptRequests
+from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue
 from scrapy_bloom.crawl.local_state import LocalState
-from scrapy_bloom.crawl.report import Report
 
 #: The stat that counts a settled claim.
 _STATS = {
@@ -25,46 +25,40 @@ class ClaimSettler:
     """Settles claims.
 
     Args:
-        put: queues a job.
+        context: what all parts use.
         local: what this process knows.
-        report: counts and warns.
-        clock: returns seconds.
+        jobs: are written later.
+        ledgers: windows whose pages are recorded with their requests.
         only_items: whether pages without an item are remembered for this run only.
-        keeps: is called with the window of each page that is to be recorded, if its request is
-            stored.
 
     Attributes:
         length: characters of the requests stored with the claims of this worker.
-        uncertain: claims that were made without a reply of the server.
-        doubtful: requests that are not stored, and that only pages wait for whose claims are not
-            certain.
-        to_repeat: claims in the window "run" that this run takes up again, although the local state
-            has them.
+        kept: pages that were recorded with their requests.
     """
 
     def __init__(
         self,
-        put: Callable[[Job], None],
+        context: Context,
         local: LocalState,
-        report: Report,
-        clock: Callable[[], float],
+        jobs: JobQueue,
+        ledgers: Collection[str],
         *,
         only_items: bool,
-        keeps: Callable[[str], object],
     ) -> None:
-        self._put, self._local, self._report = put, local, report
-        self._only_items, self._keeps = only_items, keeps
-        self._unkept = UnkeptRequests(clock)
-        self.doubtful = self._unkept.doubtful
-        self.length = 0
-        self.uncertain: set[Key] = set()
-        self.to_repeat: set[Key] = set()
+        self._report, self._local, self._put = context.report, local, jobs.put
+        self._ledgers, self._only_items = ledgers, only_items
+        self._unkept = UnkeptRequests(context.clock)
+        self.length = self.kept = 0
 
     def ignore(self, claims: Claims) -> None:
         """Note requests that a middleware dropped: it would drop them again in this run."""
         for _, item in claims:
             if not item.startswith(KEPT):
                 self._local.take(item)
+
+    def hold(self, claim: Key) -> None:
+        """Make a claim this worker's: the queue's, or another worker's, it may be."""
+        self._put(Job(JobKind.HOLD, *claim))
 
     def settle(self, claims: Claims, kind: JobKind, page: InFlightRequest | None = None) -> None:
         """End claims, then the claims of pages that waited for these only.
@@ -94,13 +88,12 @@ class ClaimSettler:
                 job,
                 reason=page.reason,
                 epoch=page.epoch,
-                is_last=page.has_queued or bool(page.relies_on or page.yielded),
-                relies_on=frozenset(page.relies_on or ()),
-                yielded=frozenset(page.yielded or ()),
+                is_last=page.has_queued,
+                waiting=self._unkept.waiting(claim),
             )
         if is_kept:
             if kind in (JobKind.FAIL, JobKind.REPEAT):
-                self.to_repeat.add(claim)
+                self._local.to_repeat.add(claim)
             if kind is JobKind.CONFIRM:
                 job = replace(job, kind=JobKind.DONE)
                 also = page.also if page is not None else None
@@ -114,13 +107,13 @@ class ClaimSettler:
             self._put(Job(JobKind.RECORD, *also))
         if kind is JobKind.CONFIRM:
             self._local.versions.crawled(claim)
-            if length and job.kind is JobKind.CONFIRM:
-                self._keeps(window)
+            if length and job.kind is JobKind.CONFIRM and window in self._ledgers:
+                self._report.count("ledger_added", window)
+                self.kept += 1
         else:
             # A listing that is tried later stays seen for this run.
             self._local.discard(claim, for_run=kind in (JobKind.FAIL, JobKind.REPEAT))
         self.length -= length
-        self.uncertain.discard(claim)
         self._report.count(_STATS[kind], window)
 
     # -- requests that are not stored: see in_flight.py --
@@ -139,10 +132,6 @@ class ClaimSettler:
                 failed, and this page were recorded, no page would yield it again.
         """
         self._warn_given_up(self._unkept.adopt(claim, page))
-        if claim in self.doubtful:
-            self._unkept.rely(page, claim)
-        if claim in self.uncertain:
-            page.has_yielded(claim)
         if is_same and not self._unkept.waits_for(page, claim):
             page.set_instead(JobKind.LATER, failures.TWICE)
 

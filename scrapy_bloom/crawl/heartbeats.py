@@ -1,21 +1,20 @@
 """Sends heartbeats, and keeps what their replies say of the other workers."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 
 from scrapy_bloom.bloom.errors import tagged
-from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.worker_protocol import ONLY_DEAD, WorkerEntries
-from scrapy_bloom.crawl.claims import pace, workers
-from scrapy_bloom.crawl.claims.claim_sweep import ClaimSweep
-from scrapy_bloom.crawl.claims.liveness import WorkerView
-from scrapy_bloom.crawl.claims.workers import Worker
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.crawl import pace, workers
+from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.liveness import WorkerView
+from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.sweep import ClaimSweep
+from scrapy_bloom.crawl.workers import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +59,10 @@ class Heartbeats:
     """Sends heartbeats.
 
     Args:
+        context: what all parts use.
         me: this worker; ``until`` is not used.
-        spider: name of its spider.
-        claims: uses the views, and knows of owners without an entry.
-        runtime: clock and random numbers.
+        server: of the filters.
+        sweep: uses the views, and knows of owners without an entry.
 
     Attributes:
         due: when the next heartbeat is due.
@@ -72,10 +71,11 @@ class Heartbeats:
         distrusts_until: until when the silence of workers says nothing.
     """
 
-    def __init__(self, me: Worker, spider: str, claims: ClaimSweep, runtime: Runtime) -> None:
-        self._me, self._spider, self._claims = me, spider, claims
-        self._clock: Callable[[], float] = runtime.monotonic
-        self._token = runtime.token
+    def __init__(self, context: Context, me: Worker, server: Server, sweep: ClaimSweep) -> None:
+        assert context.spider is not None  # noqa: S101 - it is checked before
+        self._spider = context.spider.name
+        self._me, self._server, self._sweep = me, server, sweep
+        self._clock, self._token = context.clock, context.token
         self.due = 0.0
         self.total = 1
         self.idle_since = 0
@@ -84,59 +84,59 @@ class Heartbeats:
         #: Whether there were too many workers.
         self._is_crowded = False
 
-    def send(self, filters: Filters, *, is_idle: bool, reads: bool = False) -> bool:
+    async def send(self, *, is_idle: bool, reads: bool = False) -> bool:
         """Send a heartbeat to each filter; return whether there are other workers of the spider.
 
         Args:
-            filters: the filters.
             is_idle: whether the crawl is idle.
             reads: read all workers if their set has changed, however many there are.
         """
         self.due = self._clock() + self._me.heartbeat
         has_others = False
-        for window, bloom in filters.by_window.items():
+        for window in self._server.filters.by_window:
             known = self._known.setdefault(window, KnownWorkers())
             may_read = reads or self._clock() >= known.next_read
             version = known.version if may_read else ONLY_DEAD
-            found = self._beat(bloom, self._me.life, version, self._horizon(is_idle=is_idle))
-            has_others |= self._note(window, bloom, found, is_idle=is_idle)
+            found = await self._beat(window, self._me.life, version, self._horizon(is_idle=is_idle))
+            has_others |= await self._note(window, found, is_idle=is_idle)
             if self._has_gone(window) and known.version != known.latest:
-                self._read(window, bloom, is_idle=is_idle)  # it may have left in order
+                await self._read(window, is_idle=is_idle)  # it may have left in order
         return has_others
 
-    def read_changed(self, filters: Filters, *, is_idle: bool) -> None:
+    async def read_changed(self, *, is_idle: bool) -> None:
         """Read all workers, of filters where others are known: a look at claims begins."""
-        for window, bloom in filters.by_window.items():
-            known, view = self._known[window], self._claims.views[window]
+        for window in self._server.filters.by_window:
+            known, view = self._known[window], self._sweep.views[window]
             has_changed = view.is_partial or known.version != known.latest
             # Of a process that is gone, the last heartbeat is not known.
             if has_changed or self._has_gone(window):
-                self._read(window, bloom, is_idle=is_idle)
+                await self._read(window, is_idle=is_idle)
 
     def _has_gone(self, window: str) -> bool:
         """Whether a process is gone of which the server does not know yet."""
-        view = self._claims.views[window]
+        view = self._sweep.views[window]
         return any(worker.until > view.now for worker in view.dead)
 
-    def _read(self, window: str, bloom: BloomFilter, *, is_idle: bool) -> None:
+    async def _read(self, window: str, *, is_idle: bool) -> None:
         by = self._horizon(is_idle=is_idle)
-        found = bloom.run(partial(worker_protocol.heartbeat, by=by))
-        self._note(window, bloom, found, is_idle=is_idle)
+        found = await self._server.run(window, partial(worker_protocol.heartbeat, by=by))
+        await self._note(window, found, is_idle=is_idle)
 
-    def end(self, filters: Filters) -> None:
+    async def end(self) -> None:
         """Remove this worker's entry or, if it may leave claims, note that it has stopped."""
         remove = worker_protocol.remove_workers
-        for bloom in filters.by_window.values():
-            if self._claims.may_have_own(bloom):
-                self._beat(bloom, 0, ONLY_DEAD, "0")
+        for window in self._server.filters.by_window:
+            if await self._sweep.may_have_own(window):
+                await self._beat(window, 0, ONLY_DEAD, "0")
             else:
                 entry = {self._me.member: ""}
-                bloom.run(partial(remove, entries=entry, nonce=self._token(4)))
+                leave = partial(remove, entries=entry, nonce=self._token(4))
+                await self._server.run(window, leave)
 
-    def _beat(self, bloom: BloomFilter, life: int, known: str, by: str) -> WorkerEntries:
+    async def _beat(self, window: str, life: int, known: str, by: str) -> WorkerEntries:
         """Store this worker's entry: for ``life`` seconds, 0 if it stopped."""
         beat = partial(worker_protocol.heartbeat, member=self._me.member, life=life, by=by)
-        return bloom.run(partial(beat, nonce=self._token(4), known=known))
+        return await self._server.run(window, partial(beat, nonce=self._token(4), known=known))
 
     def _horizon(self, *, is_idle: bool) -> str:
         """Return by when dead workers are of interest: see ``worker_protocol.heartbeat``."""
@@ -144,9 +144,7 @@ class Heartbeats:
             return f"+{ceil(self._me.heartbeat)}"
         return str(self.idle_since + self._me.life) if self.idle_since else f"+{self._me.life}"
 
-    def _note(
-        self, window: str, bloom: BloomFilter, found: WorkerEntries, *, is_idle: bool
-    ) -> bool:
+    async def _note(self, window: str, found: WorkerEntries, *, is_idle: bool) -> bool:
         known, clock = self._known[window], self._clock()
         known.update(found)
         if found.is_all:
@@ -161,24 +159,24 @@ class Heartbeats:
             others,
             found.now,
             idle_since=self.idle_since if is_idle else 0,
-            unknown={owner: clock - met for owner, met in self._claims.met.items()},
+            unknown={owner: clock - met for owner, met in self._sweep.met.items()},
             trusts_silence=clock >= self.distrusts_until,
-            lost=self._claims.lost,
-            awaited=self._claims.awaited,
+            lost=self._sweep.lost,
+            awaited=self._sweep.awaited,
             is_partial=found.is_partial,
             soon=found.soon,
-            cooldown=self._claims.cooldown,
+            cooldown=self._sweep.cooldown,
         )
-        self._claims.views[window] = view
+        self._sweep.views[window] = view
         # Of few workers, each watches the others; of many, one is soon there by itself.
         if view.next_death and found.total < self._me.heartbeat:
             self.due = min(self.due, clock + view.next_death - found.now)
         if found.is_partial and found.is_all:
-            self._reduce(bloom, found, others)
+            await self._reduce(window, found, others)
         return view.has_kin or found.is_partial
 
-    def _reduce(
-        self, bloom: BloomFilter, found: WorkerEntries, others: Mapping[str, Worker]
+    async def _reduce(
+        self, window: str, found: WorkerEntries, others: Mapping[str, Worker]
     ) -> None:
         """Remove damaged and old entries: there are more than there can be workers."""
         if not self._is_crowded:
@@ -190,7 +188,7 @@ class Heartbeats:
                     "to its keys? Claims of workers are taken over as they are found; old and "
                     "damaged entries are removed",
                 ),
-                bloom.key,
+                self._server.filters.by_window[window].key,
                 f"{found.total:,}",
                 f"{worker_protocol.MAX_WORKERS:,}",
             )
@@ -201,5 +199,5 @@ class Heartbeats:
         }
         old = {member: until for member, until in found.entries.items() if member not in good}
         if old:
-            nonce = self._token(4)
-            bloom.run(partial(worker_protocol.remove_workers, entries=old, nonce=nonce))
+            remove = partial(worker_protocol.remove_workers, entries=old, nonce=self._token(4))
+            await self._server.run(window, remove)

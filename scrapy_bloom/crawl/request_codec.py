@@ -16,7 +16,7 @@ from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 
 from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.crawl.claims.request_values import (
+from scrapy_bloom.crawl.request_values import (
     MAX_LENGTH,
     Packer,
     class_path,

@@ -1,1 +1,0 @@
-"""Claims: which URL is being crawled by which worker, and when it counts as seen."""

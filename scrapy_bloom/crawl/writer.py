@@ -1,0 +1,188 @@
+"""Applies queued writes, in their order; reconnects after a failure, and replays what was missed.
+
+One task of the crawl's event loop does it. Nothing else writes what is queued. The first job waits
+a moment for others, so that a page's are applied together. Where there is no asyncio, what is
+queued is written, blocking, when the crawl asks for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import groupby
+from math import inf
+
+from scrapy_bloom.bloom.errors import BloomError, ServerFullError, tagged
+from scrapy_bloom.crawl.apply_jobs import JobApplier
+from scrapy_bloom.crawl.failover import Failover
+from scrapy_bloom.crawl.jobs import REPLAYED, JobQueue, freeing_first, group
+from scrapy_bloom.crawl.runtime import finish_now, wait_for
+from scrapy_bloom.crawl.server import Server, Watcher
+
+logger = logging.getLogger(__name__)
+
+#: Seconds in which jobs are collected: a ``kill -9`` loses them, and those of the round before.
+FLUSH_SECONDS = 0.002
+#: Seconds between attempts to reach the server while the crawl closes.
+LAST_SECONDS = 0.02
+#: Jobs applied together at most.
+MAX_BATCH = 500
+
+
+class Writer(Watcher):
+    """Applies queued writes.
+
+    Args:
+        jobs: the queue.
+        applier: applies jobs of one kind.
+        server: the server.
+        failover: is told what was written, and why the server is missing.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        jobs: JobQueue,
+        applier: JobApplier,
+        server: Server,
+        failover: Failover,
+        clock: Callable[[], float],
+    ) -> None:
+        self._jobs, self._applier, self._server = jobs, applier, server
+        self._failover, self._clock = failover, clock
+        self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        #: When it gives up; until then it tries.
+        self._deadline = inf
+        #: When the server may be tried again, in an outage.
+        self._retry_at = -inf
+        server.watch(self)
+
+    def start(self) -> None:
+        """Apply jobs from now on, without blocking."""
+        self._task = asyncio.ensure_future(self._run())
+
+    def leave_loop(self) -> None:
+        """Forget the task, whose event loop is closed."""
+        self._task = None
+
+    def failed(self, error: BloomError, *, is_first: bool) -> None:  # noqa: ARG002 - see Watcher
+        """Look for the server soon."""
+        self._jobs.wake.set()
+
+    def write_now(self) -> None:
+        """Apply what is queued, blocking; in an outage, if it is time to try again."""
+        if self._jobs and self._clock() >= self._retry_at:
+            finish_now(self._round(inf))
+
+    async def finish(self, seconds: float) -> int:
+        """Apply what is queued, for so many seconds; return the number of jobs left."""
+        self._deadline = self._clock() + seconds
+        self._closing.set()
+        self._jobs.wake.set()
+        if self._task is not None:
+            # A call that is under way at the end may take a time-out more.
+            await asyncio.wait({self._task}, timeout=2 * seconds + 1)
+            self._task.cancel()
+        if self._task is None or self._task.cancelled():
+            await self._round(inf)  # nothing else will
+        return len(self._jobs)
+
+    async def _run(self) -> None:
+        while not self._has_ended:
+            if self._server.is_up:
+                await self._jobs.wake.wait()
+                await asyncio.sleep(FLUSH_SECONDS)
+            else:
+                # A new job does not shorten the time between attempts.
+                left = self._retry_at - self._clock()
+                if left > 0 and await wait_for(self._closing, left):
+                    await asyncio.sleep(min(left, LAST_SECONDS))
+            self._jobs.wake.clear()
+            # Not those that come during the round: they would be few at a time.
+            await self._round(len(self._jobs))
+            if self._jobs:
+                self._jobs.wake.set()
+
+    @property
+    def _has_ended(self) -> bool:
+        if not self._closing.is_set():
+            return False
+        return self._is_late() or (self._server.is_up and not self._jobs)
+
+    def _is_late(self) -> bool:
+        return self._clock() > self._deadline
+
+    async def _round(self, most: float) -> None:
+        """Apply so many jobs; in an outage, reconnect first, and apply all."""
+        try:
+            if self._server.is_up:
+                await self._apply(most)
+            else:
+                await self._server.reopen()
+                await self._applier.identify_server()
+                await self._apply(inf)
+                self._server.recover()
+        except BloomError as error:
+            self._note(error)
+        except Exception as error:
+            logger.exception(
+                tagged("background-failed", "Bloom filter: queued writes cannot be applied")
+            )
+            self._note(BloomError(f"{type(error).__name__}: {error}"))
+
+    def _note(self, error: BloomError) -> None:
+        if self._server.is_up:
+            self._server.fail(error)
+        else:
+            self._failover.missing(error)
+        self._retry_at = self._clock() + self._server.next_retry()
+
+    async def _apply(self, most: float) -> None:
+        """Apply jobs, until none is left or it is late.
+
+        Raises:
+            BloomError: the server failed. Jobs that were under way are applied again later: a
+                second time changes nothing.
+        """
+        size = MAX_BATCH
+        while self._jobs and most > 0 and not self._is_late():
+            jobs = self._jobs.first_batch(size)
+            try:
+                unrecorded = await self._applier.apply(jobs)
+            except ServerFullError:
+                if not await self._free_memory():
+                    raise
+                continue
+            except BloomError:
+                raise
+            except Exception:
+                if len(jobs) > 1:
+                    size = 1  # one of them is the cause: the others are applied without it
+                    continue
+                logger.exception(
+                    tagged("job-failed", "Bloom filter: %s cannot be applied"), jobs[0]
+                )
+                self._jobs.take(1)
+                continue
+            most -= len(jobs)
+            self._jobs.take(len(jobs))
+            if unrecorded or jobs[0].kind in REPLAYED:
+                self._failover.written(jobs, unrecorded)
+
+    async def _free_memory(self) -> bool:
+        """Apply the jobs that give memory back on a full server; return whether there were any."""
+        freeing, others = freeing_first(self._jobs.take(len(self._jobs)))
+        is_freed = False
+        try:
+            for _, jobs in groupby(freeing.copy(), group):
+                same = list(jobs)
+                for start in range(0, len(same), MAX_BATCH):
+                    batch = same[start : start + MAX_BATCH]
+                    await self._applier.apply(batch)
+                    del freeing[: len(batch)]
+                    is_freed = True
+        except ServerFullError:
+            pass  # a filter has to grow first; the others may have made room for it
+        finally:
+            self._jobs.put_back(freeing + others)
+        return is_freed

@@ -1,0 +1,105 @@
+"""The crawl's event loop does all: its threads, a loop that is blocked or closed, or none."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from support.odd_site import TREE, LabOf, tree
+from support.outages import killed
+from support.polling import until
+from support.servers import Server
+from support.workers import Worker, claimed, recorded
+
+from scrapy_bloom.crawl.jobs import Job, JobKind
+
+PAGES = 30
+
+NAMES = """
+import threading
+from support.odd_site import OddSpider
+
+class NamesSpider(OddSpider):
+    def parse(self, response):
+        for thread in threading.enumerate():
+            if not thread.name.startswith(("asyncio_", "PoolThread-")):  # executors, for names
+                self.crawler.stats.inc_value(f"thread/{thread.name}")
+        return self.links(response)
+"""
+
+
+def test_a_crawl_has_no_thread_of_its_own(lab_of: LabOf) -> None:
+    done = lab_of(tree(PAGES)).crawl(NAMES)
+    assert {name for name in done.stats if name.startswith("thread/")} == {"thread/MainThread"}
+
+
+BLOCKING = """
+import time
+from pathlib import Path
+from support.odd_site import OddSpider
+
+class BlockingSpider(OddSpider):
+    def parse(self, response):
+        yield from self.links(response)
+        blocked, released = Path(self.settings["BLOCKED"]), Path(self.settings["RELEASED"])
+        if response.url.endswith("/5") and not blocked.exists():
+            blocked.touch()
+            while not released.exists():
+                time.sleep(0.05)
+"""
+
+
+def test_a_loop_that_is_blocked_costs_pages_a_second_fetch_and_hides_none(lab_of: LabOf) -> None:
+    """Without heartbeats for so long, the worker counts as dead: its pages may be taken over."""
+    lab = lab_of(tree(PAGES))
+    blocked, released = lab.directory / "blocked", lab.directory / "released"
+    settings: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "BLOCKED": blocked, "RELEASED": released}
+    with lab.start(BLOCKING, **settings) as first:
+        until(blocked.exists, "a callback blocks the loop")
+        lab.crawl(BLOCKING, **settings)
+        released.touch()
+        first.wait()
+    hits = lab.site.hits()
+    hits.subtract(["/"])  # each worker has its own start request
+    assert hits.keys() == lab.site.pages.keys()
+    assert {*hits.values()} <= {1, 2}
+    assert lab.recorded() == lab.site.pages.keys() - {"/"}
+    assert not lab.claims()
+    assert not lab.crawl(BLOCKING, **settings).hits - Counter(["/"])
+
+
+def test_without_a_reactor_a_kill_hides_no_page(lab_of: LabOf) -> None:
+    """From Scrapy 2.19 on; older ones do not know the setting."""
+    lab = lab_of(tree(PAGES))
+    lab.kill_midway(10, TREE, TWISTED_REACTOR_ENABLED=False)
+    assert lab.claims()
+    done = lab.crawl(TREE, TWISTED_REACTOR_ENABLED=False)
+    assert done.stats["bloom/taken_over"] > 0
+    assert lab.recorded() == lab.site.pages.keys() - {"/"}
+    assert lab.site.hits().keys() == lab.site.pages.keys()
+    assert not lab.claims()
+
+
+@pytest.mark.usefixtures("short_retries")
+def test_without_asyncio_an_outage_is_made_up_for(lasting_server: Server) -> None:
+    """As under another reactor: the next decisions try again."""
+    worker = Worker(lasting_server.url, BLOOM_REMEMBER="scheduled")
+    assert not worker.sees(0)
+    with killed(lasting_server):
+        assert not any(worker.sees(number) for number in range(1, 4))
+    until(lambda: worker.sees(4) and worker.is_back(), "it is found again")
+    worker.dupefilter.close("finished")
+    assert recorded(lasting_server) == 5
+    assert worker.stat("outages") == 1
+
+
+def test_what_is_queued_when_the_loop_is_closed_is_written(own_server: Server) -> None:
+    async def crawl() -> Worker:
+        worker = Worker(own_server.url, BLOOM_REMEMBER="crawled")
+        assert not worker.sees(0)
+        worker.jobs.put(Job(JobKind.KEEP, "default", b"kept", "{}"))
+        return worker
+
+    worker = asyncio.run(crawl())
+    worker.dupefilter.close("finished")
+    assert claimed(own_server) == 2

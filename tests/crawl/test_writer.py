@@ -1,0 +1,294 @@
+"""``Writer``: batches, a server that is full, outages, errors that are bugs, and the end.
+
+The simulator shows the rest.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from support.loops import eventually, in_loop
+
+from scrapy_bloom import StorageError
+from scrapy_bloom.bloom.errors import BloomError, ServerFullError
+from scrapy_bloom.crawl import writer as writing
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind, JobQueue
+from scrapy_bloom.crawl.runtime import finish_now
+from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.writer import Writer
+
+pytestmark = pytest.mark.usefixtures("short_retries")
+RECORD, CLAIM, CONFIRM = JobKind.RECORD, JobKind.CLAIM, JobKind.CONFIRM
+RELEASE = JobKind.RELEASE
+#: Seconds that a writer gets to finish.
+TIMEOUT = 5.0
+
+
+class Memory:
+    """A server in memory, as a writer sees it: its connection, what applies jobs, and failover.
+
+    Attributes:
+        applied: the items that were applied together, with their kind.
+        error: which a call, or an attempt to connect, raises.
+        is_full: whether it is out of memory until something is released.
+        on_call: is called after each call.
+        is_open: calls wait for it.
+    """
+
+    is_slow = False
+
+    def __init__(self) -> None:
+        self.applied: list[tuple[JobKind, list[bytes]]] = []
+        self.error: Exception | None = None
+        self.is_full, self.attempts, self.calls = False, 0, 0
+        self.on_call: Callable[[], object] = int
+        self.is_open: asyncio.Event | None = None
+        self.missed: list[str] = []
+        self.late: list[bytes] = []
+        self.jobs = JobQueue()
+        here: Any = self
+        self.server = Server(Filters({}, here), TIMEOUT)
+        self.writer = Writer(self.jobs, here, self.server, here, time.monotonic)
+
+    def put(self, kind: JobKind, *items: bytes, is_last: bool = False) -> None:
+        """Queue jobs."""
+        for item in items:
+            self.jobs.put(Job(kind, "default", item, is_last=is_last))
+
+    @property
+    def order(self) -> list[tuple[JobKind, bytes]]:
+        """All that was applied, item by item."""
+        return [(kind, item) for kind, items in self.applied for item in items]
+
+    # -- the connection --
+
+    def restart(self) -> None:
+        self.attempts += 1
+        if self.error is not None:
+            raise self.error
+
+    # -- what applies jobs --
+
+    async def apply(self, jobs: Sequence[Job]) -> list[bytes]:
+        if self.is_open is not None:
+            await self.is_open.wait()
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        if any(job.item == b"bad" for job in jobs):
+            raise ValueError("it cannot be applied")
+        if self.is_full and jobs[0].kind is CLAIM:
+            raise ServerFullError("it is out of memory")
+        self.is_full &= jobs[0].kind not in (RELEASE, CONFIRM)
+        self.applied.append((jobs[0].kind, [job.item for job in jobs]))
+        self.on_call()
+        return []
+
+    async def identify_server(self) -> None:
+        """It is always the same process."""
+
+    # -- failover --
+
+    def missing(self, error: BloomError) -> None:
+        self.missed.append(str(error))
+
+    def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
+        assert not unrecorded
+        self.late += [job.item for job in jobs if job.kind in REPLAYED]
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+def items(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+# -- batches --
+
+
+@in_loop
+async def test_jobs_of_a_kind_are_applied_together_but_not_too_many(memory: Memory) -> None:
+    memory.writer.start()
+    memory.put(RELEASE, *items(1_200))
+    memory.put(CLAIM, b"last")
+    assert await memory.writer.finish(TIMEOUT) == 0
+    assert [len(batch) for _, batch in memory.applied] == [500, 500, 200, 1]
+    assert memory.order == [*((RELEASE, item) for item in items(1_200)), (CLAIM, b"last")]
+
+
+def test_without_asyncio_jobs_are_applied_when_the_crawl_asks_for_it(memory: Memory) -> None:
+    memory.put(RELEASE, *items(3))
+    memory.writer.write_now()
+    assert memory.applied == [(RELEASE, items(3))]
+    memory.error = StorageError("it is away")
+    memory.put(RECORD, *items(3))
+    for _ in range(100):
+        memory.writer.write_now()
+    assert memory.calls + memory.attempts < 10, "an attempt that fails blocks"
+    memory.error = None
+    assert finish_now(memory.writer.finish(TIMEOUT)) == 0
+    assert memory.late == items(3)
+
+
+# -- a server that is out of memory --
+
+
+@in_loop
+async def fill(memory: Memory) -> None:
+    memory.is_full = True
+    memory.writer.start()
+    assert await memory.writer.finish(TIMEOUT) == 0
+
+
+def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(memory: Memory) -> None:
+    """Jobs on one item keep their order; a full server is no outage."""
+    for kind, item in ((CLAIM, b"new"), (CONFIRM, b"new"), (RELEASE, b"old"), (CLAIM, b"next")):
+        memory.put(kind, item)
+    fill(memory)
+    order = memory.order
+    assert order[:2] == [(RELEASE, b"old"), (CLAIM, b"new")]
+    assert order.index((CONFIRM, b"new")) < order.index((CLAIM, b"next"))
+    assert memory.server.epoch == 0
+
+
+def test_a_full_server_confirms_no_page_whose_links_are_not_claimed(memory: Memory) -> None:
+    memory.put(CLAIM, b"link")
+    memory.put(CONFIRM, b"page", is_last=True)
+    memory.put(CONFIRM, b"leaf")
+    fill(memory)
+    assert memory.order == [(CONFIRM, b"leaf"), (CLAIM, b"link"), (CONFIRM, b"page")]
+
+
+@in_loop
+async def test_a_full_server_with_nothing_to_give_back_is_an_outage(memory: Memory) -> None:
+    memory.is_full = True
+    memory.writer.start()
+    memory.put(CLAIM, *items(3))
+    await eventually(lambda: memory.missed)
+    assert not memory.server.is_up
+    assert len(memory.jobs) == 3
+    memory.is_full = False
+    await eventually(lambda: memory.server.is_up)
+    await memory.writer.finish(TIMEOUT)
+    assert memory.applied == [(CLAIM, items(3))]
+    assert set(memory.missed) == {"it is out of memory"}
+
+
+# -- when the server does not answer, and bugs --
+
+
+@in_loop
+async def test_what_was_applied_before_the_server_failed_is_not_applied_again(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "MAX_BATCH", 1)
+
+    def fail_at_five() -> None:
+        memory.error = StorageError("it is away") if len(memory.applied) == 5 else None
+
+    memory.on_call = fail_at_five
+    memory.writer.start()
+    memory.put(RELEASE, *items(10))
+    await eventually(lambda: memory.missed)
+    memory.error = None
+    await eventually(lambda: not memory.jobs)
+    assert await memory.writer.finish(TIMEOUT) == 0
+    assert memory.order == [(RELEASE, item) for item in items(10)]
+
+
+@in_loop
+async def test_a_job_that_cannot_be_applied_does_not_keep_the_others_from_it(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.writer.start()
+    memory.put(RELEASE, b"1")
+    memory.put(RECORD, b"1", b"bad", b"2")
+    memory.put(RELEASE, b"3")
+    assert await memory.writer.finish(TIMEOUT) == 0
+    assert memory.order == [(RELEASE, b"1"), (RECORD, b"1"), (RECORD, b"2"), (RELEASE, b"3")]
+    assert memory.late == [b"1", b"2"], "what is not written must not be forgotten"
+    assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("bug"), RecursionError()])
+@in_loop
+async def test_an_error_that_is_a_bug_neither_ends_the_writer_nor_makes_it_spin(
+    memory: Memory, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.writer.start()
+    memory.error = error
+    memory.server.fail(error)
+    await eventually(lambda: memory.attempts == 4)
+    begin = time.monotonic()
+    await eventually(lambda: memory.attempts == 8)
+    assert time.monotonic() - begin > 0.2, "0.1 s between attempts"
+    assert len(caplog.records) <= memory.attempts, "one line for an attempt"
+    memory.error = None
+    memory.put(RELEASE, b"1")
+    await eventually(lambda: memory.server.is_up)
+    assert await memory.writer.finish(TIMEOUT) == 0
+    assert memory.order == [(RELEASE, b"1")]
+
+
+# -- the end --
+
+
+@in_loop
+async def test_the_end_waits_for_the_round_that_is_under_way(memory: Memory) -> None:
+    memory.is_open = is_open = asyncio.Event()
+    memory.writer.start()
+    memory.put(RELEASE, b"1")
+    await asyncio.sleep(10 * writing.FLUSH_SECONDS)
+    ending = asyncio.ensure_future(memory.writer.finish(TIMEOUT))
+    memory.put(CLAIM, b"2")
+    await asyncio.sleep(10 * writing.FLUSH_SECONDS)
+    assert not ending.done()
+    is_open.set()
+    assert await ending == 0
+    assert memory.order == [(RELEASE, b"1"), (CLAIM, b"2")]
+
+
+@in_loop
+async def test_what_a_cancelled_task_leaves_is_written_at_the_end(memory: Memory) -> None:
+    memory.is_open = is_open = asyncio.Event()
+    memory.writer.start()
+    memory.put(RELEASE, b"1")
+    await asyncio.sleep(10 * writing.FLUSH_SECONDS)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        if task.get_coro().__qualname__ == "Writer._run":
+            task.cancel()
+    await asyncio.sleep(0)
+    is_open.set()
+    memory.put(CLAIM, b"2")
+    assert await memory.writer.finish(TIMEOUT) == 0
+    assert memory.order == [(RELEASE, b"1"), (CLAIM, b"2")]
+
+
+def test_what_is_queued_when_the_loop_is_closed_is_written_without_it(memory: Memory) -> None:
+    async def run() -> None:
+        memory.writer.start()
+        await asyncio.sleep(0)
+        memory.put(RELEASE, *items(3))
+
+    asyncio.run(run())
+    memory.put(CLAIM, b"after")
+    memory.writer.leave_loop()
+    assert finish_now(memory.writer.finish(TIMEOUT)) == 0
+    assert memory.applied == [(RELEASE, items(3)), (CLAIM, [b"after"])]
+
+
+@in_loop
+async def test_the_end_without_the_server_is_bounded_and_says_what_is_left(memory: Memory) -> None:
+    memory.error = StorageError("it is away")
+    memory.writer.start()
+    memory.put(RECORD, *items(3))
+    begin = time.monotonic()
+    assert await memory.writer.finish(0.2) == 3
+    assert time.monotonic() - begin < TIMEOUT
+    assert memory.attempts > 1

@@ -1,0 +1,107 @@
+"""``Server``: attempts to reach it, on a clock of the test's; epochs; and which process it is."""
+
+from typing import cast
+
+import pytest
+
+from scrapy_bloom.bloom.client.connection import Connection
+from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.server import (
+    CLUSTER_RETRY_SECONDS,
+    FIRST_RETRY_SECONDS,
+    LAST_RETRY_SECONDS,
+    MAX_REFUSALS,
+    RECOVERED_AFTER_SECONDS,
+    Server,
+)
+
+AWAY = StorageError("it is away")
+#: Of one node of a cluster.
+IN_PART = StorageError("it is away")
+IN_PART.slots = frozenset({1})
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(clock: Clock) -> Server:
+    return Server(Filters({}, cast("Connection", None)), clock=clock)
+
+
+def fail(server: Server, error: StorageError = AWAY) -> int:
+    """Return the epoch after a failure."""
+    server.fail(error)
+    return server.epoch
+
+
+def test_intervals_double_up_to_the_longest_one(server: Server) -> None:
+    intervals = [server.next_retry() for _ in range(10)]
+    assert intervals[:3] == [2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS, 0.8]
+    assert intervals == sorted(intervals)
+    assert intervals[-1] == LAST_RETRY_SECONDS
+
+
+def test_intervals_are_shorter_on_a_cluster(server: Server) -> None:
+    server.identify("a,b")
+    assert max(server.next_retry() for _ in range(10)) == CLUSTER_RETRY_SECONDS
+
+
+@pytest.mark.parametrize("uptime", [0.5, RECOVERED_AFTER_SECONDS + 0.5])
+def test_intervals_begin_small_again_after_a_long_uptime_only(
+    server: Server, clock: Clock, uptime: float
+) -> None:
+    for _ in range(10):
+        fail(server)
+        server.next_retry()
+    server.recover()
+    clock.now += uptime
+    fail(server)
+    is_long = uptime > RECOVERED_AFTER_SECONDS
+    assert server.next_retry() == (2 * FIRST_RETRY_SECONDS if is_long else LAST_RETRY_SECONDS)
+
+
+def test_a_long_outage_is_no_uptime(server: Server, clock: Clock) -> None:
+    server.recover()
+    clock.now += RECOVERED_AFTER_SECONDS + 1
+    for _ in range(10):
+        fail(server)
+        server.next_retry()
+        clock.now += RECOVERED_AFTER_SECONDS + 1
+    assert server.next_retry() == LAST_RETRY_SECONDS
+
+
+def test_an_outage_is_one_epoch_whoever_notices_it(server: Server) -> None:
+    server.identify("a")
+    assert [fail(server), fail(server)] == [1, 1]
+    # What was claimed since the outage began is written after it.
+    assert server.identify("b")
+    assert (server.restarted, server.epoch) == (1, 1)
+
+
+def test_each_failure_of_a_part_and_a_restart_after_it_begin_an_epoch(server: Server) -> None:
+    server.identify("a,b")
+    assert [fail(server, IN_PART), fail(server, IN_PART), fail(server)] == [1, 2, 3]
+    assert fail(server) == 3, "nothing is looked up any more"
+    server.recover()
+    assert [fail(server, IN_PART), server.identify("a,c")] == [4, True]
+    assert (server.restarted, server.epoch) == (5, 5)
+
+
+def test_a_server_that_is_another_process_each_time_is_not_identified_any_more(
+    server: Server,
+) -> None:
+    server.identify("a")
+    assert [server.refused() for _ in range(MAX_REFUSALS)] == [*[False] * (MAX_REFUSALS - 1), True]
+    assert not server.identify("b")
+    assert (server.id, server.epoch) == ("", 0)
