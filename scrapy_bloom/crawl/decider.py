@@ -1,6 +1,6 @@
 """The only entry of a crawl: decides which requests are new, one or many at a time."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -135,7 +135,7 @@ class Decider:
             return self._record_alone(key, request, "unknown")
         if key not in self.lookups.in_flight:
             # Else it may be "seen" because of that lookup, whose outcome may turn out unknown.
-            self._cache(key, block, verdict, sent)
+            self._cache(key, self._sessions[window].held.get(block), verdict, sent)
         return self._judge(key, verdict)
 
     def _look_up_now(self, key: Key, request: Request) -> Verdict:
@@ -243,13 +243,18 @@ class Decider:
         return partial(add, items=[lookup.key[1] for lookup in lookups])
 
     def _answered(
-        self, lookups: Sequence[Lookup], verdicts: Sequence[Verdict], sent: float
+        self,
+        lookups: Sequence[Lookup],
+        verdicts: Sequence[Verdict],
+        sent: float,
+        held: Mapping[int, CachedRing],
     ) -> None:
         """Note the verdicts of one window; those that are unknown stay so."""
         for lookup, verdict in zip(lookups, verdicts, strict=True):
             if verdict is not Verdict.UNKNOWN:
                 lookup.verdict = verdict
-                self._cache(lookup.key, self._server.block_of(lookup.key), verdict, sent)
+                # Not the ring that is held now: another operation may have rotated it since.
+                self._cache(lookup.key, held.get(self._server.block_of(lookup.key)), verdict, sent)
         if self._claims is not None:
             self._claims.answered(lookups)
 
@@ -284,7 +289,6 @@ class Decider:
     def _is_seen(self, key: Key, max_age: float) -> bool:
         return self._local.get(key, self._server.block_of(key), max_age)
 
-    def _cache(self, key: Key, block: int, verdict: Verdict, sent: float) -> None:
+    def _cache(self, key: Key, held: CachedRing | None, verdict: Verdict, sent: float) -> None:
         if verdict not in UNCACHED:
-            held = self._sessions[key[0]].held.get(block)
             self._local.put(key, held, sent, is_certain=verdict in self._certain)

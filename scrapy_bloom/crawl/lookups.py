@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scrapy import Request
 
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.protocol.cached_ring import UNKEPT_ELSEWHERE, Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import UNKEPT_ELSEWHERE, CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.identity import Key
@@ -44,6 +44,8 @@ class Lookup:
 #: Returns what looks up many requests of one window.
 LookUp = Callable[[Sequence[Lookup]], Callable[[FilterSession], Operation[list[Verdict]]]]
 
+Answered = Callable[[Sequence[Lookup], Sequence[Verdict], float, Mapping[int, CachedRing]], None]
+
 
 class LookupBatcher:
     """Looks requests up in the filters of a crawl.
@@ -51,7 +53,8 @@ class LookupBatcher:
     Args:
         server: the server.
         look_up: returns the operation that looks requests of one window up.
-        answered: is called with the verdicts of one window, and when they were asked for.
+        answered: is called with the verdicts of one window, when they were asked for, and of which
+            rings of its blocks.
         finished: is called with the lookups once they have verdicts, also those whose caller was
             cancelled while they were under way.
         clock: returns seconds.
@@ -64,7 +67,7 @@ class LookupBatcher:
         self,
         server: Server,
         look_up: LookUp,
-        answered: Callable[[Sequence[Lookup], Sequence[Verdict], float], None],
+        answered: Answered,
         finished: Callable[[Sequence[Lookup]], None],
         clock: Callable[[], float],
     ) -> None:
@@ -105,12 +108,12 @@ class LookupBatcher:
         lookups = list(self.in_flight.values())
         try:
             for window, same in self._by_window(lookups):
-                sent = self._clock()
+                sent, held = self._clock(), dict(self._server.session(window).held)
                 try:
                     verdicts = await self._server.run(window, self._look_up(same))
                 except StorageError as error:
                     verdicts = self._partial(error, same)
-                self._answered(same, verdicts, sent)
+                self._answered(same, verdicts, sent, held)
             self._ask_again()
         except Exception:
             # This round may have claimed URLs: the next one would find them "seen".

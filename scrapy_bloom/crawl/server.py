@@ -95,18 +95,12 @@ class Server:
 
     # -- operations --
 
-    def use_asyncio(self) -> bool:
-        """Run operations without blocking from now on, if the client can; return whether it can."""
+    def use_asyncio(self) -> None:
+        """Run operations without blocking from now on, if the client can."""
         client = self.filters.connection.open_async()
         if client is not None:
             address = self.filters.connection.address
             self._driver = AsyncDriver(client, address, self._timeout, WORDS)
-        return self.is_async
-
-    @property
-    def is_async(self) -> bool:
-        """Whether operations run without blocking."""
-        return self._driver is not None
 
     async def run(
         self,
