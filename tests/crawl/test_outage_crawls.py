@@ -82,7 +82,7 @@ def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_scheduled(
             until(lambda: recorded(lasting_server, "links"), "a page is recorded")
             end.enter_context(killed(lasting_server))
 
-        stats = crawl_and_act(web, tmp_path, {50: kill}, BLOOM_ON_REDIS_ERROR="close", **settings)
+        stats = crawl_and_act(web, tmp_path, {20: kill}, BLOOM_ON_REDIS_ERROR="close", **settings)
         assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
         assert stats["bloom/fill_ratio"] is None, "it is not known"
     fetched, pages = web.hits(), site.truth().crawl()

@@ -355,7 +355,7 @@ MUTANTS = (
         "two rounds of writes are under way at a time",
         "crawl/writer.py",
         "await self._round(len(self._jobs))\n",
-        "asyncio.ensure_future(self._round(len(self._jobs)))\n",
+        "await asyncio.gather(*(self._round(len(self._jobs)) for _ in range(2)))\n",
         "calm",
     ),
     Mutant(
