@@ -64,17 +64,13 @@ class SlotMove:
         )
 
     def finish(self) -> None:
-        """Move what is left and make the target the owner."""
+        """Move what is left and make the target the owner.
+
+        It tells the other nodes, under an epoch newer than theirs. A node that were told by this
+        process would still believe an older message of the last owner.
+        """
         if keys := self.keys():
             self.move(*keys)
-        for client in (self._to, self._from, *self._clients):
-            self._set(client, "NODE", self._new_owner)
-        until(self._is_known, "all nodes know the new owner")
+        self._set(self._to, "NODE", self._new_owner)
+        until(lambda: self._owners() == {self._new_owner}, "all nodes know the new owner")
         self._stack.close()
-
-    def _is_known(self) -> bool:
-        """Whether all nodes know the new owner; those that believe an older message are told."""
-        wrong = [client for client in self._clients if self._owners(client) != {self._new_owner}]
-        for client in wrong:
-            self._set(client, "NODE", self._new_owner)
-        return not wrong
