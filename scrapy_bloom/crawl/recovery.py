@@ -3,14 +3,13 @@
 A worker's claims are its own as long as it sends heartbeats. A worker that opens a filter, or is
 idle, looks for free claims: those of dead workers, those of failed URLs that are due again, and
 those whose queue has lost their requests. Of other spiders' claims, it takes over those in which
-its own spider has a request. Workers that look for the same claims take turns, and
-a look that finds nothing counts for all of them (``begin_look.lua``).
+its own spider has a request. Of many workers, each begins a look at a random moment (``pace.py``).
 """
 
 import asyncio
 import logging
+import random
 from collections.abc import Collection
-from enum import Enum
 from math import inf
 
 from scrapy_bloom.bloom.errors import BloomError, tagged
@@ -20,7 +19,7 @@ from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.heartbeats import Heartbeats
 from scrapy_bloom.crawl.jobs import JobQueue
-from scrapy_bloom.crawl.pace import LOOK_SECONDS, ROOM_SECONDS, LookTurns
+from scrapy_bloom.crawl.pace import LOOK_SECONDS, ROOM_SECONDS
 from scrapy_bloom.crawl.restorer import Restorer
 from scrapy_bloom.crawl.runtime import wait_for
 from scrapy_bloom.crawl.server import Server, Watcher
@@ -30,14 +29,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that workers get to send a heartbeat after an outage.
 GRACE_SECONDS = 15.0
-
-
-class Due(Enum):
-    """The look at all claims that has to come before the crawl may end."""
-
-    NONE = "none"
-    ANY = "of any worker that looks for the same claims"
-    OWN = "of this worker: it knows of claims that are free"
 
 
 class Recovery(Watcher):
@@ -69,15 +60,16 @@ class Recovery(Watcher):
         self._restorer = Restorer(context, server, claims, jobs)
         self._sweep = ClaimSweep(context, self._me, server, self._drop)
         self.heartbeats = Heartbeats(context, self._me, server, self._sweep)
-        self._turns = LookTurns(self._me, context.spider.name, server)
         #: Is set when a step is due now.
         self._wake = asyncio.Event()
         #: Whether there are, or were, other workers.
         self._has_peers = bool(self._me.shared_queue)
-        self._due = Due.ANY
-        self._next_look = self._next_idle = 0.0
+        #: Whether a look has to begin before the crawl may end; when one is due; and when it is
+        #: that the idle worker sends its next heartbeat.
+        self._must_look, self._next_idle = False, 0.0
+        self._next_look = self._clock() + LOOK_SECONDS
         #: Whether a look is due or under way, and whether the idle spider waits for its end.
-        self._is_looking, self._is_awaited = True, False
+        self._is_looking, self._is_awaited = False, False
         #: How many requests had been handed out when the spider was found idle; -1 if it was not.
         self._idle_at = -1
         #: Whether there was nothing left to take over, or to wait for, in this idle period.
@@ -109,7 +101,7 @@ class Recovery(Watcher):
 
     def look_soon(self) -> None:
         """Look at all claims as soon as possible, and before the crawl ends: some are free."""
-        self._due, self._next_look = Due.OWN, 0.0
+        self._must_look, self._next_look = True, 0.0
         self._has_looked, self._is_looking = False, True
         self._wake.set()
 
@@ -137,8 +129,9 @@ class Recovery(Watcher):
         await self._beat()
         windows = [window for window, view in self._sweep.views.items() if view.has_lost_workers]
         await self._sweep.drop_unkept(windows)
-        if self._due is Due.ANY and not await self._sweep.may_find():
-            self._looked()
+        if await self._sweep.may_find():
+            self._must_look = self._is_looking = True
+            self._plan_look()
 
     # -- the task --
 
@@ -179,71 +172,44 @@ class Recovery(Watcher):
             self._has_peers = True
 
     async def _step(self) -> None:
-        """Send a heartbeat; if there may be free claims, look, or leave the look to another."""
+        """Send a heartbeat; look, if it is time to."""
         if self._seconds > 0:
             return
         is_idle, idle_at = self._is_idle, self._idle_at
         await self._beat()
         total, heartbeat = self.heartbeats.total, self._me.heartbeat
         self._next_idle = self._clock() + pace.idle_seconds(total, heartbeat)
-        pause = self._pause(is_idle=is_idle)
-        if pause is None:
-            self._judge(idle_at, is_idle=is_idle)
-            return
-        turn = await self._turns.take(pause, clean=is_idle)
-        if turn.is_mine:
+        may_find = self._may_find(is_idle=is_idle)
+        if may_find:
+            self._plan_look()
+        if self._next_look <= self._clock():
             await self._look(idle_at, is_idle=is_idle)
-        elif turn.is_done:
-            self._looked()
-            if is_idle:
-                self._has_looked, self._sweep.is_waiting = True, False
+        elif not may_find:
             self._judge(idle_at, is_idle=is_idle)
-        else:
-            self._wait(pause, idle_at, is_idle=is_idle)
 
-    def _pause(self, *, is_idle: bool) -> float | None:
-        """Return the seconds since the last look of any worker after which one is due; or None."""
-        if self._due is Due.OWN:
-            self._turns.demand_new()
-            return 0.0
-        is_urgent = is_idle or self._due is Due.ANY
-        pause = pace.pause_seconds(self.heartbeats.total, is_urgent=is_urgent)
+    def _plan_look(self) -> None:
+        """Have a look begin at a random moment, unless one will soon."""
+        now, longest = self._clock(), pace.look_seconds(self.heartbeats.total)
+        if self._next_look > now + longest:
+            self._next_look = now + random.uniform(0, longest)  # noqa: S311 - no secret
+
+    def _may_find(self, *, is_idle: bool) -> bool:
+        """Whether there may be free claims, so that a look has to come before the crawl ends."""
         views = self._sweep.views.values()
         was_proven = self._is_proven
         self._is_proven = is_idle and not any(view.may_lose_workers for view in views)
         has_dead = any(view.has_left_claims for view in views)
         if has_dead or (is_idle and not (was_proven and self._is_proven)):
-            # A look that has begun already may not have found what a worker has just left.
-            self._turns.demand_new()
+            # The last look may not have found what a worker has just left.
             self._has_looked = False
-        if has_dead or self._due is Due.ANY:
-            return pause
         awaits = self._claims.awaits_other_spiders
         may_have_lost = bool(self._me.shared_queue or self._sweep.met or awaits)
-        if is_idle and may_have_lost and not self._has_looked:
-            return pause
-        if self._clock() < self._next_look:
-            return None
-        # Else this worker's own last look would do for ever.
-        self._turns.demand_new()
-        return LOOK_SECONDS
-
-    def _wait(self, pause: float, idle_at: int, *, is_idle: bool) -> None:
-        """Leave the look to another worker, for the time being."""
-        if pause == LOOK_SECONDS:
-            self._next_look = self._clock() + LOOK_SECONDS
-            self._judge(idle_at, is_idle=is_idle)
-            return
-        total, heartbeat = self.heartbeats.total, self._me.heartbeat
-        again = self._clock() + pace.retry_seconds(total, heartbeat, pause)
-        self._next_idle = min(self._next_idle, again)
-        if self._next_look <= self._clock():
-            self._next_look = again
+        return self._must_look or has_dead or (is_idle and may_have_lost and not self._has_looked)
 
     async def _look(self, idle_at: int, *, is_idle: bool) -> None:
         """Look at all claims; take over those that are free, and put their requests back."""
         await self.heartbeats.read_changed(is_idle=is_idle)
-        self._due, self._next_look = Due.NONE, self._clock() + LOOK_SECONDS
+        self._must_look, self._next_look = False, self._clock() + LOOK_SECONDS
         self._sweep.is_waiting, self._is_looking = False, True
         windows, is_clean = [*self._server.filters.by_window], is_idle
         await self._sweep.drop_unkept(windows)
@@ -253,10 +219,8 @@ class Recovery(Watcher):
         self._has_peers |= bool(self._sweep.met)
         is_still = self._is_idle and self._idle_at == idle_at
         clean = is_clean and is_still and not self._sweep.is_waiting
-        self._has_looked = clean and self._due is Due.NONE
-        # What this worker waits for, another one has to know as well.
-        await self._turns.end(clean=clean and not self._sweep.awaited)
-        if self._due is Due.NONE:  # else claims that this look has passed have become free
+        self._has_looked = clean and not self._must_look
+        if not self._must_look:  # else claims that this look has passed have become free
             self._is_looking = False
             self._answer()
         # What a look found before the crawl was idle says nothing about the end.
@@ -288,12 +252,6 @@ class Recovery(Watcher):
         while not self._engine.has_room():
             await asyncio.sleep(ROOM_SECONDS)
             await self._keep_alive()
-
-    def _looked(self) -> None:
-        """Note that no look is due for a while."""
-        self._due, self._next_look = Due.NONE, self._clock() + LOOK_SECONDS
-        self._is_looking = False
-        self._answer()
 
     # -- the end of a crawl --
 

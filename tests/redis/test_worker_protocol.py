@@ -1,7 +1,5 @@
 """Heartbeats, and whose turn it is to look at all claims, on a real server."""
 
-import time
-
 import pytest
 import redis
 
@@ -12,7 +10,6 @@ from scrapy_bloom.bloom.protocol.worker_protocol import (
     MAX_NAMED,
     MAX_WORKERS,
     ONLY_DEAD,
-    Turn,
     WorkerEntries,
 )
 
@@ -103,8 +100,8 @@ def test_without_what_is_noted_of_the_set_of_workers_all_are_read(
     bloom: BloomFilter, client: redis.Redis
 ) -> None:
     known = beat(bloom, "one {}", nonce="n1").version
-    assert 0 < client.ttl(KEYS.looks()) <= 3_600
-    client.delete(KEYS.looks())
+    assert 0 < client.ttl(KEYS.workers_version()) <= 3_600
+    client.delete(KEYS.workers_version())
     assert beat(bloom, known=known).is_all
     found = beat(bloom, "one {}", nonce="n2", known=known)
     assert (found.is_all, found.version) == (True, "n2")
@@ -141,70 +138,3 @@ def test_entries_that_are_too_long_go(bloom: BloomFilter, client: redis.Redis) -
     assert client.zcard(KEYS.heartbeats()) == 2
     assert beat(bloom, "one {}").entries.keys() == {"one {}"}
     assert client.zcard(KEYS.heartbeats()) == 1
-
-
-# -- looks --
-
-
-def begin(
-    bloom: BloomFilter, since: int = 0, pause: float = 60, *, group: str = "g", clean: bool = False
-) -> Turn:
-    return bloom.run(
-        lambda session: worker_protocol.begin_look(session, group, since, pause, clean=clean)
-    )
-
-
-def end(bloom: BloomFilter, begun: int, *, clean: bool) -> None:
-    bloom.run(lambda session: worker_protocol.end_look(session, "g", begun, clean=clean))
-    time.sleep(0.002)  # so that the next look begins in another millisecond
-
-
-def test_one_worker_looks_and_the_others_wait(bloom: BloomFilter, client: redis.Redis) -> None:
-    first = begin(bloom)
-    assert abs(first.now / 1_000 - client.time()[0]) <= 1
-    assert (first.is_mine, first.is_done) == (True, False)
-    second = begin(bloom)
-    assert (second.is_mine, second.is_done) == (False, False)
-    assert begin(bloom, group="other").is_mine
-    assert begin(bloom, pause=0).is_mine
-
-
-def test_a_look_counts_for_those_that_wanted_one_before_it_began(bloom: BloomFilter) -> None:
-    before = begin(bloom).now - 1
-    begun = before + 1
-    assert not begin(bloom, before).is_done
-    end(bloom, begun, clean=False)
-    assert begin(bloom, before).is_done
-    assert not begin(bloom, begun).is_done, "it began before"
-    assert not begin(bloom).is_done
-    assert not begin(bloom, before, clean=True).is_done
-    end(bloom, begun, clean=True)
-    assert begin(bloom, before, clean=True).is_done
-
-
-def test_a_look_that_ends_late_does_not_undo_a_later_one(bloom: BloomFilter) -> None:
-    first = begin(bloom).now
-    time.sleep(0.002)
-    second = begin(bloom, pause=0).now
-    end(bloom, second, clean=True)
-    end(bloom, first, clean=True)
-    assert begin(bloom, first, clean=True).is_done
-
-
-def test_a_clock_that_goes_back_holds_up_no_look(bloom: BloomFilter, client: redis.Redis) -> None:
-    now = begin(bloom).now
-    later = now + 3_600_000
-    client.hset(KEYS.looks(), "g", f"{later} {later} {later}")
-    turn = begin(bloom, now - 1, clean=True)
-    assert (turn.is_mine, turn.is_done) == (True, False)
-    end(bloom, later, clean=True)
-    assert not begin(bloom, now - 1, clean=True).is_done
-
-
-@pytest.mark.parametrize("stored", ["", "x", "1 2", "-1 2 3", "1 2 3 4", "1" * 400 + " 1 1"])
-def test_what_is_stored_of_looks_may_be_anything(
-    bloom: BloomFilter, client: redis.Redis, stored: str
-) -> None:
-    client.hset(KEYS.looks(), "g", stored)
-    end(bloom, 1, clean=True)
-    assert begin(bloom).is_mine

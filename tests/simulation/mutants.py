@@ -258,10 +258,10 @@ MUTANTS = (
         "if True:",
     ),
     Mutant(
-        "any look of another worker lets a crawl end",
-        f"{SCRIPTS}/begin_look.lua",
-        "if since > 0 and last > since then",
-        "if since > 0 and begun then",
+        "a look lets a crawl end that began before the other workers had shown that they live",
+        "crawl/recovery.py",
+        "if has_dead or (is_idle and not (was_proven and self._is_proven)):",
+        "if has_dead:",
         "shared",
     ),
     Mutant(

@@ -57,8 +57,8 @@ MAX_ATTEMPTS = 20
 TIMEOUT_STEPS = 8
 #: Tag of the log line of a crawl that could not write all.
 UNWRITTEN = "[bloom-unwritten]"
-#: What workers do that are many: they take turns, and seldom read which workers there are.
-CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
+#: What workers do that are many: they wait before a look, and seldom read which workers there are.
+CROWD = {"FEW": 0, "IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
 
 class Pages(Spider):

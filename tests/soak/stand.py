@@ -43,7 +43,7 @@ OF_SERVER = ("server_mb", "keys", "headers", "rings", "layers", "claim_keys", "w
 COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER, "claims", "lasting_keys")
 #: The last part of a key -> its column; bitmaps have other names.
 KINDS = {"header": "headers", "ring": "rings", "claims": "claim_keys"}
-KINDS |= {"heartbeats": "worker_keys", "looks": "worker_keys"}
+KINDS |= {"heartbeats": "worker_keys", "workers-version": "worker_keys"}
 
 
 @dataclass(frozen=True)

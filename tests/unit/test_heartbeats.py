@@ -154,12 +154,11 @@ def test_all_idle_workers_together_look_at_each_other_a_bounded_number_of_times(
     assert count <= 20 or count / seconds <= most * 1.001
 
 
-@given(COUNTS, st.booleans())
-def test_looks_at_all_claims_are_at_most_ten_a_second(count: int, is_urgent: bool) -> None:
-    pause = pace.pause_seconds(count, is_urgent=is_urgent)
-    assert 0 <= pause <= 10
-    alone = count / pace.idle_seconds(count, 30)
-    assert min(alone, 1 / pause if pause else alone) <= 10.01
+@given(COUNTS)
+def test_all_workers_together_begin_a_bounded_number_of_looks_at_claims(count: int) -> None:
+    mean = pace.look_seconds(count) / 2
+    assert count <= pace.FEW or count / mean <= pace.LOOKS_PER_SECOND * 1.001
+    assert mean < pace.LOOK_SECONDS
 
 
 @given(COUNTS)
@@ -171,5 +170,5 @@ def test_all_workers_together_read_a_bounded_number_of_entries(count: int) -> No
 
 def test_a_few_workers_are_as_quick_as_one() -> None:
     assert pace.idle_seconds(2, 30) == pace.idle_seconds(1, 30) == pace.IDLE_SECONDS
-    assert pace.pause_seconds(pace.FEW, is_urgent=False) == 0
+    assert pace.look_seconds(pace.FEW) == 0
     assert ceil(pace.read_seconds(2)) <= 1

@@ -42,7 +42,7 @@ from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 T = TypeVar("T")
 
 #: Ends of the names of keys, and their types; all others are strings.
-TYPES = dict.fromkeys((":ring", ":header", ":claims", ":looks"), "hash") | {":heartbeats": "zset"}
+TYPES = dict.fromkeys((":ring", ":header", ":claims"), "hash") | {":heartbeats": "zset"}
 
 
 class Exchanges:

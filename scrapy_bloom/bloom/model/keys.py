@@ -51,7 +51,7 @@ class Keys:
     def of_block(self, block: int) -> tuple[str, ...]:
         """Return a key of each kind that a block has."""
         own = (self.ring(block), self.claims(block), self.layer(block, "0.0"))
-        return own if block else (self.header(), *own, self.heartbeats(), self.looks())
+        return own if block else (self.header(), *own, self.heartbeats(), self.workers_version())
 
     def is_bitmap(self, block: int, key: str) -> bool:
         """Whether a key has the name of a block's bitmap."""
@@ -87,9 +87,9 @@ class Keys:
         """ZSET: who has claims, and until when they count as alive."""
         return f"{{{self.prefix}:0}}:heartbeats"
 
-    def looks(self) -> str:
-        """HASH: when workers looked at all claims, and the last change of the set of workers."""
-        return f"{{{self.prefix}:0}}:looks"
+    def workers_version(self) -> str:
+        """STRING: nonce of the last change of the set of workers."""
+        return f"{{{self.prefix}:0}}:workers-version"
 
 
 def escape(name: str) -> str:

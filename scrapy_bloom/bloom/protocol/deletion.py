@@ -67,7 +67,7 @@ def all_keys(stored: StoredFilter) -> Operation[list[str]]:
 def _others(keys: Keys, block: int) -> tuple[str, ...]:
     """Return the keys that a block may have, but for its ring and its bitmaps; the header last."""
     own = (keys.claims(block), *keys.of_ledger(block))
-    return own if block else (*own, keys.heartbeats(), keys.looks(), keys.header())
+    return own if block else (*own, keys.heartbeats(), keys.workers_version(), keys.header())
 
 
 def _remove(

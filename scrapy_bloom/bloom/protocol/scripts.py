@@ -25,7 +25,7 @@ RESTARTED = "restarted"
 #: write a few bytes that keep a worker alive.
 _ON_FULL_SERVER = frozenset(
     (
-        *("begin_look", "end_look", "heartbeat", "reassign", "release", "touch"),
+        *("heartbeat", "reassign", "release", "touch"),
         # What the first writes, the end of a claim gives back.
         *("ledger_add", "ledger_pack", "ledger_drop", "ledger_rules"),
     )

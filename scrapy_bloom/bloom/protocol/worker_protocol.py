@@ -1,4 +1,4 @@
-"""The workers of a filter: heartbeats, and whose turn it is to look at all claims. No I/O."""
+"""The workers of a filter, which send heartbeats. No I/O."""
 
 import re
 from collections.abc import Mapping
@@ -44,21 +44,6 @@ class WorkerEntries:
         return self.total > MAX_WORKERS
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Whether a worker looks at all claims.
-
-    Args:
-        is_mine: whether it does, now.
-        is_done: whether another worker has done so.
-        now: Unix time in milliseconds on the server.
-    """
-
-    is_mine: bool
-    is_done: bool
-    now: int
-
-
 def heartbeat(
     session: FilterSession,
     member: str = "",
@@ -92,7 +77,7 @@ def read_workers(session: FilterSession) -> Operation[WorkerEntries]:
 
 
 def _read(session: FilterSession, arguments: tuple[Argument, ...]) -> Operation[WorkerEntries]:
-    keys = (session.keys.heartbeats(), session.keys.looks())
+    keys = (session.keys.heartbeats(), session.keys.workers_version())
     (reply,) = yield [Call(load("heartbeat"), keys, (*arguments, MAX_NAMED))]
     total, _, version = reply.version.partition(" ")
     if not re.fullmatch("[0-9]{1,12}", total):
@@ -111,32 +96,6 @@ def remove_workers(
 ) -> Operation[None]:
     """Delete workers (member -> ``until``) unless they have changed; "" is any ``until``."""
     yield from session.ensure_open()
-    keys = (session.keys.heartbeats(), session.keys.looks())
+    keys = (session.keys.heartbeats(), session.keys.workers_version())
     arguments = (nonce, *(text for pair in entries.items() for text in pair))
     yield [Call(load("remove_workers"), keys, arguments)]
-
-
-def begin_look(
-    session: FilterSession, group: str, since: int, pause: float, *, clean: bool
-) -> Operation[Turn]:
-    """Return whether a worker looks at all claims now, or another one has.
-
-    Args:
-        session: the filter.
-        group: of workers that look for the same claims.
-        since: a look that began after this moment (Unix milliseconds) will do; 0 for none yet.
-        pause: seconds between the beginnings of two looks.
-        clean: whether only a look will do that has found nothing.
-    """
-    yield from session.ensure_open()
-    arguments = (group, since, int(clean), round(pause * 1_000))
-    (reply,) = yield [Call(load("begin_look"), (session.keys.looks(),), arguments)]
-    if not re.fullmatch("[0-9]{1,15}", reply.version):
-        raise StorageError(f"begin_look.lua answers {shown(reply.version, 40)}")
-    return Turn(reply.state == "look", reply.state == "done", int(reply.version))
-
-
-def end_look(session: FilterSession, group: str, begun: int, *, clean: bool) -> Operation[None]:
-    """Note that a look which began at a moment has ended, and whether it has found nothing."""
-    yield from session.ensure_open()
-    yield [Call(load("end_look"), (session.keys.looks(),), (group, begun, int(clean)))]

@@ -135,11 +135,6 @@ class Server:
     def _remove_workers(self, *_: Any) -> list[Any]:
         return ["ok", "", "", str(NOW)]
 
-    _end_look = _remove_workers
-
-    def _begin_look(self, *_: Any) -> list[Any]:
-        return ["ok", f"{NOW}000", "look", str(NOW)]
-
     def _walk(self, call: Call, _: Any) -> list[Any]:
         return ["ok", "0", "node", str(NOW), call.keys[0].replace(":ring", ":0.0"), ""]
 
@@ -254,8 +249,6 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "windows": _protocol(deletion.note_windows, ["a"]),
     "heartbeat": _protocol(workers.heartbeat, "w1 {}", 60),
     "remove_workers": _protocol(workers.remove_workers, {"w1 {}": ""}, "n"),
-    "begin_look": _protocol(workers.begin_look, "group", 1, 0.5, clean=True),
-    "end_look": _protocol(workers.end_look, "group", 1, clean=True),
     "reassign": _protocol(
         claims.reassign, 0, [claims.StoredClaim(FIELD, "w0", "n0", NOW, 0, 2)], "w1", "n2"
     ),

@@ -2,8 +2,7 @@
 --
 -- KEYS[1]  ZSET  the filter's workers: member = "id description", score = Unix time in seconds from
 --                which it counts as dead, 0 if it has stopped
--- KEYS[2]  HASH  members: nonce of the last change of the set of workers; the rest as in
---                begin_look.lua. It may be lost at any time
+-- KEYS[2]  STRING  nonce of the last change of the set of workers; it may be lost at any time
 -- ARGV[1]  the worker's member; "" changes nothing
 -- ARGV[2]  seconds until it counts as dead, 0 for a worker that has stopped
 -- ARGV[3]  Unix time in seconds at which the workers expire, 0 for never
@@ -21,15 +20,14 @@
 local LONGEST = 4096
 local LASTS = 3600  -- seconds
 local now = redis.call('TIME')[1]
-local nonce = redis.call('HGET', KEYS[2], 'members')
+local nonce = redis.call('GET', KEYS[2])
 if ARGV[1] ~= '' then
   local dead = ARGV[2] == '0' and '0' or string.format('%d', now + ARGV[2])
   local is_new = redis.call('ZADD', KEYS[1], dead, ARGV[1]) == 1
   if is_new or not nonce then
     nonce = ARGV[5]
-    redis.call('HSET', KEYS[2], 'members', nonce)
   end
-  redis.call('EXPIRE', KEYS[2], LASTS)
+  redis.call('SET', KEYS[2], nonce, 'EX', LASTS)
   if ARGV[3] == '0' then
     redis.call('PERSIST', KEYS[1])
   else
