@@ -73,4 +73,5 @@ class SlotMove:
             self.move(*keys)
         self._set(self._to, "NODE", self._new_owner)
         until(lambda: self._owners() == {self._new_owner}, "all nodes know the new owner")
+        self._set(self._from, "NODE", self._new_owner)  # it is not on its way any more
         self._stack.close()
