@@ -253,8 +253,7 @@ class Decider:
         for lookup, verdict in zip(lookups, verdicts, strict=True):
             if verdict is not Verdict.UNKNOWN:
                 lookup.verdict = verdict
-                # Not the ring that is held now: another operation may have rotated it since.
-                self._cache(lookup.key, held.get(self._server.block_of(lookup.key)), verdict, sent)
+                self._cache(lookup.key, self._unchanged(lookup.key, held), verdict, sent)
         if self._claims is not None:
             self._claims.answered(lookups)
 
@@ -285,6 +284,15 @@ class Decider:
             self._claims.give_back(key, reserved.verdict, reserved.length)
 
     # -- what this process knows --
+
+    def _unchanged(self, key: Key, before: Mapping[int, CachedRing]) -> CachedRing | None:
+        """Return the ring of a URL's block; None if it has changed since.
+
+        The reply may be of either then: this operation, or another one, has rotated it.
+        """
+        block = self._server.block_of(key)
+        asked, held = before.get(block), self._sessions[key[0]].held.get(block)
+        return held if asked and held and asked.version == held.version else None
 
     def _is_seen(self, key: Key, max_age: float) -> bool:
         return self._local.get(key, self._server.block_of(key), max_age)

@@ -1,6 +1,7 @@
 """Many lookups at once: in rounds, for all that wait, and whoever is cancelled meanwhile."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from unittest import mock
@@ -11,9 +12,10 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from support.servers import Server
 
-from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl import request_codec
+from scrapy_bloom.crawl.local_state import FRESH_SECONDS
 from scrapy_bloom.crawl.lookups import Lookup
 
 URL = "https://example.com/"
@@ -238,3 +240,29 @@ def test_after_a_failure_nobody_who_waits_is_told_seen(run: Run, client: redis.R
             client.client_unpause()
 
     assert run(scenario, BLOOM_TIMEOUT=0.2)["bloom/unknown"] == 30
+
+
+def test_a_rotation_by_another_process_does_not_bring_back_what_was_cached_before_it(
+    run: Run, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lookup that notices it was sent under the old ring, and answered under the new one."""
+
+    async def scenario(dupefilter: BloomDupeFilter) -> None:
+        decider, local = dupefilter._crawl.decider, dupefilter._crawl.local
+        first = page(dupefilter, "first")
+        await decider.decide_many(first)
+        assert not any(dupefilter.request_seen(lookup.request) for lookup in first)
+        assert verdicts(page(dupefilter, "first")) == {SEEN}
+        BloomFilter(client, "asking:bloom").clear()
+        later = time.monotonic() + FRESH_SECONDS + 1
+        for part in (local, decider.lookups):
+            monkeypatch.setattr(part, "_clock", lambda: later)
+        other = page(dupefilter, "other", links=1)
+        await decider.decide_many(other)
+        assert verdicts(other) == {NEW}
+        again = page(dupefilter, "first")
+        assert verdicts(again) == {None}
+        await decider.decide_many(again)
+        assert verdicts(again) == {NEW}
+
+    run(scenario, BLOOM_BLOCKS=1)
