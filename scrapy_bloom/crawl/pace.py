@@ -7,7 +7,8 @@ All workers together load the server with about as much as a few do.
 IDLE_SECONDS = 0.5
 #: Such looks of all workers in a second, at most, unless each has to send a heartbeat more often.
 IDLE_LOOKS_PER_SECOND = 40
-#: Looks at all claims that all workers begin in a second, at most, unless each knows of free ones.
+#: Looks at all claims that all workers begin in a second, at most, unless each begins one a
+#: heartbeat, or knows of free claims.
 LOOKS_PER_SECOND = 10
 #: Up to so many workers (one of them may be dead) look whenever they like.
 FEW = 3
@@ -24,12 +25,12 @@ def idle_seconds(workers: int, heartbeat: float) -> float:
     return max(IDLE_SECONDS, min(heartbeat, workers / IDLE_LOOKS_PER_SECOND))
 
 
-def look_seconds(workers: int) -> float:
-    """Return the longest wait of a worker that wants to look at all claims: they choose any.
+def look_seconds(workers: int, heartbeat: float) -> float:
+    """Return how long a worker may wait that has a reason to look at all claims; it waits any time.
 
     Few need not wait: a crawl of few workers still ends, and takes over claims, within a second.
     """
-    return 0.0 if workers <= FEW else 2 * workers / LOOKS_PER_SECOND
+    return 0.0 if workers <= FEW else min(heartbeat, 2 * workers / LOOKS_PER_SECOND)
 
 
 def read_seconds(workers: int) -> float:

@@ -189,7 +189,8 @@ class Recovery(Watcher):
 
     def _plan_look(self) -> None:
         """Have a look begin at a random moment, unless one will soon."""
-        now, longest = self._clock(), pace.look_seconds(self.heartbeats.total)
+        now = self._clock()
+        longest = pace.look_seconds(self.heartbeats.total, self._me.heartbeat)
         if self._next_look > now + longest:
             self._next_look = now + random.uniform(0, longest)  # noqa: S311 - no secret
 

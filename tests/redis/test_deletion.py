@@ -177,7 +177,7 @@ def test_claims_and_workers_go_too(client: redis.Redis) -> None:
     bloom.open()
     client.hset("{shop:1}:claims", "field", "value")
     client.zadd("{shop:0}:heartbeats", {"member": 1})
-    client.hset("{shop:0}:looks", "field", "value")
+    client.set("{shop:0}:workers-version", "nonce")
     bloom.delete()
     assert stored(client) == set()
 
