@@ -253,7 +253,9 @@ class Decider:
         for lookup, verdict in zip(lookups, verdicts, strict=True):
             if verdict is not Verdict.UNKNOWN:
                 lookup.verdict = verdict
-                self._cache(lookup.key, self._unchanged(lookup.key, held), verdict, sent)
+                block = self._server.block_of(lookup.key)
+                now = self._sessions[lookup.key[0]].held.get(block)
+                self._cache(lookup.key, _unchanged(held.get(block), now), verdict, sent)
         if self._claims is not None:
             self._claims.answered(lookups)
 
@@ -285,18 +287,17 @@ class Decider:
 
     # -- what this process knows --
 
-    def _unchanged(self, key: Key, before: Mapping[int, CachedRing]) -> CachedRing | None:
-        """Return the ring of a URL's block; None if it has changed since.
-
-        The reply may be of either then: this operation, or another one, has rotated it.
-        """
-        block = self._server.block_of(key)
-        asked, held = before.get(block), self._sessions[key[0]].held.get(block)
-        return held if asked and held and asked.version == held.version else None
-
     def _is_seen(self, key: Key, max_age: float) -> bool:
         return self._local.get(key, self._server.block_of(key), max_age)
 
     def _cache(self, key: Key, held: CachedRing | None, verdict: Verdict, sent: float) -> None:
         if verdict not in UNCACHED:
             self._local.put(key, held, sent, is_certain=verdict in self._certain)
+
+
+def _unchanged(asked: CachedRing | None, held: CachedRing | None) -> CachedRing | None:
+    """Return a block's ring; None if it has changed since it was asked.
+
+    The reply may be of either then: this operation, or another one, has rotated it.
+    """
+    return held if asked and held and asked.version == held.version else None
