@@ -261,8 +261,13 @@ class _Page:
             return
         weight = max(1, self._items)
         self._busy += weight
+        self._forget_done()  # a callback may wait any number of times
         handing_over = self._hand_over(*self._take(), weight)
         self._handing_over.append(asyncio.ensure_future(handing_over))
+
+    def _forget_done(self) -> None:
+        """Forget tasks that have ended."""
+        self._handing_over = [one for one in self._handing_over if not one.done()]
 
     async def _hand_over(
         self,
@@ -294,7 +299,7 @@ class _Page:
             self._in_turn = 0
             await self._wait(asyncio.sleep(0))
         while self._busy >= self._crawl.max_items:
-            self._handing_over = [one for one in self._handing_over if not one.done()]
+            self._forget_done()
             await self._wait(asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED))
 
     async def _wait(self, own: Awaitable[object]) -> None:

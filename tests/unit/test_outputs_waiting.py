@@ -1,6 +1,7 @@
 """``Outputs`` and callbacks that wait, are cancelled or time out."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -59,6 +60,24 @@ async def test_a_callback_that_waits_does_not_exceed_the_items_at_a_time() -> No
     await lab.handle(callback())
     assert 1 <= lab.scraper.most_parallel <= 3
     assert len(lab.scraper.done) == 40
+
+
+@in_loop
+async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> None:
+    """It may run as long as the crawl, and yield what it waits for, one by one."""
+    lab, held = ScraperLab(), list[Any]()
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(200):
+            yield link(number)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        gc.collect()
+        held.extend(one for one in gc.get_objects() if isinstance(one, asyncio.Task))
+
+    await lab.handle(callback())
+    assert len(lab.scraper.done) == 200
+    assert len(held) < 10
 
 
 @in_loop
