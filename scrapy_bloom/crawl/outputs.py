@@ -321,10 +321,16 @@ class _Page:
             await self._wait(asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED))
 
     async def _wait(self, own: Awaitable[object]) -> None:
-        """Wait for something that is not the callback's; a cancellation is meant for it."""
+        """Wait for something that is not the callback's; a cancellation is meant for it.
+
+        Not if all tasks are cancelled, as by a second Ctrl-C without a reactor: the event loop is
+        about to be closed, and waits for this one.
+        """
         try:
             await own
         except asyncio.CancelledError as error:
+            if any(one.cancelling() for one in self._handing_over):
+                raise
             self._cancelled = error
 
     def _cancel_callback(self) -> None:

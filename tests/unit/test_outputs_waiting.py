@@ -158,6 +158,21 @@ async def test_a_cancellation_comes_where_the_callback_waits() -> None:
     assert lab.scraper.done == [ITEM]
 
 
+@in_loop
+async def test_a_page_ends_if_all_tasks_are_cancelled() -> None:
+    """A second Ctrl-C does that where there is no reactor, and waits for the tasks to end."""
+    lab, stored, others = ScraperLab(scraper=Scraper(1)), asyncio.Event(), asyncio.all_tasks()
+    lab.scraper.pipeline = lambda _: stored.wait()
+    page = asyncio.ensure_future(lab.handle([ITEM] * 9))
+    while not lab.scraper.parallel:
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - others:
+        task.cancel()
+    await asyncio.wait({page}, timeout=1)
+    stored.set()
+    assert page.cancelled()
+
+
 # -- time-outs of the callback --
 
 
