@@ -162,8 +162,11 @@ class BloomDupeFilter(BaseDupeFilter):
             self._open(patience=0)
         if self._crawl is None or self._closed:
             return self._is_local and self._was_scheduled(request)
+        server = self._crawl.server
+        was_up = server.is_up
         is_new = self._crawl.decider.decide(request).is_new
-        if not self._has_loop:
+        # Not if it has just failed: that has taken a time-out already.
+        if not self._has_loop and (server.is_up or not was_up):
             self._crawl.write_now()
         return not is_new
 

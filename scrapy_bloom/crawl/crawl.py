@@ -116,8 +116,8 @@ class Crawl:
             self._context.report.restarts_unnoticed("does not show its run_id (INFO server)")
 
     def write_now(self) -> None:
-        """Write what is queued, blocking: where no task does."""
-        self._writer.write_now()
+        """Write what is queued, blocking: where no task does. What takes too long is left."""
+        self._writer.write_now(self._timeout)
 
     def may_close(self) -> bool:
         """Return whether an idle spider may close; if not, the engine is woken later."""

@@ -8,6 +8,7 @@ outputs: from an iterator, it would start CONCURRENT_ITEMS (100) tasks a page.
 """
 
 import asyncio
+import logging
 import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
@@ -20,9 +21,12 @@ from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from scrapy_bloom.bloom.errors import shown, tagged
 from scrapy_bloom.crawl.crawl import Crawl
 from scrapy_bloom.crawl.engine_hooks import check_method, drop_parsed
 from scrapy_bloom.crawl.lookups import Lookup
+
+logger = logging.getLogger(__name__)
 
 #: Outputs after which the event loop gets a turn, though the callback has more of them ready.
 MAX_PER_TURN = 64
@@ -90,6 +94,11 @@ class Outputs:
         pages.append(request)
         try:
             await _Page(self, request, response).process(outputs)
+        except Exception as error:
+            # Scrapy logs it, and the page would count as crawled without these outputs.
+            if self.claims is not None:
+                self.claims.tracker.raised(request, error)
+            raise
         finally:
             pages.remove(request)
             if not pages:
@@ -126,7 +135,11 @@ class Outputs:
         self.decider.count_seen(lookup)
         spider = self._crawler.spider
         assert spider is not None  # noqa: S101 - it has yielded the request
-        self._log(request, spider)
+        try:
+            self._log(request, spider)
+        except Exception:  # the project's own `log`: the page's other links go on
+            line = "Bloom filter: duplicate request %s cannot be logged"
+            logger.exception(tagged("not-logged", line), shown(request))
         now = time.monotonic()
         if now >= self._holds_until:  # to find out takes longer than all the rest
             receivers = getAllReceivers(self._crawler.signals.sender, signals.request_dropped)
@@ -161,6 +174,8 @@ class _Page:
         self._lookup = asyncio.Lock()
         #: Outputs since the loop had its last turn.
         self._in_turn = 0
+        #: Raised while outputs were handed over, by a fault of the project's or this package's.
+        self._error: Exception | None = None
         #: A cancellation that came while the task did not wait for the callback.
         self._cancelled: asyncio.CancelledError | None = None
 
@@ -175,10 +190,11 @@ class _Page:
             drop_parsed(self._response)  # now, and not after the lookups
         if not self._handing_over:
             await self._hand_over(*self._take())
-            return
         self._begin_hand_over()
         for handing_over in self._handing_over:
             await handing_over
+        if self._error is not None:
+            raise self._error
 
     async def _gather(self, outputs: AsyncIterator[Any]) -> None:
         while True:
@@ -261,8 +277,13 @@ class _Page:
             return
         weight = max(1, self._items)
         self._busy += weight
+        self._forget_done()  # a callback may wait any number of times
         handing_over = self._hand_over(*self._take(), weight)
         self._handing_over.append(asyncio.ensure_future(handing_over))
+
+    def _forget_done(self) -> None:
+        """Forget tasks that have ended."""
+        self._handing_over = [one for one in self._handing_over if not one.done()]
 
     async def _hand_over(
         self,
@@ -277,6 +298,8 @@ class _Page:
                     await self._decider.decide_many(lookups)
             if outputs := [output for output, lookup in gathered if self._goes_on(output, lookup)]:
                 await self._crawl.pass_on(outputs, self._request, self._response)
+        except Exception as error:
+            self._error = self._error or error
         finally:
             self._busy -= weight
 
@@ -294,14 +317,20 @@ class _Page:
             self._in_turn = 0
             await self._wait(asyncio.sleep(0))
         while self._busy >= self._crawl.max_items:
-            self._handing_over = [one for one in self._handing_over if not one.done()]
+            self._forget_done()
             await self._wait(asyncio.wait(self._handing_over, return_when=asyncio.FIRST_COMPLETED))
 
     async def _wait(self, own: Awaitable[object]) -> None:
-        """Wait for something that is not the callback's; a cancellation is meant for it."""
+        """Wait for something that is not the callback's; a cancellation is meant for it.
+
+        Not if all tasks are cancelled, as by a second Ctrl-C without a reactor: the event loop is
+        about to be closed, and waits for this one.
+        """
         try:
             await own
         except asyncio.CancelledError as error:
+            if any(one.cancelling() for one in self._handing_over):
+                raise
             self._cancelled = error
 
     def _cancel_callback(self) -> None:

@@ -69,9 +69,10 @@ class Writer(Watcher):
         """Look for the server soon."""
         self._jobs.wake.set()
 
-    def write_now(self) -> None:
-        """Apply what is queued, blocking; in an outage, if it is time to try again."""
+    def write_now(self, seconds: float) -> None:
+        """Apply what is queued, blocking, for so many seconds; in an outage, if it is time to."""
         if self._jobs and self._clock() >= self._retry_at:
+            self._deadline = self._clock() + seconds
             finish_now(self._round(inf))
 
     async def finish(self, seconds: float) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.odd_site import TREE, LabOf, tree
-from support.outages import killed
+from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server
 from support.workers import Worker, claimed, recorded
@@ -91,6 +91,19 @@ def test_without_asyncio_an_outage_is_made_up_for(lasting_server: Server) -> Non
     worker.dupefilter.close("finished")
     assert recorded(lasting_server) == 5
     assert worker.stat("outages") == 1
+
+
+@pytest.mark.usefixtures("short_retries")
+def test_without_asyncio_a_request_waits_for_one_time_out_only(lasting_server: Server) -> None:
+    """It fails, and the server is looked for by the next one."""
+    worker = Worker(lasting_server.url, BLOOM_REMEMBER="scheduled")
+    assert not worker.sees(0)
+    with stalled(lasting_server):
+        for attempts in range(2):
+            assert not worker.sees(attempts + 1)
+            assert worker.server._failures == attempts
+    worker.dupefilter.close("finished")
+    assert recorded(lasting_server) == 3
 
 
 def test_what_is_queued_when_the_loop_is_closed_is_written(own_server: Server) -> None:

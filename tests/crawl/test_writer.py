@@ -124,16 +124,29 @@ async def test_jobs_of_a_kind_are_applied_together_but_not_too_many(memory: Memo
 
 def test_without_asyncio_jobs_are_applied_when_the_crawl_asks_for_it(memory: Memory) -> None:
     memory.put(RELEASE, *items(3))
-    memory.writer.write_now()
+    memory.writer.write_now(TIMEOUT)
     assert memory.applied == [(RELEASE, items(3))]
     memory.error = StorageError("it is away")
     memory.put(RECORD, *items(3))
     for _ in range(100):
-        memory.writer.write_now()
+        memory.writer.write_now(TIMEOUT)
     assert memory.calls + memory.attempts < 10, "an attempt that fails blocks"
     memory.error = None
     assert finish_now(memory.writer.finish(TIMEOUT)) == 0
     assert memory.late == items(3)
+
+
+def test_without_asyncio_a_request_does_not_wait_for_all_that_an_outage_has_left(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "MAX_BATCH", 1)
+    memory.on_call = lambda: time.sleep(0.01)
+    memory.server.fail(StorageError("it was away"))
+    memory.put(RECORD, *items(50))
+    memory.writer.write_now(0.1)
+    assert 0 < len(memory.late) < 50
+    memory.writer.write_now(TIMEOUT)
+    assert memory.late == items(50)
 
 
 # -- a server that is out of memory --

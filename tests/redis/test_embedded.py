@@ -232,6 +232,25 @@ async def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
     assert embedded.is_free(data_dir / "server.lock")
 
 
+def test_it_stops_though_it_was_restarted_while_it_was_given_up(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crawl that closes in an outage does not wait for a thread that restarts the server."""
+    server = EmbeddedServer.attach(data_dir)
+    os.kill(pid := pid_of(server), signal.SIGKILL)
+    assert gone(pid)
+
+    def attach(directory: Path) -> EmbeddedServer:
+        monkeypatch.undo()
+        again = EmbeddedServer.attach(directory)
+        server.detach()
+        return again
+
+    monkeypatch.setattr(EmbeddedServer, "attach", attach)
+    server.restart()
+    assert embedded.is_free(data_dir / "server.lock")
+
+
 @pytest.mark.parametrize("trouble", ["deleted", "elsewhere"])
 def test_it_is_restarted_where_clients_look_for_it(
     data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, trouble: str

@@ -30,6 +30,7 @@ from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl import outputs as outputs_module
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
+from scrapy_bloom.crawl.lookups import Lookup
 from scrapy_bloom.crawl.outputs import Outputs
 
 SEEN, MINE_UNKEPT = Verdict.SEEN, Verdict.MINE_UNKEPT
@@ -116,6 +117,45 @@ async def test_a_link_without_a_fingerprint_is_dropped_and_the_others_go_on() ->
     await lab.handle([first, broken, last])
     assert lab.scraper.flat == [first, last]
     assert lab.filter.lost == [PAGE]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "looked up"])
+@in_loop
+async def test_a_duplicate_that_cannot_be_logged_costs_no_link(
+    is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with Scrapy's scheduler: the project's own ``log`` raises for that duplicate alone."""
+    lab, (first, same, last) = ScraperLab(), links(3)
+    lab.filter.known, lab.filter.verdicts = [same] if is_known else [], {same: SEEN}
+    lab.outputs._log = lambda request, spider: request.meta["referer"]
+    await lab.handle([first, same, last])
+    assert lab.scraper.flat == [first, last]
+    assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@in_loop
+async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed(waits: bool) -> None:
+    """It would count as crawled, without its links."""
+    lab, (same, other) = ScraperLab(), links(2)
+    lab.filter.verdicts = {same: SEEN}
+
+    def count_seen(lookup: Lookup) -> None:
+        raise LookupError
+
+    lab.filter.count_seen = count_seen  # type: ignore[method-assign]
+
+    async def callback() -> AsyncIterator[Any]:
+        yield same
+        for _ in range(9 * waits):
+            await asyncio.sleep(0)
+        if waits:
+            yield other
+
+    with pytest.raises(LookupError):
+        await lab.handle(callback())
+    assert lab.filter.lost == [PAGE]
+    assert lab.scraper.flat == [other] * waits
 
 
 @in_loop

@@ -1,6 +1,7 @@
 """``Outputs`` and callbacks that wait, are cancelled or time out."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -59,6 +60,24 @@ async def test_a_callback_that_waits_does_not_exceed_the_items_at_a_time() -> No
     await lab.handle(callback())
     assert 1 <= lab.scraper.most_parallel <= 3
     assert len(lab.scraper.done) == 40
+
+
+@in_loop
+async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> None:
+    """It may run as long as the crawl, and yield what it waits for, one by one."""
+    lab, held = ScraperLab(), list[Any]()
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(200):
+            yield link(number)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        gc.collect()
+        held.extend(one for one in gc.get_objects() if isinstance(one, asyncio.Task))
+
+    await lab.handle(callback())
+    assert len(lab.scraper.done) == 200
+    assert len(held) < 10
 
 
 @in_loop
@@ -137,6 +156,21 @@ async def test_a_cancellation_comes_where_the_callback_waits() -> None:
         await task
     assert was_cancelled
     assert lab.scraper.done == [ITEM]
+
+
+@in_loop
+async def test_a_page_ends_if_all_tasks_are_cancelled() -> None:
+    """A second Ctrl-C does that where there is no reactor, and waits for the tasks to end."""
+    lab, stored, others = ScraperLab(scraper=Scraper(1)), asyncio.Event(), asyncio.all_tasks()
+    lab.scraper.pipeline = lambda _: stored.wait()
+    page = asyncio.ensure_future(lab.handle([ITEM] * 9))
+    while not lab.scraper.parallel:
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - others:
+        task.cancel()
+    await asyncio.wait({page}, timeout=1)
+    stored.set()
+    assert page.cancelled()
 
 
 # -- time-outs of the callback --

@@ -211,8 +211,15 @@ def make_async(
         service: of Sentinel.
     """
     client = redis.asyncio.Redis(**_for_async(arguments), retry=AsyncRetry(NoBackoff(), 0))
-    if _use_ours(client.connection_pool, service):
-        client.connection_pool.connection_kwargs["context"] = context
+    pool = client.connection_pool
+    if arguments.get("max_connections") is not None:
+        # Operations of several tasks wait for a connection, as long as their time-outs let them.
+        most, kind = pool.max_connections, pool.connection_class
+        pool = client.connection_pool = redis.asyncio.BlockingConnectionPool(
+            most, None, kind, **pool.connection_kwargs
+        )
+    if _use_ours(pool, service):
+        pool.connection_kwargs["context"] = context
     return client
 
 

@@ -22,6 +22,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,8 @@ class EmbeddedServer:
         self.data_dir = data_dir
         self.socket_path = socket_path
         self.share: int | None = share
+        #: A thread may restart the server while another one gives up the share.
+        self._lock = threading.Lock()
 
     @classmethod
     def attach(
@@ -105,13 +108,16 @@ class EmbeddedServer:
         if again.socket_path != self.socket_path:  # started by a process with another TMPDIR
             self.socket_path.unlink(missing_ok=True)
             self.socket_path.symlink_to(again.socket_path)
-        # The old share may be in a directory that was deleted.
-        self.share, again.share = again.share, self.share
+        with self._lock:
+            if self.share is not None:
+                # The old share may be in a directory that was deleted.
+                self.share, again.share = again.share, self.share
         again.detach()
 
     def detach(self) -> None:
         """Give up the share; the last one stops the server. Further calls do nothing."""
-        share, self.share = self.share, None
+        with self._lock:
+            share, self.share = self.share, None
         if share is None:
             return
         atexit.unregister(self.detach)

@@ -1,0 +1,16 @@
+"""A crawl whose client may have few connections."""
+
+import pytest
+from support.odd_site import TREE, LabOf, tree
+
+PAGES = 100
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_goes_on_at_a_time_waits_for_a_connection(lab_of: LabOf, most: int) -> None:
+    """Lookups and writes would take the lack of one for an outage, again and again."""
+    lab = lab_of(tree(PAGES))
+    done = lab.crawl(TREE, BLOOM_REDIS_PARAMS=f'{{"max_connections": {most}}}')
+    assert "bloom/outages" not in done.stats
+    assert done.recorded == lab.site.pages.keys() - {"/"}
+    assert not done.claims
