@@ -287,13 +287,18 @@ class LocalState:
         block = self._replied((window, held.ring.block), held.version, ends, sent)
         self._add(key, block.stamp if is_certain else 0)
 
-    def discard(self, key: Key, *, for_run: bool = False) -> None:
+    def discard(self, key: Key, *, for_run: bool = False, is_unkept: bool = False) -> None:
         """Forget a URL; if it is a version, also that it was claimed.
 
         Args:
             key: its key.
             for_run: also if it was to stay until the crawl ends: its page was not crawled.
+            is_unkept: also if it is recorded here because the server did not answer: its request is
+                not stored, and the filter knows which page has to yield it again.
         """
+        if is_unkept:
+            self._taken.discard(key[1])
+            self._late.discard(key[1])
         for item in (key[1], base_of(key[1])) if for_run else ():
             if item in self._for_run:
                 self._for_run.remove(item)

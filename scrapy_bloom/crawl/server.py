@@ -68,6 +68,8 @@ class Server:
         self.is_up = True
         #: In an outage, the hash slots that cannot be used; None for all.
         self._lost: set[int] | None = None
+        #: Whether something was written since the outage began: a restart may lose that, too.
+        self._has_replayed = False
         #: Outages, and restarts without one, since the crawl began.
         self.epoch = 0
         #: The epoch that began with the last restart: pages of earlier ones are crawled again.
@@ -196,7 +198,7 @@ class Server:
         slots, is_first = slots_of(as_ours), self.is_up
         self.epoch += is_first or self._lost is not None
         if is_first:
-            self.is_up, self._lost = False, set()
+            self.is_up, self._lost, self._has_replayed = False, set(), False
         if not slots:
             self._lost = None
         elif self._lost is not None:
@@ -206,6 +208,10 @@ class Server:
             self._lost = None
         for watcher in self._watchers:
             watcher.failed(as_ours, is_first=is_first)
+
+    def replayed(self) -> None:
+        """Note that something was written, maybe in an outage."""
+        self._has_replayed = True
 
     def recover(self) -> None:
         """End the outage."""
@@ -236,7 +242,8 @@ class Server:
         is_other = bool(self.id) and server_id != self.id
         self.id = server_id
         if is_other:
-            self.epoch += self.is_up or self._lost is not None
+            self.epoch += self.is_up or self._lost is not None or self._has_replayed
+            self._has_replayed = False
             self.restarted = self.epoch
         return is_other
 

@@ -112,7 +112,8 @@ class ClaimSettler:
                 self.kept += 1
         else:
             # A listing that is tried later stays seen for this run.
-            self._local.discard(claim, for_run=kind in (JobKind.FAIL, JobKind.REPEAT))
+            is_tried = kind in (JobKind.FAIL, JobKind.REPEAT)
+            self._local.discard(claim, for_run=is_tried, is_unkept=is_tried and not length)
         self.length -= length
         self._report.count(_STATS[kind], window)
 

@@ -167,6 +167,7 @@ class Writer(Watcher):
                 continue
             most -= len(jobs)
             self._jobs.take(len(jobs))
+            self._server.replayed()
             if unrecorded or jobs[0].kind in REPLAYED:
                 self._failover.written(jobs, unrecorded)
 

@@ -46,7 +46,7 @@ NAMES = re.compile(r"^-- (\w+): ", re.MULTILINE)
 #: Seconds by which the server's clock may be late: to move it takes several commands.
 CLOCK_SECONDS = 0.2
 #: Steps after which a run counts as endless.
-MAX_STEPS = 20_000
+MAX_STEPS = 50_000
 
 #: Seconds that a batch is on its way to the server.
 LATENCIES = (0.0, 0.0, 0.0, 0.001, 0.01, 0.3)

@@ -327,3 +327,12 @@ def test_what_is_seen_is_what_an_exact_memory_calls_seen(
                 is_seen = known.is_seen(place, item)
                 expected = model.is_seen(place, item, clock.now)
                 assert is_seen is expected or (expected and capacity < ROOM)
+
+
+def test_a_failed_request_that_is_not_stored_is_looked_up_again() -> None:
+    """Only the filter knows which page has to yield it again."""
+    state, key = LocalState(10, FORGET_AFTER, Clock()), ("default", b"link")
+    for is_unkept in (False, True):
+        state.take(key[1], is_late=True)
+        state.discard(key, for_run=True, is_unkept=is_unkept)
+        assert state.has_taken(key[1]) is not is_unkept

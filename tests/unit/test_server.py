@@ -98,6 +98,21 @@ def test_each_failure_of_a_part_and_a_restart_after_it_begin_an_epoch(server: Se
     assert (server.restarted, server.epoch) == (5, 5)
 
 
+def test_a_restart_in_an_outage_begins_an_epoch_if_something_was_written_before_it(
+    server: Server,
+) -> None:
+    """What was replayed to the process before may be lost; what is queued still is not."""
+    server.identify("a")
+    fail(server)
+    assert server.identify("b")
+    assert (server.restarted, server.epoch) == (1, 1)
+    server.replayed()
+    assert server.identify("c")
+    assert (server.restarted, server.epoch) == (2, 2)
+    assert server.identify("d")
+    assert (server.restarted, server.epoch) == (2, 2)
+
+
 def test_a_server_that_is_another_process_each_time_is_not_identified_any_more(
     server: Server,
 ) -> None:
