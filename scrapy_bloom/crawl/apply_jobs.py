@@ -310,13 +310,13 @@ class JobApplier:
             retry = replace(retry, reasons=by_field, hides=hides)
         return lambda session: claim_protocol.release(session, items, self._worker, retry)
 
-    async def identify_server(self) -> None:
+    async def identify_server(self, *, has_replayed: bool = True) -> None:
         """Note whether the server is another process than before.
 
-        What was claimed since an outage began is queued here, and claimed on the new server: only
-        pages that began before the outage are crawled again.
+        What was claimed since an outage began is queued here. As long as none of it was replayed,
+        it is claimed on the new server: only pages that began before the outage are crawled again.
         """
-        if self._server.identify(await self._server.ask_id()):
+        if self._server.identify(await self._server.ask_id(), has_replayed=has_replayed):
             self._failover.server_restarted()
 
 

@@ -68,8 +68,6 @@ class Server:
         self.is_up = True
         #: In an outage, the hash slots that cannot be used; None for all.
         self._lost: set[int] | None = None
-        #: Whether something was written since the outage began: a restart may lose that, too.
-        self._has_replayed = False
         #: Outages, and restarts without one, since the crawl began.
         self.epoch = 0
         #: The epoch that began with the last restart: pages of earlier ones are crawled again.
@@ -198,7 +196,7 @@ class Server:
         slots, is_first = slots_of(as_ours), self.is_up
         self.epoch += is_first or self._lost is not None
         if is_first:
-            self.is_up, self._lost, self._has_replayed = False, set(), False
+            self.is_up, self._lost = False, set()
         if not slots:
             self._lost = None
         elif self._lost is not None:
@@ -208,10 +206,6 @@ class Server:
             self._lost = None
         for watcher in self._watchers:
             watcher.failed(as_ours, is_first=is_first)
-
-    def replayed(self) -> None:
-        """Note that something was written, maybe in an outage."""
-        self._has_replayed = True
 
     def recover(self) -> None:
         """End the outage."""
@@ -235,15 +229,20 @@ class Server:
         """Whether it is a cluster of several primaries."""
         return "," in self.id
 
-    def identify(self, server_id: str) -> bool:
-        """Note which process the server is; return whether it is another one than before."""
+    def identify(self, server_id: str, *, has_replayed: bool = False) -> bool:
+        """Note which process the server is; return whether it is another one than before.
+
+        Args:
+            server_id: as ``ask_id`` returns it.
+            has_replayed: whether the one before may have got something that was queued in an outage
+                that goes on: pages that began in it may have lost links, too.
+        """
         if self.is_unsteady:
             return False
         is_other = bool(self.id) and server_id != self.id
         self.id = server_id
         if is_other:
-            self.epoch += self.is_up or self._lost is not None or self._has_replayed
-            self._has_replayed = False
+            self.epoch += self.is_up or self._lost is not None or has_replayed
             self.restarted = self.epoch
         return is_other
 

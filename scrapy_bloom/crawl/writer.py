@@ -53,6 +53,8 @@ class Writer(Watcher):
         self._closing = asyncio.Event()
         #: When it gives up; until then it tries.
         self._deadline = inf
+        #: Whether anything was written since an outage began.
+        self._has_replayed = False
         #: When the server may be tried again, in an outage.
         self._retry_at = -inf
         server.watch(self)
@@ -67,6 +69,8 @@ class Writer(Watcher):
 
     def failed(self, error: BloomError, *, is_first: bool) -> None:  # noqa: ARG002 - see Watcher
         """Look for the server soon."""
+        if is_first:
+            self._has_replayed = False
         self._jobs.wake.set()
 
     def write_now(self, seconds: float) -> None:
@@ -120,7 +124,8 @@ class Writer(Watcher):
                 await self._apply(most)
             else:
                 await self._server.reopen()
-                await self._applier.identify_server()
+                await self._applier.identify_server(has_replayed=self._has_replayed)
+                self._has_replayed = False
                 await self._apply(inf)
                 self._server.recover()
         except BloomError as error:
@@ -167,7 +172,7 @@ class Writer(Watcher):
                 continue
             most -= len(jobs)
             self._jobs.take(len(jobs))
-            self._server.replayed()
+            self._has_replayed = True
             if unrecorded or jobs[0].kind in REPLAYED:
                 self._failover.written(jobs, unrecorded)
 
