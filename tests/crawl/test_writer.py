@@ -87,7 +87,7 @@ class Memory:
         self.on_call()
         return []
 
-    async def identify_server(self) -> None:
+    async def identify_server(self, *, has_replayed: bool = True) -> None:  # noqa: ARG002
         """It is always the same process."""
 
     # -- failover --
