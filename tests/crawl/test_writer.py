@@ -87,7 +87,7 @@ class Memory:
         self.on_call()
         return []
 
-    async def identify_server(self, *, has_replayed: bool = True) -> None:  # noqa: ARG002
+    async def identify_server(self, *, has_replayed: bool = True) -> None:
         """It is always the same process."""
 
     # -- failover --
