@@ -13,6 +13,7 @@ from scrapy_bloom.bloom.errors import (
 from scrapy_bloom.bloom.extras.save import Saved
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo, Measurement
+from scrapy_bloom.crawl.delivery import Hold, hold
 from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
@@ -30,6 +31,7 @@ __all__ = [
     "FilterInfo",
     "FilterMismatchError",
     "GenerationInfo",
+    "Hold",
     "ItemInfo",
     "Measurement",
     "SaturatedError",
@@ -37,4 +39,5 @@ __all__ = [
     "ScrapyRedisFingerprinter",
     "SitemapVersions",
     "StorageError",
+    "hold",
 ]

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl.connecting import open_crawl
 from scrapy_bloom.crawl.crawl import Crawl
+from scrapy_bloom.crawl.delivery import Feeds, watch_items
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity, is_start, pops_start_urls
@@ -25,7 +26,7 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.runtime import has_asyncio
 from scrapy_bloom.crawl.short_errors import shorten_errors
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import DELIVERED, BloomSettings
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -80,6 +81,8 @@ class BloomDupeFilter(BaseDupeFilter):
         #: None unless it is open.
         self._crawl: Crawl | None = None
         self._outputs: Outputs | None = None
+        #: Feeds that pages wait for; they are stored when the scheduler is closed.
+        self._feeds: Feeds | None = None
         #: Whether an event loop writes what is queued.
         self._has_loop = False
         self._spider_name = name
@@ -141,6 +144,10 @@ class BloomDupeFilter(BaseDupeFilter):
                 if self.settings.retry_item_errors:
                     item_failed = self._outputs.item_failed
                     self.crawler.signals.connect(item_failed, signals.item_error)
+                if crawl.delivery is not None:
+                    feeds = self.settings.confirm == DELIVERED
+                    parts = crawl.delivery, self._outputs.pages_of, self._report
+                    self._feeds = watch_items(self.crawler, *parts, feeds=feeds)
         except BaseException:
             self._close()
             self._closed = True
@@ -217,6 +224,8 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str = "") -> "Deferred[None] | None":  # noqa: ARG002 - Scrapy's
         """Write what is queued, set the last stats, and close; the filters stay."""
+        if self._feeds is not None and not self._closed:
+            return None  # pages wait for feeds, which are stored after the scheduler is closed
         closing = self._close()
         return None if closing is None else Deferred.fromFuture(closing)
 
@@ -235,7 +244,11 @@ class BloomDupeFilter(BaseDupeFilter):
         return None
 
     async def _aclose(self, crawl: Crawl) -> None:
-        await crawl.aclose()
+        try:
+            if self._feeds is not None:
+                await self._feeds.close()
+        finally:
+            await crawl.aclose()
         self._count_round_trips()
 
     @property

@@ -32,12 +32,13 @@ from scrapy_bloom.recrawl_rules import (
     parse_rules,
 )
 
-SCHEDULED, CRAWLED, ITEMS = "scheduled", "crawled", "items"
+SCHEDULED, CRAWLED, ITEMS, DELIVERED = "scheduled", "crawled", "items", "delivered"
 DEGRADE, CLOSE = "degrade", "close"
 #: Settings that have no use under "scheduled", and what they do.
 _NEEDS_CLAIMS = {
     "wait_replicas": "waits before pages are recorded as crawled",
     "ledger": "keeps the requests of pages that are crawled",
+    "confirm": "waits before pages are recorded as crawled",
 }
 #: Options of filters that are no settings of a crawl, and those that have other names there.
 LIBRARY_ONLY = ("ring", "counting")
@@ -62,12 +63,9 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class BloomSettings:
-    """The settings of one crawl, checked: ``BLOOM_<NAME>`` is the attribute ``<name>``.
+    """The settings of one crawl, checked: ``BLOOM_<NAME>`` is the attribute ``<name>``."""
 
-    Args:
-        options: settings that are options of filters.
-    """
-
+    #: Settings that are options of filters.
     options: FilterOptions = field(default_factory=FilterOptions)
 
     enabled: bool = declare(
@@ -145,9 +143,8 @@ class BloomSettings:
         validators.one_of(SCHEDULED, CRAWLED, ITEMS),
         "when a URL is remembered: once it is scheduled, crawled, or crawled with an item",
         "`crawled` loses no page in a crash, with any queue. `items` does the same, and remembers "
-        "pages without an item for the run only, so that each run reads listings again "
-        "([listings](../how-to/listings.md)). `scheduled` is the plain test-and-set, a little "
-        "faster, and right where the queue outlives the crawl.",
+        "pages without an item for the run only: each run reads [listings](../how-to/listings.md) "
+        "again. `scheduled` is the plain test-and-set, right where the queue outlives the crawl.",
     )
     heartbeat: float = declare(
         30.0,
@@ -166,15 +163,22 @@ class BloomSettings:
         True,
         validators.flag,
         "whether a page has failed if a pipeline raises an exception for one of its items",
-        "It is crawled again after `BLOOM_RETRY_AFTER`, and yields all its items again "
-        "([pages whose items fail](../how-to/items.md)). `DropItem` is no such exception. Not with "
-        '`BLOOM_REMEMBER = "scheduled"`, where pages do not fail.',
+        "It is crawled again after `BLOOM_RETRY_AFTER` ([items that fail](../how-to/items.md)). "
+        '`DropItem` is no such exception. Not with `BLOOM_REMEMBER = "scheduled"`.',
+    )
+    confirm: str = declare(
+        CRAWLED,
+        validators.one_of(CRAWLED, DELIVERED),
+        "when a page is done: once its items have left the pipelines, or once feeds are stored",
+        "`delivered`: it waits for each feed that has its items, and is crawled again by the next "
+        "run if one cannot be stored. See [never lose an item](../how-to/never-lose-an-item.md). "
+        'Not with `BLOOM_REMEMBER = "scheduled"`.',
     )
     crawled_statuses: frozenset[int] = declare(
         frozenset([*range(200, 400), 404, 410]),
         validators.statuses,
         "HTTP statuses of pages that count as crawled",
-        "Pages with another status have failed, and are crawled again after `BLOOM_RETRY_AFTER`.",
+        "Pages with another status have failed; they are crawled again after `BLOOM_RETRY_AFTER`.",
         default='`"200-399, 404, 410"`',
     )
     ledger: bool = declare(
@@ -191,7 +195,7 @@ class BloomSettings:
             0, 4_096, "the number of requests of a page in one lookup, 0 for each alone"
         ),
         "requests of a page in one lookup at most; 0 looks up each alone",
-        "With 0, the crawl waits for each answer, and the order of requests is that of Scrapy.",
+        "With 0, the crawl waits for each answer; the order of requests is that of Scrapy.",
     )
     cache_size: int = declare(
         200_000,
@@ -199,8 +203,8 @@ class BloomSettings:
             0, 100_000_000, "the number of answers that this process caches, 0 for none"
         ),
         "answers that this process caches; 0 for none",
-        "8 bytes each. After a `rotate` or `clear` elsewhere they count for 5 seconds at most; "
-        "while the server does not answer, at any age. 0 keeps 200,000 for that time only.",
+        "8 bytes each. After a `rotate` or `clear` elsewhere they count for 5 seconds at most; in "
+        "an outage, at any age. 0 keeps 200,000 for that time only.",
     )
     on_redis_error: str = declare(
         DEGRADE,
@@ -218,9 +222,8 @@ class BloomSettings:
         ),
         "replicas of each primary that have the claims on a page's links before it is recorded; 0 "
         "does not wait",
-        "For clusters whose primaries may fail. Writes wait, the crawl does not, for half of "
-        "`BLOOM_TIMEOUT` at most; then pages are recorded all the same (`bloom/unreplicated`). "
-        'Only with `BLOOM_REMEMBER = "crawled"` or `"items"`.',
+        "For clusters whose primaries may fail. Writes wait for half of `BLOOM_TIMEOUT` at most; "
+        'then pages are recorded all the same. Not with `BLOOM_REMEMBER = "scheduled"`.',
     )
     timeout: float = declare(
         2.0,
@@ -265,19 +268,14 @@ class BloomSettings:
 
     @property
     def may_skip_sitemaps(self) -> bool:
-        """Whether a sitemap need not be read as long as it has not changed.
-
-        Not under "scheduled": a crawl that is killed loses pages of sitemaps that count as seen.
-        Nor if some pages are read in each run: only a sitemap that is read says which.
-        """
+        """Whether a sitemap need not be read as long as it has not changed."""
+        # A crawl that is killed loses pages of sitemaps that count as seen under "scheduled"; and
+        # only a sitemap that is read says which pages are read in each run.
         return self.remember == CRAWLED and all(rule.after != RUN for rule in self.recrawl_rules)
 
     def parameters(self, window: RecrawlWindow | None = None) -> dict[str, Any]:
-        """Return the options of the main filter, or of another window's.
-
-        What may change during the filter's life has its default where it is unset: what an earlier
-        run was given does not count.
-        """
+        """Return the options of the main filter, or of another window's."""
+        # What may change has its default where it is unset, whatever an earlier run was given.
         options = self.options
         if window is not None:
             after, every = window.recrawl_after, window.rotate_every
@@ -300,11 +298,12 @@ class BloomSettings:
         with rewording(WORDS):
             self.options.config(DEFAULTS)
         for name, what in _NEEDS_CLAIMS.items():
-            if (value := getattr(self, name)) and not self.makes_claims:
-                setting = f"BLOOM_{name.upper()}"
+            setting, value = f"BLOOM_{name.upper()}", getattr(self, name)
+            default = SETTINGS[setting].value
+            if value != default and not self.makes_claims:
                 raise ConfigurationError(
-                    f'{setting} = {value} {what}, and BLOOM_REMEMBER is "{self.remember}": set '
-                    f'BLOOM_REMEMBER = "{CRAWLED}", or {setting} = {type(value)()}'
+                    f'{setting} = {value!r} {what}, and BLOOM_REMEMBER is "{self.remember}": set '
+                    f'BLOOM_REMEMBER = "{CRAWLED}", or {setting} = {default!r}'
                 )
         for place, rule in enumerate(self.recrawl_rules):
             self._check_window(f"BLOOM_RECRAWL_RULES[{place}]", rule.after)

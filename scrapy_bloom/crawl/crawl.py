@@ -11,6 +11,7 @@ from scrapy_bloom.crawl.apply_jobs import JobApplier, LedgerWriter, Replicas
 from scrapy_bloom.crawl.claims import Claims
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.decider import Decider
+from scrapy_bloom.crawl.delivery import Delivery
 from scrapy_bloom.crawl.failover import Failover
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity
@@ -41,6 +42,7 @@ class Crawl:
     Attributes:
         server: of the filters.
         claims: of the crawl; None if a URL counts as seen once its request is scheduled.
+        delivery: of the items of pages; None where no page is followed.
         decider: decides which requests are new.
     """
 
@@ -62,12 +64,14 @@ class Crawl:
         jobs = JobQueue()
         self.failover = failover = Failover(context, server, local)
         self.claims, self._recovery, self._ledger, ledger_writer = None, None, None, None
+        self.delivery = None
         if settings.makes_claims:
             page_items = None
             if settings.remember == ITEMS:
                 page_items = PageItems(identity.key, context.report)
             self.claims = Claims(context, queue, server, local, jobs, page_items=page_items)
             self._recovery = Recovery(context, server, self.claims, jobs, failover)
+            self.delivery = Delivery(context.report, self.claims.settler)
         self.decider = Decider(
             context, identity, server, local, jobs=jobs, failover=failover, claims=self.claims
         )
@@ -158,8 +162,9 @@ class Crawl:
             await asyncio.wait(self._tasks)
         await self.decider.lookups.finish()
         self.decider.give_back_reserved(0)
-        if self.claims is not None:
+        if self.claims is not None and self.delivery is not None:
             self.claims.tracker.sweep()
+            self.delivery.close()
         left = await self._writer.finish(self._timeout)
         if self._recovery is not None and self.server.is_up:
             with suppress(BloomError):

@@ -19,6 +19,7 @@ FAILED_LINK = "a link of this page failed, and is not stored"
 OTHERS_LINK = "another worker has a link of this page that is not stored"
 OTHERS_TARGET = "it is redirected to a page that another worker has"
 TWICE = "the page was crawled twice at a time"
+UNDELIVERED = "the crawl has ended before its items were stored"
 #: The queue of the scheduler has refused it.
 NOT_QUEUED = "the scheduler's queue failed"
 
@@ -45,9 +46,10 @@ def describe(
     return f"{_callback_of(request) or 'callback'}: {_of_exception(error)}"
 
 
-def of_pipeline(error: BaseException) -> str:
+def of_pipeline(error: BaseException | str) -> str:
     """Return why an item of a page was not stored: ``pipeline: ConnectionError: ...``."""
-    return f"pipeline: {_of_exception(error)}"
+    text = redact(error[:_MAX_TEXT]) if isinstance(error, str) else _of_exception(error)
+    return f"pipeline: {text}"
 
 
 def redact(text: str) -> str:

@@ -47,6 +47,7 @@ class InFlightRequest:
         has_queued: whether claims on its links were queued.
         kind: how it is settled when it waits for nothing; None until its callback is done.
         unkept: how many requests that it yielded are neither kept nor settled.
+        held: how many feeds and pipelines have items of it that are not safe, see ``delivery.py``.
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: LATER if that request failed, REPEAT if it was lost; None for neither.
         reason: why it failed, is missing, or is crawled again.
@@ -65,6 +66,7 @@ class InFlightRequest:
     has_queued: bool = False
     kind: JobKind | None = None
     unkept: int = 0
+    held: int = 0
     instead: JobKind | None = None
     reason: str = ""
     is_given_up: bool = False
@@ -79,7 +81,8 @@ class InFlightRequest:
     @property
     def is_complete(self) -> bool:
         """Whether it can be settled."""
-        return self.kind is not None and not self.unkept and not self.is_given_up
+        is_awaited = self.unkept or self.held
+        return self.kind is not None and not is_awaited and not self.is_given_up
 
     def set_instead(self, kind: JobKind, reason: str) -> None:
         """Note that it will not be recorded."""

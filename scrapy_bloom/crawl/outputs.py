@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from scrapy_bloom.bloom.errors import shown, tagged
 from scrapy_bloom.crawl.crawl import Crawl
 from scrapy_bloom.crawl.engine_hooks import check_method, drop_parsed
+from scrapy_bloom.crawl.in_flight import InFlightRequest
 from scrapy_bloom.crawl.lookups import Lookup
 
 logger = logging.getLogger(__name__)
@@ -110,6 +111,14 @@ class Outputs:
         for page in self._pages.get(id(response), ()):
             if self.claims is not None:
                 self.claims.tracker.raised(page, failure.value, in_pipeline=True)
+
+    def pages_of(self, response: object) -> list[InFlightRequest]:
+        """Return the pages under way, with claims, of what a callback or errback got."""
+        if self.claims is None:
+            return []
+        page_of = self.claims.tracker.page_of
+        found = map(page_of, self._pages.get(id(response), ()))
+        return [page for page in found if page is not None]
 
     async def pass_on(
         self, outputs: list[Any], request: Request, response: Response | Failure

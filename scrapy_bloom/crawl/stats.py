@@ -53,6 +53,7 @@ STATS: Mapping[str, Stat] = {
         failed="claims of pages that failed",
         released="claims of requests that were dropped before they were crawled",
         repeated="pages crawled again, because claims on their links were lost",
+        undelivered="pages whose items were not stored in time: the next run crawls them again",
         unreplicated="pages recorded before enough replicas (BLOOM_WAIT_REPLICAS) had their claims",
         ledger_added="pages whose requests the ledger keeps",
         ledger_due="requests of the ledger that were due",

@@ -136,6 +136,10 @@ class ClaimTracker:
 
         return note
 
+    def page_of(self, request: Request) -> InFlightRequest | None:
+        """Return the page of a request that is under way and has a claim."""
+        return self._in_flight.get(request)
+
     # -- what the engine does --
 
     def offered(self, request: Request) -> None:

@@ -80,7 +80,7 @@ def test_the_kinds_of_keys_are_all_there() -> None:
 
 def test_the_names_of_the_package_are_all_there() -> None:
     text = TEXTS["docs/reference/api.md"]
-    named = re.findall(r"^\.\. auto(?:class|exception):: (\w+)$", text, re.MULTILINE)
+    named = re.findall(r"^\.\. auto(?:class|exception|function):: (\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(scrapy_bloom.__all__)
 
 

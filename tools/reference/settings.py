@@ -33,8 +33,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("blocks", "seeds"),
     ),
     "Crashes and failures": (
-        *("remember", "crawled_statuses", "retry_after", "retry_item_errors", "heartbeat"),
-        *("pending_memory", "keep_headers", "on_redis_error", "wait_replicas"),
+        *("remember", "confirm", "crawled_statuses", "retry_after", "retry_item_errors"),
+        *("heartbeat", "pending_memory", "keep_headers", "on_redis_error", "wait_replicas"),
     ),
     "Speed": ("batch", "cache_size"),
     "Monitoring": ("metrics_port",),
