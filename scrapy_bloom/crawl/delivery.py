@@ -10,11 +10,13 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from inspect import isawaitable
 from typing import Any
 
+from pydispatch.errors import DispatcherError
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.extensions.feedexport import FeedExporter, FeedSlot
@@ -224,8 +226,12 @@ class Feeds:
         connect(self._read_slots, signals.spider_opened)
         connect(self._item_scraped, signals.item_scraped)
         connect(self._slot_closed, signals.feed_slot_closed)
+        #: Those that are closed here: others, of a project's own, close by themselves.
+        self._closing: list[FeedExporter] = []
         for exporter in self._exporters:
-            crawler.signals.disconnect(exporter.close_spider, signals.spider_closed)
+            with suppress(DispatcherError):
+                crawler.signals.disconnect(exporter.close_spider, signals.spider_closed)
+                self._closing.append(exporter)
 
     def warn_of_kills(self, report: Report) -> None:
         """Warn of feeds that are written when the crawl ends: a kill loses all their items."""
@@ -243,7 +249,7 @@ class Feeds:
 
     async def close(self) -> None:
         """Store all feeds, as the exporters do when the spider is closed."""
-        for exporter in self._exporters:
+        for exporter in self._closing:
             await exporter.close_spider(self._spider)
 
     def _read_slots(self) -> None:

@@ -174,15 +174,13 @@ def assert_all(done: Done, store: Store, found: set[str]) -> None:
         (BATCHES, REDIS),
         (BATCHES, {"BLOOM_REMEMBER": "items", "BLOOM_BATCH": 0}),
         ({"format": "csv", "batch_item_count": 7}, {}),
-        ({"format": "json"}, {"JOBDIR": "job"}),
+        ({"format": "json"}, {}),
     ],
 )
 def test_a_kill_loses_no_item(
     store: Store, pages: int, feed: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     lab, settings = store.lab, store.settings(feed, **settings)
-    if "JOBDIR" in settings:
-        settings["JOBDIR"] = lab.directory / "job"
     lab.kill_midway(pages, SPIDER, **settings)
     stored = {path for path, count in store.items().items() if count}
     before = lab.recorded()
@@ -244,6 +242,36 @@ def test_a_page_waits_for_each_feed_that_takes_its_item_and_for_no_other(store: 
     done = lab.crawl(SPIDER, **settings)
     assert_all(done, store, {*store.items("0")})
     assert {*store.items("1")} == {f"/{number}" for number in range(1, PAGES, 2)}
+
+
+def test_an_exporter_that_is_closed_in_another_way_loses_no_item(store: Store) -> None:
+    """Its last file is stored while the filter closes, or later: its pages are crawled again."""
+    code = f"""{SPIDER}
+from scrapy.extensions.feedexport import FeedExporter
+
+class Own(FeedExporter):
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = super().from_crawler(crawler)
+        crawler.signals.disconnect(self.close_spider, signals.spider_closed)
+        crawler.signals.connect(self.finish, signals.spider_closed)
+        return self
+
+    async def finish(self, spider):
+        await self.close_spider(spider)
+"""
+    settings = store.settings(BATCHES)
+    extensions = {
+        "support.odd_site.StatsFile": 0,
+        "scrapy.extensions.feedexport.FeedExporter": None,
+        "odd_spider.Own": 0,
+    }
+    settings["EXTENSIONS"] = json.dumps(extensions)
+    done = store.lab.crawl(code, **settings)
+    assert done.stats["finish_reason"] == "finished"
+    assert "Traceback" not in done.log
+    done = store.lab.crawl(code, **settings)
+    assert {*store.items()} >= store.lab.site.pages.keys() - {"/"}
 
 
 def test_feeds_that_are_written_at_the_end_are_named(store: Store) -> None:
