@@ -45,6 +45,8 @@ class Kind:
         raises: whether, for some pages, a pipeline raises at first.
         spiders: how many share the filter. All read the same site, each from a start page of its
             own; at the end, only the first one runs, and has to get what it can reach.
+        steps: of the part with faults.
+        run: the class of its runs; None for those of the small engine.
     """
 
     faults: Faults
@@ -62,6 +64,8 @@ class Kind:
     windows: Sequence[str] = ()
     raises: bool = False
     spiders: int = 1
+    steps: int = 400
+    run: Any = None
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}

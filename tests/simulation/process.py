@@ -83,6 +83,7 @@ class Crawl:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
         has_unwritten: whether it has logged that it could not write all.
+        slot: which of the processes that differ it is.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Crawl:
         shared_queue: list[dict[str, Any]] | None = None,
     ) -> None:
         self._world, self._site, self.name, self.spider = world, site, name, spider
-        self._settings, self._shared_queue = settings, shared_queue
+        self._settings, self._shared_queue, self.slot = settings, shared_queue, spider
         self.must_stop, self.owner, self.has_unwritten = False, "", False
         self._engine: Engine | None = None
         self._task = world.spawn(name, self._main, self)

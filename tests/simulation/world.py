@@ -9,6 +9,7 @@ still until the world moves it. It carries out each command when the world says 
 
 import asyncio
 import hashlib
+import json
 import random
 import re
 import sys
@@ -25,6 +26,10 @@ from scrapy_bloom.bloom.client.routes import SLOTS, slot_of
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
+#: Asks the server for its time, which may be off by a millisecond when this machine is busy.
+ASKS_TIME = "redis.call('TIME')"
+#: The key of what it gets.
+TIME = "simulated:time"
 #: The keys of that id, one for each node of a cluster.
 PROCESS = "simulated:process:"
 #: How that script finds its node: the number of the block in the name of its first key.
@@ -138,6 +143,7 @@ class World:
         trace: what happened, a line each.
         struck: faults that happened, and those that were left out.
         found: what does not hold, as far as it was found on the way.
+        is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
     """
 
@@ -176,7 +182,7 @@ class World:
         #: The clock that the server goes by.
         self._clock = -1.0
         self._steps = 0
-        self._is_ending = False
+        self.is_ending = False
         self._main = greenlet.getcurrent()
         self.client.flushall()
         for node in range(nodes):
@@ -200,7 +206,7 @@ class World:
 
     def log(self, what: str) -> None:
         """Note what happened."""
-        if self._is_ending:
+        if self.is_ending:
             return
         self.trace.append(f"{self.now:9.2f}  {what}")
 
@@ -214,7 +220,7 @@ class World:
 
     def token(self, size: int) -> str:
         """Return so many random bytes as hexadecimal text."""
-        if self._is_ending:
+        if self.is_ending:
             raise KilledError
         return f"{self.rng.getrandbits(8 * size):0{2 * size}x}"
 
@@ -239,7 +245,7 @@ class World:
 
         It blocks the event loop that calls it, if one does.
         """
-        if self._is_ending:
+        if self.is_ending:
             raise KilledError  # nothing of it happens any more
         task = self._current
         assert task is not None
@@ -268,14 +274,14 @@ class World:
     def end(self, tasks: Sequence[Task]) -> None:
         """End tasks where they are, and their event loops."""
         self._tasks = [task for task in self._tasks if task not in tasks]
-        self._is_ending = True
+        self.is_ending = True
         for task in tasks:
             if task.run:  # it has begun, and not ended
                 task.run.throw(KilledError)  # now: the garbage collector would do it at any time
         for task in tasks:
             if task.loop is not None:
                 task.loop.drop()
-        self._is_ending = False
+        self.is_ending = False
 
     def kill(self, process: Any) -> None:
         """End all tasks of a process. What it has sent may still be carried out."""
@@ -413,6 +419,8 @@ class World:
         if self.now - self._clock >= CLOCK_SECONDS:
             self._clock = self.now
             self._server.freeze_at(self._begin + self.now, self._shown)
+            seconds, rest = divmod(round((self._begin + self.now) * 1e6), 1_000_000)
+            self.execute("SET", TIME, json.dumps([str(seconds), str(rest)]))
         return [self._execute(words, node) for words in commands]
 
     def _shown(self) -> float:
@@ -459,6 +467,7 @@ class World:
             nodes = ",".join(str(self._node_of(f"{{k:{block}}}:")) for block in range(BLOCKS))
             key = f"'{PROCESS}' .. ({{{nodes}}})[{BLOCK} + 1]"
             here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', {key})")
+            here = here.replace(ASKS_TIME, f"cjson.decode(redis.call('GET', '{TIME}'))")
             self._scripts[sha] = name, self.execute("SCRIPT", "LOAD", here).decode()
         return sha
 

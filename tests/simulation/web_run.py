@@ -1,0 +1,140 @@
+"""Simulated runs of Scrapy's own engine: which there are, and what must hold in them."""
+
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simulation.kinds import Kind
+from simulation.run import Run
+from simulation.site import short
+from simulation.web_process import WebCrawl, simulated_scrapy
+from simulation.web_site import WebSite
+from simulation.web_spiders import SPIDERS
+from simulation.world import Faults, World
+
+MEMORY, JOBDIR, REDIS, TRANSIENT = "memory", "JOBDIR", "scrapy-redis", "scrapy-redis, not kept"
+#: How often a second SIGINT comes after the first, and after how many seconds.
+TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
+#: Settings that each process draws a value of.
+CHOICES: dict[str, Sequence[Any]] = {
+    "CONCURRENT_REQUESTS": [1, 4, 8],
+    "RETRY_TIMES": [0, 1, 2],
+    "DOWNLOAD_DELAY": [0, 0, 0.3],
+    "DEPTH_PRIORITY": [0, 1],
+}
+#: The same while faults happen: settings that end a crawl.
+ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
+
+
+class WebRun(Run):
+    """A run of Scrapy's own engine."""
+
+    last_crawls, starts, site_class = 6, 0.01, WebSite
+    _site: WebSite
+
+    def __init__(self, world: World, kind: Kind, steps: int) -> None:
+        rng = world.rng
+        self._queue = rng.choice([MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT])
+        if self._queue in (REDIS, TRANSIENT) and not kind.repeats:
+            # Another worker may lose what is not stored: the page that yields it is crawled again.
+            kind = replace(kind, stored=1.0)
+        super().__init__(world, kind, steps)
+        self._classes = [rng.choice(SPIDERS) for _ in range(kind.spiders)]
+        self._settings = {
+            "ROBOTSTXT_OBEY": rng.random() < 0.7,
+            "BLOOM_START_RECRAWL_AFTER": rng.choice(["run", "default"]),
+        }
+        self._plain_items = set[str]()
+        if self._queue == JOBDIR:
+            self._slots *= 2
+        names = [spider.__name__ for spider in self._classes]
+        world.log(f"SPIDERS {names} with the queue {self._queue}, {self._settings}")
+
+    def violations(self) -> list[str]:
+        """Crawl; return what does not hold."""
+        with tempfile.TemporaryDirectory() as directory, simulated_scrapy(self._world):
+            self._directory = Path(directory)
+            found = super().violations()
+            self._world.close()
+            return found
+
+    # -- crawls --
+
+    def _free_slot(self) -> int:
+        used = {crawl.slot for crawl in self._crawls if self._queue == JOBDIR}
+        return self._world.rng.choice([n for n in range(self._slots) if n not in used])
+
+    def _make_crawl(self, name: str, settings: dict[str, Any], slot: int) -> WebCrawl:
+        rng, number = self._world.rng, slot % self._kind.spiders
+        drawn = {name: rng.choice(values) for name, values in CHOICES.items()}
+        if self._kind.faults.stop and not self._is_ending and rng.random() < 0.3:
+            drawn[rng.choice(ENDS)] = rng.randint(1, 4)
+        self._world.log(f"{name}: draws {drawn}")
+        crawl = WebCrawl(
+            self._world,
+            self._site,
+            name,
+            {**self._settings, **drawn, **self._queue_settings(slot), **settings},
+            spider=number,
+            spidercls=self._classes[number],
+        )
+        crawl.slot = slot
+        return crawl
+
+    def _queue_settings(self, slot: int) -> dict[str, Any]:
+        if self._queue == JOBDIR:
+            return {"JOBDIR": str(self._directory / str(slot))}
+        if self._queue in (REDIS, TRANSIENT):
+            scheduler = "scrapy_redis.scheduler.Scheduler"
+            return {"SCHEDULER": scheduler, "SCHEDULER_PERSIST": self._queue == REDIS}
+        return {}
+
+    def _crawl_plainly(self, spider: int) -> WebCrawl:
+        """Crawl with Scrapy's own filter in memory; nothing is noted but what it gets."""
+        world, self._site.is_plain = self._world, True
+        world.faults = Faults()
+        crawl = WebCrawl(
+            world,
+            self._site,
+            f"plain{spider}",
+            {**self._settings, "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
+            spider=spider,
+            spidercls=self._classes[spider],
+        )
+        world.run(lambda: not crawl.is_running)
+        self._site.is_plain = False
+        return crawl
+
+    # -- what must hold --
+
+    def _reachable(self) -> set[str]:
+        crawls = [self._crawl_plainly(number) for number in range(self._kind.spiders)]
+        self._plain_items = set().union(*(crawl.items for crawl in crawls))
+        return set().union(*(crawl.pages for crawl in crawls))
+
+    def _reachable_by_first(self) -> set[str]:
+        return self._site.reachable_by(0) & self._crawl_plainly(0).pages
+
+    def _with_items(self) -> set[str]:
+        return self._plain_items
+
+    def _check(self, when: str, expected: Collection[str] = ()) -> None:
+        expected = expected or self._reachable()
+        super()._check(when, expected)
+        more = self._site.crawled_pages.keys() - expected
+        self._found += [f"Scrapy does not get it: {short(url)}" for url in sorted(more)]
+
+
+@dataclass(frozen=True)
+class WebKind(Kind):
+    """A kind of runs of Scrapy's own engine."""
+
+    steps: int = 800
+    run: Any = WebRun
+
+
+KINDS: dict[str, Kind] = {
+    "scrapy-calm": WebKind(Faults(), fails=False, repeats=False),
+}
